@@ -1,0 +1,91 @@
+"""Every failure that the wire, the broker, the disk or the operator can cause, as a type with a hint.
+
+Two kinds decide what the daemon does: a `TransientError` is answered by reconnecting and resuming, a
+`FatalError` stops the process because a person must act. The class of a `FatalError` is also the process's
+exit code, so that a service manager and a runbook can tell the kinds apart. Our own bugs are assertions and
+other built-in exceptions: they end the process with code 1 and a traceback.
+"""
+
+from typing import ClassVar
+
+
+class CdcdError(Exception):
+    """A failure with a message that names what and where, and a hint that says what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} Hint: {self.hint}" if self.hint else self.message
+
+
+class TransientError(CdcdError):
+    """Likely to pass by itself: reconnect with back-off and resume from the checkpoint."""
+
+    exit_code = 1
+
+
+class FatalError(CdcdError):
+    """A person must act; nothing is confirmed past the point where it was raised."""
+
+    exit_code = 1
+
+
+class ConfigError(FatalError):
+    """The configuration or the command line is wrong, or asks for what the server does not have."""
+
+    exit_code = 2
+
+
+class SourceError(FatalError):
+    """PostgreSQL refuses the daemon, or lacks something that a person must give it."""
+
+    exit_code = 3
+
+
+class SinkError(FatalError):
+    """Kafka refuses the daemon or one of its records."""
+
+    exit_code = 4
+
+
+class ProtocolError(FatalError):
+    """Bytes on the wire are not what the manual says: unknown tag or flag, short or left-over bytes."""
+
+    exit_code = 5
+
+
+class PositionError(FatalError):
+    """Slot, checkpoint and server do not belong together: going on would skip changes in silence."""
+
+    exit_code = 6
+
+
+class FencedError(FatalError):
+    """Another instance of the same pipeline is the writer now."""
+
+    exit_code = 7
+
+
+class LimitError(FatalError):
+    """A limit on disk, memory or size is reached and waiting cannot help."""
+
+    exit_code = 8
+
+
+EXIT_CODES: dict[int, str] = {
+    0: "stopped as asked",
+    1: "a bug in cdcd, or the back-off gave up on a transient failure",
+    2: "configuration or command line",
+    3: "PostgreSQL refuses or lacks something",
+    4: "Kafka refuses the daemon or a record",
+    5: "corrupted or unknown bytes from the server",
+    6: "slot, checkpoint and server do not belong together",
+    7: "another instance is the writer",
+    8: "a limit on disk, memory or size is reached",
+    10: "`cdcd check` found an error",
+}
