@@ -1,0 +1,62 @@
+# `make setup` needs python3 >= 3.11 with venv; the servers under tests and demo are fetched on first use (deploy/local).
+PYTHON ?= python3
+SECONDS ?=
+PYTEST = .venv/bin/python -m pytest
+SLOW = chaos or soak or bench or spark
+
+.PHONY: setup demo test unit check sim integration chaos soak spark bench profile lock clean
+
+setup: .venv/stamp
+
+demo: setup
+	.venv/bin/python -m deploy.demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: setup
+	$(PYTEST) -m "not ($(SLOW))"
+
+unit: setup
+	$(PYTEST) tests/unit
+
+check: setup
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
+
+sim: setup
+	$(PYTEST) -m sim
+
+integration: setup
+	$(PYTEST) -m "integration and not ($(SLOW))"
+
+chaos: setup
+	$(PYTEST) -m chaos
+
+soak: setup
+	$(PYTEST) -m soak
+
+spark: .venv/stamp-spark
+	$(PYTEST) -m spark
+
+bench: setup
+	.venv/bin/python -m tests.bench
+
+profile: setup
+	.venv/bin/python -m tests.bench --profile
+
+lock:
+	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
+	$(LOCK) --extra dev -o requirements.lock
+	$(LOCK) --extra spark -c requirements.lock -o requirements-spark.lock
+
+clean:
+	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes pyproject.toml
+
+.venv/stamp: requirements.lock pyproject.toml cdcd/__init__.py
+	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv/stamp-spark: .venv/stamp requirements-spark.lock
+	.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
+	touch $@
