@@ -1,0 +1,339 @@
+"""The whole program: one stream from its first frame to its last, with everything that runs beside it.
+
+```
+ receive ─frames─▶ Assembler ─steps─▶ encoder ─records─▶ Batches ─▶ Sink (a thread) ─▶ broker
+    ▲                  └─ entries ─▶ Ledger ◀──── tickets when the broker has acknowledged ────┘
+    └─ back-pressure: no reading while Batches is full       Feedback ◀─ flushed ─┘ ─▶ PostgreSQL
+```
+
+A pipeline lives as long as its connections. It ends by an exception: `TransientError` (the supervisor starts a new one,
+which resumes from the checkpoint) or `FatalError`; or by returning, when it was asked to stop. Nothing is carried
+from one life to the next but the flushed position, which must not fall.
+
+Five tasks share its state, in one event loop, so that nothing here needs a lock: reading, shipping (whose blocking calls
+run in the Kafka thread), feedback, the watch over the advisory lock, and a slow survey of the slot.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cdcd.daemon.facts import Observer, PreparedOld, PostgresStopping, RelationChanged, TransactionLarge
+from cdcd.daemon.observe import Telemetry
+from cdcd.errors import TransientError
+from cdcd.kafka.sink import Sink, at
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Type
+from cdcd.protocol.writer import write_frame
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.batches import Batches
+from cdcd.transactions.feedback import Feedback
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    Described,
+    Heard,
+    Opened,
+    Originated,
+    Standalone,
+    Step,
+)
+
+READ_BYTES: Final = 262_144
+"""Frames taken from libpq at a time; encoding them takes a few milliseconds, between which other tasks run."""
+
+YIELD_FRAMES: Final = 64
+"""After a run of this many changes other tasks get their turn, also when nothing has to be waited for."""
+
+SURVEY_S: Final = 15.0
+"""How often the slot, the publication and the prepared transactions are looked at."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What of the configuration a pipeline needs in numbers."""
+
+    status_interval_s: float
+    shutdown_grace_s: float
+    shutdown_timeout_s: float
+    prepared_warning_age_s: float
+
+
+class Pipeline:
+    """One life of the stream. `run` it once.
+
+    Args:
+        start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
+        describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives.
+        survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        stream: ReplicationStream,
+        lock: AdvisoryLock,
+        sink: Sink,
+        kafka_thread: Executor,
+        start: Checkpoint,
+        ledger: Ledger,
+        feedback: Feedback,
+        assembler: Assembler,
+        batches: Batches,
+        encoder: DebeziumJsonEncoder,
+        describe: "Describe",
+        survey: "Survey",
+        telemetry: Telemetry,
+        observe: Observer,
+    ) -> None:
+        self._limits = limits
+        self._stream = stream
+        self._lock = lock
+        self._sink = sink
+        self._kafka_thread = kafka_thread
+        self._checkpoint = start
+        self._ledger = ledger
+        self._feedback = feedback
+        self._assembler = assembler
+        self._batches = batches
+        self._encoder = encoder
+        self._describe = describe
+        self._survey = survey
+        self._telemetry = telemetry
+        self._observe = observe
+        self._relations: dict[int, Relation] = {}
+        self._draining = False
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+        self._tell_now = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Stream until `stop` is set, then finish what is open in Kafka and say so to PostgreSQL.
+
+        Raises:
+            TransientError: start over.
+            FatalError: a person must act.
+        """
+        async with asyncio.TaskGroup() as group:
+            beside = [
+                group.create_task(self._tell(), name="feedback"),
+                group.create_task(self._watch_lock(), name="lock"),
+                group.create_task(self._look_around(), name="survey"),
+            ]
+            read = group.create_task(self._read(), name="read")
+            ship = group.create_task(self._ship(), name="ship")
+            await stop.wait()
+            read.cancel()
+            self._draining = True
+            self._filled.set()
+            await ship
+            for task in beside:
+                task.cancel()
+        await self._send_status(asked=True)
+        await self._stream.finish(timeout_s=1.0)
+
+    # Reading: frames to records.
+
+    async def _read(self) -> None:
+        while True:
+            await self._wait_for_room()
+            frames = await self._stream.receive(READ_BYTES)
+            if any(len(frame) == KEEPALIVE_BYTES and frame[-1] for frame in frames):
+                # Answered before the frames around it are worked off, however long that takes.
+                self._feedback.ask()
+                self._tell_now.set()
+            await self._take(frames)
+
+    async def _take(self, frames: list[bytes]) -> None:
+        now_us = time.time_ns() // 1000
+        for step in self._assembler.receive(frames):
+            kind = type(step)
+            if kind is Changes:
+                self._encode(step, now_us)
+                self._filled.set()
+                if len(step.frames) >= YIELD_FRAMES:
+                    await asyncio.sleep(0)
+                    now_us = time.time_ns() // 1000
+                await self._wait_for_room()
+            elif kind is Described:
+                await self._define(step.message)
+            else:
+                self._steps[kind](self, step, now_us)
+        self._update_telemetry()
+
+    def _encode(self, step: Changes, now_us: int) -> None:
+        encode = self._encoder.encode
+        tail = self._batches.tail
+        in_stream = step.in_stream
+        size = 0
+        for frame in step.frames:
+            size += encode(frame, in_stream, now_us, tail)
+        self._batches.add(size, len(step.frames))
+
+    def _opened(self, step: Opened, now_us: int) -> None:
+        self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
+        if step.skip:
+            self._encoder.skip(step.skip)
+        self._batches.begin(step.commit_lsn, step.skip)
+
+    def _originated(self, step: Originated, now_us: int) -> None:
+        self._encoder.set_origin(step.name, step.lsn)
+
+    def _closed(self, step: Closed, now_us: int) -> None:
+        self._batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        self._filled.set()
+
+    def _standalone(self, step: Standalone, now_us: int) -> None:
+        batches = self._batches
+        batches.begin(step.lsn, 0)
+        size = self._encoder.encode_message(
+            step.frame, step.in_stream, step.last_commit_lsn, now_us, batches.tail
+        )
+        batches.add(size, 1)
+        batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
+        self._filled.set()
+
+    def _heard(self, step: Heard, now_us: int) -> None:
+        self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, step.wal_end)
+        if step.idle:
+            self._batches.advance(self._ledger, step.wal_end, asked=step.reply_requested)
+            self._filled.set()
+
+    async def _define(self, message: Relation | Type) -> None:
+        if isinstance(message, Type):
+            return
+        known = self._relations.get(message.oid)
+        if known == message:
+            return
+        await self._describe(message)
+        self._relations[message.oid] = message
+        if known is not None:
+            self._observe(RelationChanged(schema=message.schema, table=message.name))
+
+    async def _wait_for_room(self) -> None:
+        while not self._batches.room:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    # Shipping: records to the broker, tickets to the ledger.
+
+    async def _ship(self) -> None:
+        batches = self._batches
+        while not self._draining:
+            now = time.monotonic()
+            due = batches.due_at(now)
+            if due is None or due > now:
+                self._filled.clear()
+                await _wait(self._filled, None if due is None else due - now)
+                continue
+            batch = batches.take(now)
+            self._ledger.send(batch.position.end_lsn)
+            checkpoint = at(self._checkpoint, batch)
+            await self._in_kafka_thread(lambda: self._sink.deliver(batch, checkpoint))
+            self._telemetry.observe_commit(time.monotonic() - now)
+            for ticket in batch.tickets:
+                self._ledger.ack(ticket)
+            batches.delivered(batch)
+            self._checkpoint = checkpoint
+            if batch.commit_time is not None:
+                self._telemetry.last_commit_time = (batch.commit_time + POSTGRES_EPOCH_US) / 1e6
+            self._emptied.set()
+            self._tell_now.set()
+            self._update_telemetry()
+
+    async def _in_kafka_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._kafka_thread, call)
+
+    # Feedback: positions to PostgreSQL.
+
+    async def _tell(self) -> None:
+        while True:
+            self._tell_now.clear()
+            await self._send_status()
+            wait_s = self._feedback.next_at(self._ledger.flushed) - time.monotonic()
+            await _wait(self._tell_now, max(0.0, wait_s))
+
+    async def _send_status(self, *, asked: bool = False) -> None:
+        if asked:
+            self._feedback.ask()
+        ledger = self._ledger
+        server_time_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        update = self._feedback.due(ledger.received, ledger.flushed, time.monotonic(), server_time_us)
+        if update is not None:
+            await self._stream.send(write_frame(update))
+
+    # What may end a life from outside.
+
+    async def _watch_lock(self) -> None:
+        lost = await self._lock.wait_lost()
+        if lost.admin_shutdown:
+            # A fast shutdown waits for us to confirm everything. Do what can be done in a moment, then let go.
+            self._observe(PostgresStopping(sqlstate=lost.sqlstate, grace_s=self._limits.shutdown_grace_s))
+            deadline = time.monotonic() + self._limits.shutdown_grace_s
+            while self._ledger.open_entries and time.monotonic() < deadline:
+                self._emptied.clear()
+                await _wait(self._emptied, deadline - time.monotonic())
+            await self._send_status(asked=True)
+            raise TransientError(
+                "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
+            )
+        raise TransientError(
+            f"The connection with the advisory lock is lost: {lost.message}", hint="Reconnecting."
+        )
+
+    async def _look_around(self) -> None:
+        warned: set[str] = set()
+        while True:
+            await self._survey()
+            oldest = self._assembler.oldest_prepared()
+            if oldest is not None and oldest[0] not in warned:
+                age_s = time.time() - (oldest[1] + POSTGRES_EPOCH_US) / 1e6
+                if age_s >= self._limits.prepared_warning_age_s:
+                    warned.add(oldest[0])
+                    self._observe(
+                        PreparedOld(gid=oldest[0], age_s=age_s, held_at=str(Lsn(self._ledger.flushed)))
+                    )
+            self._update_telemetry()
+            await asyncio.sleep(SURVEY_S)
+
+    def _update_telemetry(self) -> None:
+        telemetry, ledger, assembler = self._telemetry, self._ledger, self._assembler
+        telemetry.received_lsn = ledger.received
+        telemetry.sent_lsn = ledger.sent
+        telemetry.acked_lsn = ledger.acked
+        telemetry.flushed_lsn = ledger.flushed
+        telemetry.server_wal_end = max(telemetry.server_wal_end, ledger.received)
+        telemetry.caught_up = not self._batches.size
+        telemetry.queue_bytes = self._batches.size
+        telemetry.streamed_open = assembler.streamed_open
+        telemetry.prepared_open = assembler.prepared_open
+        oldest = assembler.oldest_prepared()
+        telemetry.prepared_oldest_time = None if oldest is None else (oldest[1] + POSTGRES_EPOCH_US) / 1e6
+
+    _steps: Final[dict[type[Step], Callable[..., None]]] = {
+        Opened: _opened,
+        Originated: _originated,
+        Closed: _closed,
+        Standalone: _standalone,
+        Heard: _heard,
+    }
+
+
+async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:
+    """Until the event is set, or so many seconds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,293 @@
+"""Stage 7: batches -> Kafka, each with its checkpoint, each exactly once.
+
+The rule: a batch's outcome is known before the next one begins. A batch and the checkpoint that covers it are one
+Kafka transaction. Where the outcome of a transaction is unknown (a timeout, a lost coordinator), its producer is
+thrown away: a new one with the same `transactional.id` fences it, `init_transactions` waits until the broker has decided,
+and the checkpoint, read back, says what was decided (KAFKA-17754, KIP-890: a late EndTxn must not meet the next
+transaction). That is the one way of recovery, whatever failed; a broker that is away is waited for, with the
+batch in hand.
+
+Before a new producer fences the old one, `may_write` is asked: only the holder of the advisory lock may, so that
+an instance that was frozen and wakes up does not take the topics away from its successor.
+
+Everything here blocks, and runs in one thread that nothing else uses. librdkafka has no call that must be awaited
+per message: `commit_transaction` (or `flush`) is the acknowledgement, and the only callback is for messages that failed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdcd.errors import CdcdError, FatalError, FencedError, TransientError
+from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
+from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.oversized import Oversized
+from cdcd.transactions.batches import Batch
+from cdcd.transactions.position import Checkpoint
+
+SLICE_S: Final = 0.5
+"""Blocking calls return this often to see whether we are being stopped."""
+
+SHRINK: Final = 4
+SMALLEST_BATCH: Final = 16_384
+
+Properties = Mapping[str, str | int | float | bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A record that was not delivered; `local`: librdkafka refused it before it was sent."""
+
+    error: KafkaError
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSettings:
+    """How to reach Kafka and what to promise.
+
+    `client` holds librdkafka's connection properties (also for the checkpoint's consumer), `producer` those that only
+    a producer knows. `key` is the checkpoint record's key, the pipeline's name.
+    """
+
+    client: Properties
+    producer: Properties
+    exactly_once: bool
+    transactional_id: str
+    checkpoint_topic: str
+    key: str
+    timeout_s: float
+    backoff_initial_s: float
+    backoff_max_s: float
+
+
+class Sink:
+    """The only writer to Kafka. `open`, then `deliver` batch after batch, then `close`.
+
+    Args:
+        may_write: asked before fencing; blocks until it knows.
+        stopping: set from outside to make a waiting call give up with a `TransientError`.
+        oversized: what to do with a record that the broker refuses for its size.
+        on_retry: told of each failure that is waited out, with the seconds until the next attempt.
+    """
+
+    def __init__(
+        self,
+        settings: SinkSettings,
+        *,
+        may_write: Callable[[], bool],
+        stopping: threading.Event,
+        oversized: Oversized,
+        on_retry: Callable[[CdcdError, float], None],
+    ) -> None:
+        self._settings = settings
+        self._may_write = may_write
+        self._stopping = stopping
+        self._oversized = oversized
+        self._on_retry = on_retry
+        self._producer: Producer | None = None
+        self._committed: Checkpoint | None = None
+        self._failed: _Failed | None = None
+        self._batch_size = int(settings.producer.get("batch.size", 1_000_000))
+
+    def open(self) -> Checkpoint | None:
+        """Fence any other producer of this pipeline and read where to resume.
+
+        Raises:
+            TransientError: the broker does not answer.
+            FatalError: it refuses, or the record read is not ours.
+        """
+        self._batch_size = int(self._settings.producer.get("batch.size", 1_000_000))
+        try:
+            self._open_producer()
+            return self._committed
+        except KafkaException as error:
+            self._discard()
+            raise self._map(error) from error
+
+    def close(self) -> None:
+        """Give up whatever is not committed; the broker aborts it when the next producer comes."""
+        self._discard()
+
+    def deliver(self, batch: Batch, checkpoint: Checkpoint) -> None:
+        """Return when the broker holds the batch and `checkpoint`; wait as long as that takes.
+
+        Raises:
+            FencedError: another instance took over.
+            SinkError: the broker refuses a record, a topic or us.
+            TransientError: stopped while waiting, or the topic's checkpoint is not what we left there: start over.
+        """
+        wait_s = self._settings.backoff_initial_s
+        while True:
+            try:
+                if self._producer is None:
+                    before = self._committed
+                    self._open_producer()
+                    if self._committed == checkpoint:
+                        return
+                    if self._settings.exactly_once and self._committed != before:
+                        raise TransientError(
+                            "The checkpoint changed while the broker was away.",
+                            hint="Another instance wrote it; starting over from there.",
+                        )
+                assert self._producer is not None
+                self._send(self._producer, batch, checkpoint)
+            except KafkaException as error:
+                if self._refit(batch):
+                    self._discard()
+                    continue
+                failure = self._map(error)
+                self._discard()
+                if isinstance(failure, FatalError):
+                    raise failure from error
+                self._on_retry(failure, wait_s)
+                if self._stopping.wait(wait_s):
+                    raise failure from error
+                wait_s = min(2 * wait_s, self._settings.backoff_max_s)
+            else:
+                self._committed = checkpoint
+                return
+
+    def _open_producer(self) -> None:
+        settings = self._settings
+        if not self._may_write():
+            raise FencedError(
+                "The advisory lock is gone: another instance of this pipeline may be the writer now.",
+                hint="Start it again to stand by; nothing was written after the lock was lost.",
+            )
+        properties: dict[str, object] = {
+            **settings.client,
+            **settings.producer,
+            "enable.idempotence": True,
+            "acks": "all",
+            "delivery.report.only.error": True,
+            "on_delivery": self._on_failed,
+        }
+        if self._batch_size:
+            properties["batch.size"] = self._batch_size
+        else:
+            properties["batch.num.messages"] = 1
+        if settings.exactly_once:
+            properties["transactional.id"] = settings.transactional_id
+            properties["transaction.timeout.ms"] = int(settings.timeout_s * 1000)
+        self._failed = None
+        self._producer = Producer(properties)
+        if settings.exactly_once:
+            self._insist(self._producer.init_transactions)
+        self._committed = read_checkpoint(
+            settings.client, settings.checkpoint_topic, settings.key, settings.timeout_s
+        )
+
+    def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:
+        produce = producer.produce
+        if self._settings.exactly_once:
+            producer.begin_transaction()
+        for topic, key, value, headers in batch.records:
+            while True:
+                try:
+                    if headers is None:
+                        produce(topic, value, key)
+                    else:
+                        produce(topic, value, key, headers=headers)
+                    break
+                except BufferError:
+                    self._make_room(producer)
+                except KafkaException as error:
+                    self._failed = _Failed(error.args[0], topic, key, value, local=True)
+                    raise
+        if not self._settings.exactly_once:
+            # The checkpoint must not outlive records that it covers: first they, then it.
+            self._flush(producer)
+        produce(self._settings.checkpoint_topic, checkpoint.encode(), self._settings.key, PARTITION)
+        if self._settings.exactly_once:
+            self._insist(producer.commit_transaction)
+        else:
+            self._flush(producer)
+
+    def _insist(self, call: Callable[[float], object]) -> None:
+        """A call that may be repeated to go on waiting, as librdkafka's transaction calls may after a timeout."""
+        deadline = time.monotonic() + self._settings.timeout_s
+        while True:
+            try:
+                call(SLICE_S)
+            except KafkaException as error:
+                cause = error.args[0]
+                if not cause.retriable() or time.monotonic() > deadline or self._stopping.is_set():
+                    raise
+            else:
+                return
+
+    def _flush(self, producer: Producer) -> None:
+        deadline = time.monotonic() + self._settings.timeout_s
+        while producer.flush(SLICE_S):
+            self._check_waiting(deadline)
+        self._raise_failed()
+
+    def _make_room(self, producer: Producer) -> None:
+        """librdkafka's own queue is full: wait until it has sent something."""
+        producer.poll(SLICE_S)
+        self._raise_failed()
+        self._check_waiting(None)
+
+    def _check_waiting(self, deadline: float | None) -> None:
+        if self._stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "records were not acknowledged in time"))
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise KafkaException(self._failed.error)
+
+    def _on_failed(self, error: KafkaError | None, message: Message) -> None:
+        # The first failure is the cause; those after it are records purged because of it.
+        if error is not None and self._failed is None:
+            self._failed = _Failed(error, message.topic() or "", message.key(), message.value(), local=False)
+
+    def _refit(self, batch: Batch) -> bool:
+        """After a refusal for size: try smaller produce requests, then treat the record that is too large by itself.
+
+        librdkafka does not split a request that the broker refuses, and the broker's limit (`max.message.bytes`) is for
+        the request's whole record batch. True when another attempt makes sense.
+        """
+        failed = self._failed
+        if failed is None or failed.error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
+            return False
+        if self._batch_size and not failed.local:
+            smaller = self._batch_size // SHRINK
+            self._batch_size = smaller if smaller >= SMALLEST_BATCH else 0
+            return True
+        return self._oversized.replace(batch, failed.topic, failed.key, failed.value)
+
+    def _map(self, error: KafkaException) -> CdcdError:
+        cause = error.args[0]
+        context = f"Kafka at {self._settings.client.get('bootstrap.servers')}"
+        failed = self._failed
+        if failed is not None:
+            cause = failed.error
+            size = len(failed.key or b"") + len(failed.value or b"")
+            context = f"A record of {size} bytes for topic {failed.topic} with key {_shorten(failed.key)}"
+        return map_kafka_error(cause, context)
+
+    def _discard(self) -> None:
+        """Drop the producer and all that it has in flight, without waiting for a broker that may be away."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge()
+            producer.poll(0)
+        self._failed = None
+
+
+def _shorten(key: bytes | None) -> str:
+    text = "none" if key is None else key.decode(errors="replace")
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def at(checkpoint: Checkpoint, batch: Batch) -> Checkpoint:
+    """The checkpoint that covers `batch`, of the same server and stream."""
+    return replace(checkpoint, position=batch.position)

@@ -1,0 +1,552 @@
+"""Stage 3: messages -> transactions, committed ones only, in commit order.
+
+The rule: what leaves here is committed, complete and in the order of the commits; what was rolled back, wholly or in
+part, never leaves.
+
+A normal transaction (Begin … Commit) is known to be committed at its Begin, so its changes go straight on. A
+streamed one arrives in blocks (Stream Start … Stream Stop), interleaved with others, before anybody knows its fate: it
+is kept in the spool until Stream Commit replays it or Stream Abort drops it. Stream Abort names a subtransaction;
+only when that is the transaction itself is everything dropped. A prepared one (Begin Prepare … Prepare, or Stream
+Prepare after blocks) is kept likewise until Commit Prepared or Rollback Prepared.
+
+Which columns a row has is said by the last Relation message that the server sent, and the server remembers what it
+has sent (`pgoutput.c`, `maybe_send_schema`): once in the normal order, which Begin Prepare … Prepare is part of, and
+once more in every streamed transaction, which counts for the normal order when that commits. A kept transaction thus
+carries its own descriptions and uses them when it is replayed, and of two descriptions of a relation the one that was
+received last stays in force afterwards. Those of an aborted subtransaction count: they are not sent again.
+
+Which message may come in which state is the table `TRANSITIONS` below; ARCHITECTURE.md's diagram is drawn from it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import Enum
+from typing import Final, TypeVar
+
+from cdcd.errors import PositionError, ProtocolError
+from cdcd.protocol.frames import XLOG_HEADER, Keepalive, read_frame
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import (
+    Begin,
+    BeginPrepare,
+    Commit,
+    CommitPrepared,
+    LogicalMessage,
+    Origin,
+    Prepare,
+    Relation,
+    RollbackPrepared,
+    StreamAbort,
+    StreamCommit,
+    StreamPrepare,
+    StreamStart,
+    Type,
+)
+from cdcd.protocol.reader import read_message
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import COVERED, Position
+from cdcd.transactions.spool import Spool
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    Described,
+    Heard,
+    Opened,
+    Originated,
+    Standalone,
+    Step,
+)
+
+
+class State(Enum):
+    """Where in the stream of messages we are."""
+
+    IDLE = "between transactions"
+    TRANSACTION = "Begin … Commit"
+    PREPARE = "Begin Prepare … Prepare"
+    STREAM = "Stream Start … Stream Stop"
+
+
+M = TypeVar("M")
+
+EVENTS: Final = frozenset(b"IUDTM")
+"""Tags of the messages that are an event each: rows, Truncate, logical messages."""
+
+_XLOG_DATA: Final = ord("w")
+_RELATION: Final = ord("R")
+_DESCRIPTIONS: Final = frozenset(b"RY")
+_ROWS: Final = frozenset(b"IUD")
+_TRUNCATE: Final = ord("T")
+_MESSAGE: Final = ord("M")
+_XID_AT: Final = XLOG_HEADER + 1
+_BODY_AT: Final = XLOG_HEADER + 1
+_TRUNCATE_OIDS: Final = 5
+"""In a Truncate: the relation count and the options stand before the OIDs."""
+
+
+class _Kept:
+    """A transaction in the spool: streamed (with an xid in each message) or prepared in one piece."""
+
+    def __init__(self, xid: int, in_stream: bool) -> None:
+        self.xid = xid
+        self.in_stream = in_stream
+        self.aborted: set[int] = set()
+        self.relations: dict[int, tuple[int, Relation]] = {}
+        self.brought: list[Relation] = []
+        self.gid = ""
+        self.prepare_time = 0
+        self.ticket = -1
+
+
+class Assembler:
+    """Takes CopyData frames as they come, gives steps.
+
+    The caller iterates over what `receive` gives to its end before it calls again, and carries the tickets of
+    `Closed` and `Standalone` to `ledger.ack` when the broker holds what they stand for. After a lost connection
+    it throws the assembler away: the server sends everything after the flushed position again, and never an
+    abort for what a crash ended.
+
+    Args:
+        ledger: gets an entry for each commit, and each undecided prepare, when it is decoded.
+        spool: keeps what is not decided; emptied by `close`.
+        position: what the checkpoint covers; transactions before it are skipped.
+        abort_info: Stream Abort carries LSN and time (protocol 4 with `streaming=parallel`).
+    """
+
+    def __init__(self, ledger: Ledger, spool: Spool, position: Position, *, abort_info: bool = False) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._ledger = ledger
+        self._spool = spool
+        self._position = position
+        self._abort_info = abort_info
+        self._state = State.IDLE
+        self._in_transaction = False
+        self._skip = 0
+        self._commit_lsn = 0
+        self._order = position.end_lsn
+        self._last_commit_lsn: int | None = position.commit_lsn or None
+        self._ticket = -1
+        self._current: _Kept | None = None
+        self._streamed: dict[int, _Kept] = {}
+        self._prepared: dict[int, _Kept] = {}
+        self._relations: dict[int, tuple[int, Relation]] = {}
+        self._arrivals = 0
+
+    @property
+    def streamed_open(self) -> int:
+        """Streamed transactions whose end is not known."""
+        return len(self._streamed)
+
+    @property
+    def prepared_open(self) -> int:
+        """Prepared transactions that are neither committed nor rolled back."""
+        return len(self._prepared)
+
+    def oldest_prepared(self) -> tuple[str, int] | None:
+        """The gid and the prepare time (wire microseconds) of the oldest undecided prepared transaction."""
+        if not self._prepared:
+            return None
+        oldest = min(self._prepared.values(), key=_prepare_time)
+        return oldest.gid, oldest.prepare_time
+
+    def close(self) -> None:
+        """Forget what is kept, with the connection that it came by."""
+        self._streamed.clear()
+        self._prepared.clear()
+        self._spool.close()
+
+    def receive(self, frames: list[bytes]) -> Iterator[Step]:
+        """Steps that follow from `frames`, lazily: a replayed transaction may be larger than memory.
+
+        Raises:
+            ProtocolError: a message is malformed, or out of place.
+            PositionError: a prepared transaction is committed whose changes were never received.
+            LimitError: the spool is full.
+        """
+        run: list[bytes] = []
+        for frame in frames:
+            if frame[0] != _XLOG_DATA or len(frame) <= XLOG_HEADER:
+                message = read_frame(frame)
+                if not isinstance(message, Keepalive):
+                    raise ProtocolError("XLogData without a message.", hint=REPORT)
+                self._ledger.hear(message.wal_end)
+                yield Heard(message.wal_end, message.reply_requested, self._state is State.IDLE)
+                continue
+            tag = frame[XLOG_HEADER]
+            if self._in_transaction and tag in EVENTS:
+                if self._skip == 0:
+                    run.append(frame)
+                elif self._skip > 0:
+                    self._skip -= 1
+                continue
+            if run:
+                yield Changes(run, False)
+                run = []
+            found = TRANSITIONS.get((self._state, tag))
+            if found is None:
+                raise ProtocolError(
+                    f"Message {chr(tag)!r} at {Lsn(int.from_bytes(frame[1:9], 'big'))} is out of place in the "
+                    f"state {self._state.name} ({self._state.value}).",
+                    hint=REPORT,
+                )
+            self._state, handle = found
+            self._in_transaction = self._state is State.TRANSACTION
+            yield from handle(self, frame)
+        if run:
+            yield Changes(run, False)
+
+    # Normal transactions.
+
+    def _begin(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, Begin)
+        self._commit_lsn = message.final_lsn
+        yield from self._open("plain", message.xid, message.final_lsn, message.commit_time)
+
+    def _commit(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, Commit)
+        if message.commit_lsn != self._commit_lsn:
+            raise ProtocolError(
+                f"Commit at {Lsn(message.commit_lsn)} ends a transaction that Begin announced for "
+                f"{Lsn(self._commit_lsn)}.",
+                hint=REPORT,
+            )
+        yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
+
+    def _open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> Iterator[Step]:
+        self._in_order(commit_lsn)
+        self.counts[kind] += 1
+        self._ticket = self._ledger.open()
+        self._skip = self._position.skip(commit_lsn)
+        if self._skip != COVERED:
+            yield Opened(kind, xid, commit_lsn, commit_time, self._last_commit_lsn, self._skip)
+
+    def _close(
+        self, commit_lsn: int, commit_time: int, end_lsn: int, tickets: tuple[int, ...]
+    ) -> Iterator[Step]:
+        self._ledger.seal(self._ticket, end_lsn)
+        tickets = (*tickets, self._ticket)
+        if self._skip == COVERED:
+            for ticket in tickets:
+                self._ledger.ack(ticket)
+        elif self._skip > 0:
+            raise PositionError(
+                f"The checkpoint says that {self._skip} more events of the transaction {Lsn(commit_lsn)} were "
+                "delivered than the server sends now.",
+                hint="What the publication publishes was changed while the transaction was half delivered. Set "
+                "it back, or read the tables again.",
+            )
+        else:
+            yield Closed(commit_lsn, commit_time, end_lsn, tickets)
+        self._last_commit_lsn = commit_lsn
+        self._skip = 0
+
+    def _in_order(self, lsn: int) -> None:
+        """Skipping by LSN is right only if commits come in the order of their LSNs; make sure of it."""
+        if lsn < self._order and self._position.skip(lsn) != COVERED:
+            raise ProtocolError(
+                f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
+            )
+        self._order = max(self._order, lsn)
+
+    # Streamed transactions.
+
+    def _stream_start(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, StreamStart)
+        kept = self._streamed.get(message.xid)
+        if message.first_segment == (kept is not None):
+            raise ProtocolError(
+                f"Stream Start says {'first' if message.first_segment else 'further'} segment of the transaction "
+                f"{message.xid}, which is {'open already' if kept else 'not known'}.",
+                hint=REPORT,
+            )
+        if kept is None:
+            kept = _Kept(message.xid, in_stream=True)
+            self._spool.open(message.xid)
+            self._streamed[message.xid] = kept
+        self._current = kept
+        return _nothing()
+
+    def _stream_keep(self, frame: bytes) -> Iterator[Step]:
+        assert self._current is not None
+        tag = frame[XLOG_HEADER]
+        if tag == _MESSAGE and not self._read(frame, LogicalMessage, in_stream=True).transactional:
+            return self._standalone(frame)
+        if tag == _RELATION:
+            self._arrivals += 1
+            relation = self._read(frame, Relation, in_stream=True)
+            self._current.relations[relation.oid] = (self._arrivals, replace(relation, xid=None))
+        self._spool.append(self._current.xid, frame)
+        return _nothing()
+
+    def _stream_stop(self, frame: bytes) -> Iterator[Step]:
+        read_message(frame, XLOG_HEADER, in_stream=True)
+        self._current = None
+        return _nothing()
+
+    def _stream_commit(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, StreamCommit)
+        kept = self._streamed.pop(message.xid, None)
+        if kept is None:
+            raise ProtocolError(f"Stream Commit of the unknown transaction {message.xid}.", hint=REPORT)
+        yield from self._open("streamed", kept.xid, message.commit_lsn, message.commit_time)
+        yield from self._replay(kept)
+        yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
+
+    def _stream_abort(self, frame: bytes) -> Iterator[Step]:
+        message = read_message(frame, XLOG_HEADER, abort_info=self._abort_info)
+        assert isinstance(message, StreamAbort)
+        kept = self._streamed.get(message.xid)
+        if kept is None:
+            # PostgreSQL 18 announces the abort of transactions of which it had streamed nothing.
+            return _nothing()
+        if message.subxid != message.xid:
+            kept.aborted.add(message.subxid)
+            self.counts["subtransaction_aborted"] += 1
+            return _nothing()
+        del self._streamed[message.xid]
+        self._spool.drop(message.xid)
+        self.counts["aborted"] += 1
+        return _nothing()
+
+    # Prepared transactions.
+
+    def _begin_prepare(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, BeginPrepare)
+        if message.xid in self._prepared or message.xid in self._streamed:
+            raise ProtocolError(
+                f"Begin Prepare of the transaction {message.xid}, which is open already.", hint=REPORT
+            )
+        self._spool.open(message.xid)
+        self._current = _Kept(message.xid, in_stream=False)
+        return _nothing()
+
+    def _prepare_keep(self, frame: bytes) -> Iterator[Step]:
+        kept = self._current
+        assert kept is not None
+        tag = frame[XLOG_HEADER]
+        if tag in _DESCRIPTIONS:
+            yield from self._describe(frame)
+            if tag == _RELATION:
+                relation = self._read(frame, Relation)
+                kept.relations[relation.oid] = self._relations[relation.oid]
+        else:
+            for oid in _relation_oids(frame):
+                known = self._relations.get(oid)
+                if known is not None and oid not in kept.relations:
+                    kept.relations[oid] = known
+                    kept.brought.append(known[1])
+        self._spool.append(kept.xid, frame)
+
+    def _prepare(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, Prepare)
+        kept = self._current
+        assert kept is not None
+        if message.xid != kept.xid:
+            raise ProtocolError(f"Prepare of {message.xid} inside the transaction {kept.xid}.", hint=REPORT)
+        self._current = None
+        self._hold(kept, message.gid, message.prepare_time)
+        return _nothing()
+
+    def _stream_prepare(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, StreamPrepare)
+        kept = self._streamed.pop(message.xid, None)
+        if kept is None:
+            raise ProtocolError(f"Stream Prepare of the unknown transaction {message.xid}.", hint=REPORT)
+        self._hold(kept, message.gid, message.prepare_time)
+        return _nothing()
+
+    def _hold(self, kept: _Kept, gid: str, prepare_time: int) -> None:
+        kept.gid = gid
+        kept.prepare_time = prepare_time
+        kept.ticket = self._ledger.open()
+        self._prepared[kept.xid] = kept
+
+    def _commit_prepared(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, CommitPrepared)
+        kept = self._decide(message.xid, message.gid)
+        if kept is None:
+            if self._position.skip(message.commit_lsn) == COVERED:
+                return
+            raise PositionError(
+                f"COMMIT PREPARED {message.gid!r} at {Lsn(message.commit_lsn)}, but its PREPARE was never received: "
+                "the slot was confirmed past the PREPARE by somebody else, and the server does not send it again.",
+                hint="The changes of this transaction are missing in Kafka. Read its tables again, or accept it "
+                "with `cdcd run --accept-gap` after moving the slot past this position.",
+            )
+        yield from self._open("prepared", kept.xid, message.commit_lsn, message.commit_time)
+        yield from self._replay(kept)
+        yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, (kept.ticket,))
+
+    def _rollback_prepared(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, RollbackPrepared)
+        kept = self._decide(message.xid, message.gid)
+        # Unknown: prepared before the slot was consistent, or confirmed already; PostgreSQL's own
+        # subscriber ignores it likewise (worker.c, apply_handle_rollback_prepared).
+        if kept is not None:
+            self._spool.drop(kept.xid)
+            self._ledger.ack(kept.ticket)
+            self.counts["rolled_back"] += 1
+        return _nothing()
+
+    def _decide(self, xid: int, gid: str) -> _Kept | None:
+        """Take out the prepared transaction; a gid alone is not enough, as gids are used again."""
+        kept = self._prepared.get(xid)
+        if kept is None or kept.gid != gid:
+            return None
+        return self._prepared.pop(xid)
+
+    # What the kinds of transactions share.
+
+    def _replay(self, kept: _Kept) -> Iterator[Step]:
+        """The kept frames without those of aborted subtransactions and without what the checkpoint covers."""
+        for relation in kept.brought:
+            yield Described(relation)
+        for frames in self._spool.replay(kept.xid):
+            run: list[bytes] = []
+            for frame in frames:
+                if frame[XLOG_HEADER] in EVENTS:
+                    if self._skip == COVERED or (kept.aborted and _xid(frame) in kept.aborted):
+                        continue
+                    if self._skip > 0:
+                        self._skip -= 1
+                        continue
+                    run.append(frame)
+                    continue
+                if run:
+                    yield Changes(run, kept.in_stream)
+                    run = []
+                yield from self._replay_other(frame, kept.in_stream)
+            if run:
+                yield Changes(run, kept.in_stream)
+        self._spool.drop(kept.xid)
+        for oid, own in kept.relations.items():
+            current = self._relations.get(oid)
+            if current is None or current[0] < own[0]:
+                self._relations[oid] = own
+            elif current[1] != own[1]:
+                yield Described(current[1])
+
+    def _replay_other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        if isinstance(message, Relation | Type):
+            yield Described(replace(message, xid=None))
+        elif isinstance(message, Origin) and self._skip != COVERED:
+            yield Originated(message.name, message.commit_lsn)
+
+    def _describe(self, frame: bytes) -> Iterator[Step]:
+        message = read_message(frame, XLOG_HEADER)
+        assert isinstance(message, Relation | Type)
+        if isinstance(message, Relation):
+            self._arrivals += 1
+            self._relations[message.oid] = (self._arrivals, message)
+        yield Described(message)
+
+    def _originate(self, frame: bytes) -> Iterator[Step]:
+        message = self._read(frame, Origin)
+        if self._skip != COVERED:
+            yield Originated(message.name, message.commit_lsn)
+
+    def _standalone(self, frame: bytes) -> Iterator[Step]:
+        in_stream = self._state is State.STREAM
+        message = self._read(frame, LogicalMessage, in_stream=in_stream)
+        if message.transactional:
+            raise ProtocolError(
+                f"A transactional message ({message.prefix!r}) at {Lsn(message.lsn)} outside of a transaction.",
+                hint=REPORT,
+            )
+        self._in_order(message.lsn)
+        if self._position.skip(message.lsn) == COVERED:
+            return
+        self.counts["message"] += 1
+        ticket = self._ledger.open()
+        # The next byte is enough for a restart to leave the message out (decode.c, SnapBuildXactNeedsSkip).
+        self._ledger.seal(ticket, message.lsn + 1)
+        yield Standalone(frame, in_stream, message.lsn, self._last_commit_lsn, ticket)
+
+    def _read(self, frame: bytes, kind: type[M], *, in_stream: bool = False) -> M:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, kind)
+        return message
+
+
+REPORT: Final = (
+    "Nothing past it was confirmed. Capture the stream with pg_recvlogical and report it; restarting receives "
+    "it again."
+)
+
+KINDS: Final = (
+    "plain",
+    "streamed",
+    "prepared",
+    "message",
+    "aborted",
+    "subtransaction_aborted",
+    "rolled_back",
+)
+
+Handler = Callable[[Assembler, bytes], Iterator[Step]]
+
+
+def _table(
+    rows: dict[State, dict[str, tuple[State, Handler]]],
+) -> dict[tuple[State, int], tuple[State, Handler]]:
+    return {
+        (state, tag): to
+        for state, cells in rows.items()
+        for tags, to in cells.items()
+        for tag in tags.encode()
+    }
+
+
+TRANSITIONS: Final = _table(
+    {
+        State.IDLE: {
+            "B": (State.TRANSACTION, Assembler._begin),
+            "b": (State.PREPARE, Assembler._begin_prepare),
+            "S": (State.STREAM, Assembler._stream_start),
+            "c": (State.IDLE, Assembler._stream_commit),
+            "A": (State.IDLE, Assembler._stream_abort),
+            "p": (State.IDLE, Assembler._stream_prepare),
+            "K": (State.IDLE, Assembler._commit_prepared),
+            "r": (State.IDLE, Assembler._rollback_prepared),
+            "M": (State.IDLE, Assembler._standalone),
+        },
+        State.TRANSACTION: {
+            "RY": (State.TRANSACTION, Assembler._describe),
+            "O": (State.TRANSACTION, Assembler._originate),
+            "C": (State.IDLE, Assembler._commit),
+        },
+        State.PREPARE: {
+            "RIUDTMYO": (State.PREPARE, Assembler._prepare_keep),
+            "P": (State.IDLE, Assembler._prepare),
+        },
+        State.STREAM: {
+            "RIUDTMYO": (State.STREAM, Assembler._stream_keep),
+            "E": (State.IDLE, Assembler._stream_stop),
+        },
+    }
+)
+"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `EVENTS` stay there, and are passed on as they are."""
+
+
+def _nothing() -> Iterator[Step]:
+    return iter(())
+
+
+def _xid(frame: bytes) -> int:
+    return int.from_bytes(frame[_XID_AT : _XID_AT + 4], "big")
+
+
+def _prepare_time(kept: _Kept) -> int:
+    return kept.prepare_time
+
+
+def _relation_oids(frame: bytes) -> list[int]:
+    """The relations that a row message or Truncate outside of a stream is about; none for other messages."""
+    tag = frame[XLOG_HEADER]
+    if tag in _ROWS:
+        return [int.from_bytes(frame[_BODY_AT : _BODY_AT + 4], "big")]
+    if tag == _TRUNCATE:
+        start = _BODY_AT + _TRUNCATE_OIDS
+        return [int.from_bytes(frame[at : at + 4], "big") for at in range(start, len(frame), 4)]
+    return []

@@ -1,0 +1,156 @@
+"""What goes to Kafka together: records in batches that end where a reader may see them end.
+
+The rule: a batch ends at the end of a source transaction, so that a `read_committed` reader sees a transaction wholly
+or not at all; only a transaction that is larger than a batch is cut, at an event's end, and its position says where.
+A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
+
+A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
+not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Position
+
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
+"""Topic, key, value and headers; a value of None is a tombstone."""
+
+TICKETS_MAX: Final = 4096
+"""An empty batch with this many tickets is due at once, which bounds the memory of many empty transactions."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Records for one Kafka transaction. `base` is the position before it, `position` the one after it."""
+
+    base: Position
+    position: Position
+    records: list[Record] = field(default_factory=list)
+    size: int = 0
+    tickets: list[int] = field(default_factory=list)
+    commit_time: int | None = None
+
+
+class Batches:
+    """A queue of batches, bounded in bytes: fill it while `room` is true, and `take` from its other end.
+
+    The encoder appends to `tail`, the records of the transaction that is open, and reports with `add` how many bytes
+    and events that was. One batch is out at a time; `delivered` gives it back.
+
+    Args:
+        bytes_max: a batch is closed when its keys and values reach this.
+        records_max: or this many records.
+        queue_bytes_max: `room` turns false when this much waits or is out.
+        idle_s: how long a batch without records may wait.
+    """
+
+    def __init__(
+        self, position: Position, *, bytes_max: int, records_max: int, queue_bytes_max: int, idle_s: float
+    ) -> None:
+        self.tail: list[Record] = []
+        self.size = 0
+        self._bytes_max = bytes_max
+        self._records_max = records_max
+        self._queue_bytes_max = queue_bytes_max
+        self._idle_s = idle_s
+        self._asked = False
+        self._taken_at = 0.0
+        self._full: deque[Batch] = deque()
+        self._filling = Batch(position, position)
+        self._tail_size = 0
+        self._commit_lsn = 0
+        self._events_done = 0
+        self._idle_ticket = -1
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be added before something is delivered."""
+        return self.size < self._queue_bytes_max
+
+    @property
+    def position(self) -> Position:
+        """The position after everything that was added and closed."""
+        return self._filling.position
+
+    @property
+    def records_waiting(self) -> int:
+        """Records of whole transactions, or parts of large ones, that wait to be taken."""
+        return sum(len(batch.records) for batch in self._full) + len(self._filling.records)
+
+    def begin(self, commit_lsn: int, events_done: int) -> None:
+        """A transaction opens, of which `events_done` events are delivered already."""
+        self._commit_lsn = commit_lsn
+        self._events_done = events_done
+
+    def add(self, size: int, events: int) -> None:
+        """`size` bytes for `events` events were appended to `tail`; the transaction goes on."""
+        self.size += size
+        self._tail_size += size
+        self._events_done += events
+        if self._tail_size >= self._bytes_max or len(self.tail) >= self._records_max:
+            if self._filling.records:
+                self._turn()
+            position = Position(self._commit_lsn, self._filling.position.end_lsn, self._events_done)
+            self._append_tail(position)
+            self._turn()
+
+    def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
+        """The transaction is complete."""
+        position = Position(commit_lsn, end_lsn)
+        if self.tail:
+            self._filling.commit_time = commit_time
+        elif not self._filling.position.events_done:
+            position = Position(self._filling.position.commit_lsn, end_lsn)
+        self._append_tail(position)
+        self._filling.tickets.extend(tickets)
+        self._idle_ticket = -1
+        if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
+            self._turn()
+
+    def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
+        """A keepalive between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
+        self._asked |= asked and (wal_end > ledger.flushed)
+        if wal_end <= self._filling.position.end_lsn:
+            return
+        assert not self.tail, "a keepalive counts between transactions only"
+        if not ledger.is_last(self._idle_ticket):
+            self._idle_ticket = ledger.open()
+            self._filling.tickets.append(self._idle_ticket)
+        ledger.seal(self._idle_ticket, wal_end)
+        self._filling.position = Position(self._filling.position.commit_lsn, wal_end)
+
+    def due_at(self, now: float) -> float | None:
+        """When a batch may be taken: `now` or before, later, or None while there is nothing."""
+        if self._full or self._filling.records or len(self._filling.tickets) >= TICKETS_MAX:
+            return now
+        if not self._filling.tickets:
+            return None
+        return now if self._asked else self._taken_at + self._idle_s
+
+    def take(self, now: float) -> Batch:
+        """The next batch; call it when `due_at` says so, and `delivered` when the broker holds it."""
+        if not self._full:
+            self._turn()
+        self._taken_at = now
+        self._asked = False
+        return self._full.popleft()
+
+    def delivered(self, batch: Batch) -> None:
+        """Its bytes count no longer."""
+        self.size -= batch.size
+
+    def _append_tail(self, position: Position) -> None:
+        filling = self._filling
+        filling.records.extend(self.tail)
+        filling.size += self._tail_size
+        filling.position = position
+        self.tail.clear()
+        self._tail_size = 0
+
+    def _turn(self) -> None:
+        self._full.append(self._filling)
+        self._filling = Batch(self._filling.position, self._filling.position)
+        self._idle_ticket = -1

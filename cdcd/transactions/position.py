@@ -1,0 +1,168 @@
+"""Where the stream stands: the position that travels with every batch, and what a restart skips because of it.
+
+The rule: a `Position` is written to Kafka together with the records that it covers, so whoever reads it back
+knows exactly which events the broker holds. PostgreSQL is told only positions that were written this way.
+
+Commit records, prepared commits and non-transactional messages are decoded in the order in which they lie in
+the WAL, each at an LSN of its own (`decode.c`: `buf->origptr`), so one LSN divides the stream into what is done
+and what is not. An LSN of a row can not: rows of concurrent transactions come in another order than their
+commits, and the rows of one multi-insert share an LSN.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.errors import PositionError
+from cdcd.protocol.lsn import Lsn
+
+COVERED: Final = -1
+"""What `Position.skip` answers for a transaction of which nothing is left to send."""
+
+FORMAT: Final = 1
+"""Version of the checkpoint record's JSON; a newer one is refused, never guessed at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
+
+    `commit_lsn` is the start of the last commit record that had a part in the batch. When `events_done` is not
+    zero, that transaction is larger than a batch and goes on after its first `events_done` events; else it is
+    complete and lies before `end_lsn`.
+    """
+
+    commit_lsn: int = 0
+    end_lsn: int = 0
+    events_done: int = 0
+
+    def skip(self, commit_lsn: int) -> int:
+        """How many events of the transaction that commits at `commit_lsn` are done: a count, or `COVERED`."""
+        if commit_lsn < self.end_lsn:
+            return COVERED
+        return self.events_done if commit_lsn == self.commit_lsn else 0
+
+    def __str__(self) -> str:
+        inside = f" and {self.events_done} events of {Lsn(self.commit_lsn)}" if self.events_done else ""
+        return f"{Lsn(self.end_lsn)}{inside}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A position, and of which server and stream it is one.
+
+    `system_identifier` and `timeline` are `IDENTIFY_SYSTEM`'s (manual, "Streaming Replication Protocol").
+    `stream` names the options that decide which events a transaction consists of: a count of events taken
+    under other options would be off.
+    """
+
+    system_identifier: str
+    timeline: int
+    stream: str
+    position: Position
+
+    def encode(self) -> bytes:
+        """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic."""
+        position = self.position
+        fields = {
+            "format": FORMAT,
+            "system_identifier": self.system_identifier,
+            "timeline": self.timeline,
+            "commit_lsn": str(Lsn(position.commit_lsn)),
+            "end_lsn": str(Lsn(position.end_lsn)),
+            "events_done": position.events_done,
+            "stream": self.stream,
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, where: str) -> "Checkpoint":
+        """Read a record's value back; `where` (topic and offset) goes into the error.
+
+        Raises:
+            PositionError: the record is not one of ours, or of a newer format.
+        """
+        try:
+            fields = json.loads(data)
+            if fields["format"] != FORMAT:
+                raise PositionError(
+                    f"The checkpoint in {where} has format {fields['format']!r}, this cdcd reads {FORMAT}.",
+                    hint="Run the cdcd version that wrote it, or a newer one.",
+                )
+            position = Position(
+                commit_lsn=Lsn.parse(fields["commit_lsn"]),
+                end_lsn=Lsn.parse(fields["end_lsn"]),
+                events_done=int(fields["events_done"]),
+            )
+            return cls(
+                system_identifier=str(fields["system_identifier"]),
+                timeline=int(fields["timeline"]),
+                stream=str(fields["stream"]),
+                position=position,
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise PositionError(
+                f"The checkpoint in {where} cannot be read: {error!r}.",
+                hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the server says of itself before the stream starts; LSNs as plain integers."""
+
+    system_identifier: str
+    timeline: int
+    wal_end: int
+    slot_confirmed: int
+    stream: str
+
+
+def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Position:
+    """The position to resume from, or why the checkpoint and the slot can not be put together.
+
+    Without a checkpoint the stream starts where the slot stands. With one, the slot must not be ahead of it:
+    changes between the two were confirmed by somebody else and are gone (a slot dropped and created again, or
+    advanced by hand), which `accept_gap` accepts, once, for the person who knows.
+
+    Raises:
+        PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
+    """
+    start = Position(commit_lsn=0, end_lsn=source.slot_confirmed)
+    if checkpoint is None:
+        return start
+    position = checkpoint.position
+    if checkpoint.system_identifier != source.system_identifier:
+        if accept_gap:
+            return start
+        raise PositionError(
+            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
+            f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
+            hint="Point postgres.dsn at the old cluster, or give the pipeline a new name; "
+            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between.",
+        )
+    if position.end_lsn > source.wal_end:
+        if accept_gap:
+            return start
+        raise PositionError(
+            f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
+            "restored from a backup, or failed over to a standby that lacked changes.",
+            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept it "
+            "with `cdcd run --accept-gap`, which goes on from the slot's position.",
+        )
+    if source.slot_confirmed > position.end_lsn:
+        if accept_gap:
+            return start
+        raise PositionError(
+            f"The slot is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
+            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
+            "between are lost to this pipeline.",
+            hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
+        )
+    if position.events_done and checkpoint.stream != source.stream:
+        raise PositionError(
+            f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
+            f"({checkpoint.stream}) than now ({source.stream}); its events can not be counted under these.",
+            hint="Run once with the former options until the transaction is through, then change them.",
+        )
+    return position
