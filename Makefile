@@ -43,13 +43,14 @@ profile: setup
 
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
-	$(LOCK) --extra dev -o requirements.lock
-	$(LOCK) --extra spark -c requirements.lock -o requirements-spark.lock
+	$(LOCK) --extra dev pyproject.toml -o requirements.lock
+	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
+	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
 clean:
 	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
-LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes pyproject.toml
+LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes
 
 .venv/stamp: requirements.lock pyproject.toml cdcd/__init__.py
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv

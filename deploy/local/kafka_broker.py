@@ -1,0 +1,224 @@
+"""One Kafka broker that is its own controller (KRaft), in a folder: start, stop, kill, freeze, restart."""
+
+import base64
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, Self
+
+from deploy.local.cache import LocalServerError, run
+from deploy.local.kafka_jars import KAFKA_VERSION, kafka_jars
+from deploy.local.process import Child, free_port
+from deploy.local.programs import java
+
+DEFAULT_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.listener.names": "CONTROLLER",
+        "auto.create.topics.enable": "false",
+        # One node: there is nobody to replicate to.
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # After SIGKILL the broker is let back in only when its former session has timed out (9 s by default).
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        # Nothing is forgotten while a test looks at it.
+        "log.retention.ms": "-1",
+        # Small files and buffers: many topics, few records, a heap of some hundred MB.
+        "log.index.size.max.bytes": "1048576",
+        "log.cleaner.dedupe.buffer.size": "16777216",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+    }
+)
+
+_READY: Final = "Kafka Server started"
+"""KafkaBroker.STARTED_MESSAGE, logged when the broker has been let into the cluster."""
+
+
+class KafkaBroker:
+    """A broker on 127.0.0.1 with the data of its folder, empty topics list at first.
+
+    With `users` the clients' listener wants SASL and an authorizer refuses what no ACL allows;
+    `admin_bootstrap_servers` is then a second listener without either, for the test that sets ACLs.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        users: Mapping[str, str] | None = None,
+        mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
+        heap_mb: int = 400,
+    ) -> None:
+        """`settings` are server.properties, over DEFAULT_SETTINGS; `users` are passwords by name."""
+        self.data_dir = data_dir.resolve()
+        self.port = port or free_port()
+        self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.users = dict(users or {})
+        self.mechanism = mechanism
+        self.heap_mb = heap_mb
+        self.log_path = self.data_dir.with_name(f"{self.data_dir.name}.log")
+        self._controller_port = free_port()
+        self._admin_port = free_port()
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def admin_bootstrap_servers(self) -> str:
+        """A listener that needs no password and may do everything."""
+        return f"127.0.0.1:{self._admin_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "the broker was never started"
+        return self._child.pid
+
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.is_running()
+
+    def start(self, timeout_s: float = 90) -> None:
+        """Returns when the broker takes requests; LocalServerError with its log's end when it does not."""
+        assert not self.is_running(), "the broker is running"
+        properties = self._configure()
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            self._format(properties)
+        logged = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._child = Child(
+            self._java("kafka.Kafka", properties),
+            log=self.log_path,
+            last_signal=signal.SIGKILL,
+            cwd=self.data_dir,
+        )
+        deadline = time.monotonic() + timeout_s
+        while _READY not in self.log(logged):
+            if not self.is_running() or time.monotonic() > deadline:
+                self.kill()
+                raise LocalServerError(f"Kafka {KAFKA_VERSION} did not start:\n{self.log(logged)[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self, timeout_s: float = 30) -> None:
+        """Shut down in order, and kill it when that takes longer than `timeout_s`."""
+        if self._child is None or not self.is_running():
+            return
+        self._child.signal(signal.SIGCONT)
+        self._child.signal(signal.SIGTERM)
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): connections stay open and nothing answers, until `resume`."""
+        assert self._child is not None, "the broker was never started"
+        self._child.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._child is not None, "the broker was never started"
+        self._child.signal(signal.SIGCONT)
+
+    def destroy(self) -> None:
+        """Kill it and remove the data folder and the log."""
+        self.kill()
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+        self.log_path.unlink(missing_ok=True)
+
+    def log(self, offset: int = 0) -> str:
+        """What it logged, from `offset` bytes on."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as file:
+            file.seek(offset)
+            return file.read().decode(errors="replace")
+
+    def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
+        return [
+            java(),
+            f"-Xmx{self.heap_mb}m",
+            "-XX:+UseSerialGC",
+            "-Djava.awt.headless=true",
+            "-Dorg.slf4j.simpleLogger.showDateTime=true",
+            "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
+            # It prints every setting of every component.
+            "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
+            "-cp",
+            f"{kafka_jars()}/*",
+            main,
+            *arguments,
+        ]
+
+    def _format(self, properties: Path) -> None:
+        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        # A leading dash would be read as an option.
+        arguments: list[str | Path] = ["format", "--cluster-id", "c" + cluster_id[1:], "--config", properties]
+        if self.mechanism != "PLAIN":
+            for user, password in self.users.items():
+                arguments += ["--add-scram", f"{self.mechanism}=[name={user},password={password}]"]
+        run(self._java("kafka.tools.StorageTool", *arguments))
+
+    def _configure(self) -> Path:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        listeners = (
+            f"CLIENT://127.0.0.1:{self.port},ADMIN://127.0.0.1:{self._admin_port},"
+            f"CONTROLLER://127.0.0.1:{self._controller_port}"
+        )
+        own = {
+            "log.dirs": str(self.data_dir / "log"),
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "listeners": listeners,
+            "advertised.listeners": listeners.rpartition(",")[0],
+            "inter.broker.listener.name": "ADMIN",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **(self._sasl() if self.users else {}),
+            **self.settings,
+        }
+        path = self.data_dir / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in own.items()))
+        return path
+
+    def _sasl(self) -> dict[str, str]:
+        prefix = f"listener.name.client.{self.mechanism.lower()}.sasl.jaas.config"
+        if self.mechanism == "PLAIN":
+            users = " ".join(f'user_{user}="{password}"' for user, password in self.users.items())
+            login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
+        else:
+            login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        return {
+            "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.name.client.sasl.enabled.mechanisms": self.mechanism,
+            prefix: login,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
