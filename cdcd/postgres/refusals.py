@@ -1,0 +1,401 @@
+"""What PostgreSQL or libpq refused, as one of our error types with a hint.
+
+One literal table decides. A row names a SQLSTATE (five characters, or the two of its class), a part of the
+English message, or both. A row with both needs both when the SQLSTATE is known; when it is not (libpq keeps
+none for a failed connection attempt, see `connection.py`), the message alone decides. Rows are tried in
+order, so the narrow ones come first. What no row knows is transient when it came without a SQLSTATE or
+belongs to a class that passes by itself, and a `SourceError` otherwise.
+
+Codes: PostgreSQL src/backend/utils/errcodes.txt. Messages: slot.c, walsender.c, postinit.c, auth.c,
+pgoutput.c, fe-connect.c of 13 to 18."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+from psycopg import pq
+
+from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
+
+
+class SlotActiveError(TransientError):
+    """The slot is held by another session: an old walsender of ours, or somebody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One row: which failure, what kind it is for us, and what a person can do. `hint` may use {names}."""
+
+    sqlstate: str
+    fragment: str
+    kind: type[CdcdError]
+    hint: str
+
+
+_LOST_SLOT: Final = (
+    "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT "
+    "pg_drop_replication_slot('{slot}')), bring the "
+    "consumers back to a known state and let cdcd create a new one; raise max_slot_wal_keep_size against a "
+    "repetition."
+)
+_PUBLICATION: Final = (
+    "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped "
+    "and created again, "
+    "what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring the "
+    "consumers back to a "
+    "known state and start again."
+)
+_CREDENTIALS: Final = (
+    "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from."
+)
+
+REFUSALS: Final[tuple[Refusal, ...]] = (
+    # A connection that PostgreSQL does not let in.
+    Refusal("28P01", "password authentication failed", SourceError, _CREDENTIALS),
+    Refusal("28P01", "", SourceError, _CREDENTIALS),
+    Refusal("", "no password supplied", SourceError, _CREDENTIALS),
+    Refusal(
+        "28000",
+        "pg_hba.conf",
+        SourceError,
+        "Add a line for role {role} and this host to pg_hba.conf (a `host` line for database {database}; "
+        "`replication` in the "
+        "database column is for physical replication only) and run SELECT pg_reload_conf().",
+    ),
+    Refusal("28000", "not permitted to log in", SourceError, "ALTER ROLE {role} LOGIN;"),
+    Refusal(
+        "28000",
+        'role "',
+        SourceError,
+        "CREATE ROLE {role} LOGIN REPLICATION; or correct the user in postgres.dsn.",
+    ),
+    Refusal("28", "", SourceError, "Check the role, pg_hba.conf and the authentication method."),
+    Refusal(
+        "42501",
+        "start walsender",
+        SourceError,
+        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
+    ),
+    Refusal(
+        "42501",
+        "start WAL sender",
+        SourceError,
+        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
+    ),
+    Refusal(
+        "42501",
+        "use replication slots",
+        SourceError,
+        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
+    ),
+    Refusal(
+        "42501",
+        "permission denied for database",
+        SourceError,
+        "GRANT CONNECT, CREATE ON DATABASE {database} TO {role};",
+    ),
+    Refusal(
+        "3D000",
+        'database "',
+        SourceError,
+        "Correct the database name in postgres.dsn, or create the database.",
+    ),
+    Refusal("3D000", "", SourceError, "Correct the database name in postgres.dsn, or create the database."),
+    Refusal(
+        "42501",
+        "FOR ALL TABLES publication",
+        SourceError,
+        "Create it as a superuser (CREATE PUBLICATION {publication} FOR ALL TABLES), or name the tables in "
+        "postgres.tables.",
+    ),
+    Refusal(
+        "42501",
+        "FOR TABLES IN SCHEMA publication",
+        SourceError,
+        "Create it as a superuser (CREATE PUBLICATION {publication} FOR TABLES IN SCHEMA ...), or name the "
+        "tables one by one.",
+    ),
+    Refusal(
+        "42501",
+        "must be owner of",
+        SourceError,
+        "Only a table's owner can publish it: create the publication as the owner, or GRANT the owner's "
+        "role TO {role}.",
+    ),
+    Refusal("42501", "", SourceError, "Grant role {role} what the message names."),
+    Refusal(
+        "53300",
+        "",
+        TransientError,
+        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end "
+        "what holds them.",
+    ),
+    Refusal("", "too many c", TransientError, "Raise max_connections or end idle connections."),
+    Refusal(
+        "", "connection slots are reserved", TransientError, "Raise max_connections or end idle connections."
+    ),
+    Refusal("", "max_wal_senders", TransientError, "Raise max_wal_senders or end unused WAL senders."),
+    Refusal(
+        "08P01",
+        "unsupported startup parameter",
+        SourceError,
+        "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its "
+        "own.",
+    ),
+    # Starting up, shutting down, ended from outside. 57P04: the database itself was dropped.
+    Refusal(
+        "57P03", "", TransientError, "PostgreSQL does not accept connections right now; cdcd tries again."
+    ),
+    Refusal(
+        "",
+        "the database system is",
+        TransientError,
+        "PostgreSQL does not accept connections right now; cdcd tries again.",
+    ),
+    Refusal(
+        "57P01",
+        "",
+        TransientError,
+        "PostgreSQL is shutting down, or someone ended this session; cdcd connects again.",
+    ),
+    Refusal(
+        "57P02",
+        "",
+        TransientError,
+        "PostgreSQL restarts after a crash of one of its processes; cdcd connects again.",
+    ),
+    Refusal("57P04", "", SourceError, "The database was dropped. Point postgres.dsn at one that exists."),
+    Refusal("57", "", TransientError, "cdcd connects again."),
+    # Slots.
+    Refusal(
+        "53400",
+        "all replication slots are in use",
+        SourceError,
+        "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots) or raise "
+        "max_replication_slots and restart.",
+    ),
+    Refusal(
+        "55000", "wal_level", SourceError, "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL."
+    ),
+    Refusal("55000", "can no longer get changes", PositionError, _LOST_SLOT),
+    Refusal("55000", "can no longer access replication slot", PositionError, _LOST_SLOT),
+    Refusal("55000", "cannot read from logical replication slot", PositionError, _LOST_SLOT),
+    Refusal("55000", "has been invalidated", PositionError, _LOST_SLOT),
+    Refusal("58P01", "requested WAL segment", PositionError, _LOST_SLOT),
+    Refusal("55000", "skipped loading publication", SourceError, _PUBLICATION),
+    Refusal(
+        "55000",
+        "max_replication_slots",
+        SourceError,
+        "ALTER SYSTEM SET max_replication_slots = 10; (and max_wal_senders) then restart PostgreSQL.",
+    ),
+    Refusal(
+        "55006", "is active for PID", SlotActiveError, "Another session reads it; see pg_replication_slots."
+    ),
+    Refusal(
+        "55006", "replication slot", SlotActiveError, "Another session reads it; see pg_replication_slots."
+    ),
+    Refusal("55006", "", TransientError, "Another session uses it; see pg_replication_slots.active_pid."),
+    Refusal(
+        "42710",
+        "replication slot",
+        TransientError,
+        "Somebody created it a moment ago; cdcd looks at it again.",
+    ),
+    Refusal(
+        "42704",
+        "replication slot",
+        PositionError,
+        "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back "
+        "to a known state "
+        "and start again with a new slot.",
+    ),
+    Refusal("42704", "publication", SourceError, _PUBLICATION),
+    Refusal(
+        "0A000",
+        "was not created in this database",
+        SourceError,
+        "A slot belongs to one database: correct postgres.dsn or postgres.slot.",
+    ),
+    Refusal(
+        "0A000",
+        "",
+        ConfigError,
+        "The server lacks what the configuration asks for; see postgres.protocol and its options.",
+    ),
+    Refusal(
+        "22023",
+        "",
+        ConfigError,
+        "The server does not accept an option; see postgres.protocol and its options.",
+    ),
+    Refusal(
+        "25006", "", SourceError, "This server is a read-only standby: point postgres.dsn at the primary."
+    ),
+    Refusal("XX001", "", SourceError, "PostgreSQL reports damaged data: see its log before anything else."),
+    Refusal(
+        "XX002", "", SourceError, "PostgreSQL reports a damaged index: see its log before anything else."
+    ),
+    # Classes that pass: connection, transaction rollback, resources, lock not available, system errors.
+    Refusal("08", "", TransientError, "cdcd connects again."),
+    Refusal("40", "", TransientError, "cdcd tries again."),
+    Refusal("53", "", TransientError, "PostgreSQL is short of a resource: see its log."),
+    Refusal("55P03", "", TransientError, "cdcd tries again."),
+    Refusal("58", "", TransientError, "PostgreSQL met a system error: see its log."),
+    # libpq by itself: no server has answered yet, so there is no SQLSTATE.
+    Refusal("", "definition of service", ConfigError, "Check service and servicefile in postgres.dsn."),
+    Refusal(
+        "",
+        "invalid sslmode value",
+        ConfigError,
+        "sslmode is one of disable, allow, prefer, require, verify-ca, verify-full.",
+    ),
+    Refusal("", "invalid integer value", ConfigError, "A number in postgres.dsn is not one."),
+    Refusal(
+        "",
+        "root certificate file",
+        ConfigError,
+        "Check sslrootcert in postgres.dsn (sslrootcert=system uses the system's).",
+    ),
+    Refusal("", "could not load private key file", ConfigError, "Check sslkey in postgres.dsn."),
+    Refusal(
+        "",
+        "private key file",
+        ConfigError,
+        "Check sslkey in postgres.dsn: it must exist, owned by the user, mode 0600.",
+    ),
+    Refusal("", "certificate file", ConfigError, "Check sslcert in postgres.dsn."),
+    Refusal(
+        "",
+        "server does not support SSL",
+        SourceError,
+        "Switch ssl on in PostgreSQL, or choose another sslmode.",
+    ),
+    Refusal(
+        "",
+        "certificate verify failed",
+        SourceError,
+        "The server's certificate is not signed by what sslrootcert holds.",
+    ),
+    Refusal(
+        "",
+        "does not match host name",
+        SourceError,
+        "The server's certificate is for another name than the host in the DSN.",
+    ),
+    Refusal(
+        "",
+        "authentication method requirement",
+        SourceError,
+        "require_auth or channel_binding excludes the server's method.",
+    ),
+    Refusal(
+        "",
+        "channel binding",
+        SourceError,
+        "channel_binding asks for what the server or the connection cannot do.",
+    ),
+    Refusal(
+        "", "translate host name", TransientError, "Check the host in postgres.dsn and the name service."
+    ),
+    Refusal(
+        "", "failed to resolve host", TransientError, "Check the host in postgres.dsn and the name service."
+    ),
+    Refusal(
+        "",
+        "Connection refused",
+        TransientError,
+        "Is PostgreSQL running there, and does listen_addresses include it?",
+    ),
+    Refusal(
+        "",
+        "No such file or directory",
+        TransientError,
+        "Is PostgreSQL running, and is this its socket directory?",
+    ),
+    Refusal(
+        "", "timeout expired", TransientError, "Nothing answered: check host, port, routing and firewall."
+    ),
+    Refusal("", "session is read-only", TransientError, "No host of the DSN is a primary right now."),
+    Refusal(
+        "", "server is in hot standby mode", TransientError, "No host of the DSN is a primary right now."
+    ),
+)
+
+UNKNOWN: Final = Refusal("", "", SourceError, "See PostgreSQL's log for more.")
+UNKNOWN_TRANSIENT: Final = Refusal("", "", TransientError, "cdcd connects again.")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An ErrorResponse (or notice) as far as we use it; `sqlstate` is "" where libpq keeps none."""
+
+    sqlstate: str
+    message: str
+    detail: str = ""
+
+
+def find_refusal(answer: Answer) -> Refusal:
+    """The first row of the table that fits; see the module's docstring for what "fits" means."""
+    text = f"{answer.message} {answer.detail}"
+    for row in REFUSALS:
+        if answer.sqlstate:
+            if row.sqlstate and answer.sqlstate.startswith(row.sqlstate) and row.fragment in text:
+                return row
+        elif row.fragment and row.fragment in text:
+            return row
+    return UNKNOWN if answer.sqlstate else UNKNOWN_TRANSIENT
+
+
+class _Names(dict[str, str]):
+    """Names for the hints; what nobody gave stays visible as a placeholder of SQL's kind."""
+
+    def __missing__(self, key: str) -> str:
+        return f"<{key}>"
+
+
+def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterable[str] = ()) -> CdcdError:
+    """The error for `answer`, met while doing `what`. `names`: role, database, slot, publication, for the
+    hints.
+
+    Every one of `secrets` is blanked in the text: libpq repeats parts of a DSN that it could not make sense
+    of."""
+    row = find_refusal(answer)
+    text = f"{what}: {' '.join(answer.message.split())}"
+    if answer.detail:
+        text += f" ({' '.join(answer.detail.split())})"
+    if answer.sqlstate:
+        text += f" [SQLSTATE {answer.sqlstate}]"
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return row.kind(text, hint=row.hint.format_map(_Names(names)))
+
+
+def answer_of(error: psycopg.Error) -> Answer:
+    """What psycopg carries of the server's answer."""
+    diagnostic = error.diag
+    return Answer(
+        error.sqlstate or "", diagnostic.message_primary or str(error), diagnostic.message_detail or ""
+    )
+
+
+def answer_of_result(result: pq.abc.PGresult) -> Answer:
+    """What a result or a notice of libpq carries."""
+
+    def text(code: pq.DiagnosticField) -> str:
+        return (result.error_field(code) or b"").decode("utf-8", "replace")
+
+    field = pq.DiagnosticField
+    message = text(field.MESSAGE_PRIMARY) or result.get_error_message()
+    return Answer(text(field.SQLSTATE), message, text(field.MESSAGE_DETAIL))
+
+
+@contextmanager
+def translated(what: str, names: Mapping[str, str]) -> Iterator[None]:
+    """Run psycopg calls in here; a psycopg error leaves it as one of ours, with `what` in front."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise refused(what, answer_of(error), names) from error

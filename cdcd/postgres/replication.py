@@ -1,0 +1,404 @@
+"""Stage 1's shell: the replication connection -> CopyData frames, and status updates back.
+
+Rules. `receive` hands over whole frames in the server's order, each exactly once, and never blocks the event
+loop for longer than `_BUDGET_S`. It reads only when it is called: not calling it is the back-pressure, so
+silence counts against the server only while we listen. Nothing here confirms anything by itself: the one
+frame it sends of its own accord is the last status update again, with "reply requested" set, to hear from a
+server that has been silent for long.
+
+How libpq is read: `get_copy_data(1)` never reads the socket, `consume_input` reads it once. So a pass is:
+take every complete frame, read, take again, until a read brings nothing. Under TLS one read may leave a
+decrypted rest inside the TLS library that the socket's readiness does not show, at most one record of 16 KiB,
+which a second read takes. A frame that comes after a WARNING about a missing publication (PostgreSQL 18) is
+not handed over: it belongs to a stream with changes left out."""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import psycopg
+from psycopg import pq
+
+from cdcd.errors import CdcdError, SourceError, TransientError
+from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
+from cdcd.postgres.readiness import writable
+from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
+from cdcd.protocol.lsn import Lsn
+
+_BUDGET_S: Final = 0.004
+"""The longest that one `receive` keeps the event loop, so that feedback and health checks stay punctual."""
+
+_SHORT_BURST_BYTES: Final = 32 * 1024
+"""A burst below this makes `receive` pause (if it may) before it waits for the next one: see performance
+notes."""
+
+_FINISH_BYTES: Final = 1 << 20
+
+_NO_STATUS: Final = b"r" + bytes(33)
+"""A status update that confirms nothing: position 0 is "no position" (ProcessStandbyReplyMessage)."""
+
+_REPLY_REQUESTED: Final = b"\x01"
+
+_DURATION: Final = re.compile(r"(\d+)(us|ms|s|min|h|d|)")
+_UNIT_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "": 1e-3}
+
+
+class StreamEndedError(TransientError):
+    """The server ended the stream in good order (CommandComplete): it is shutting down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The answer to IDENTIFY_SYSTEM."""
+
+    system_identifier: str
+    timeline: int
+    flushed: int
+    """The server's own flush position, as an LSN."""
+    database: str
+
+
+class ReplicationStream:
+    """One walsender connection: commands first, then `start`, then frames until it is closed.
+
+    One task receives; any task may send. After an error only `close` is left.
+    """
+
+    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, *, silence_s_max: float, pause_s: float) -> None:
+        self._pgconn = pgconn
+        self._socket = pgconn.socket
+        self._dsn = dsn
+        self._names = dict(dsn.names)
+        self._silence_s_max = silence_s_max
+        self._pause_s = pause_s
+        # GSS encryption buffers like TLS does.
+        self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
+        self._watched = False
+        self._waiter: asyncio.Future[bool] | None = None
+        self._short_burst = False
+        self._silent_s = 0.0
+        self._asked = False
+        self._failure: CdcdError | None = None
+        self._status = _NO_STATUS
+        self._sending = asyncio.Lock()
+        pgconn.notice_handler = self._on_notice
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: Dsn,
+        *,
+        application_name: str,
+        connect_timeout_s: float = 10.0,
+        silence_s_max: float = 60.0,
+        pause_s: float = 0.0,
+    ) -> Self:
+        """Connect as walsender for the DSN's database. Errors as `connection.open_pgconn`.
+
+        `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
+        lost. `pause_s`: after a short burst, let so much time pass before the next look at the socket (0:
+        look at once)."""
+        pgconn = await open_pgconn(
+            dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
+        )
+        return cls(pgconn, dsn, silence_s_max=silence_s_max, pause_s=pause_s)
+
+    @property
+    def server_version(self) -> int:
+        """`server_version_num`, e.g. 180001."""
+        return self._pgconn.server_version
+
+    @property
+    def backend_pid(self) -> int:
+        """The walsender's process id."""
+        return self._pgconn.backend_pid
+
+    async def query(self, command: str, what: str, **names: str) -> list[tuple[str | None, ...]]:
+        """The rows of one replication (or SQL) command before `start`. Errors as in `refusals`."""
+        results = await simple_query(self._pgconn, command, what, {**self._names, **names})
+        return results[-1] if results else []
+
+    async def cancel(self) -> None:
+        """Ask the server to give up the command in progress, by a second connection as libpq does it."""
+        with translated("cancelling", self._names):
+            await asyncio.to_thread(self._pgconn.get_cancel().cancel)
+
+    async def identify(self) -> Identity:
+        """IDENTIFY_SYSTEM."""
+        ((system, timeline, position, database),) = await self.query(
+            "IDENTIFY_SYSTEM", "identifying the server"
+        )
+        assert system
+        assert timeline
+        assert position
+        return Identity(system, int(timeline), Lsn.parse(position), database or "")
+
+    async def show(self, name: str) -> str:
+        """The value of a setting in this session, as SHOW prints it."""
+        ((value,),) = await self.query(f"SHOW {name}", f"reading the setting {name}")
+        return value or ""
+
+    async def wal_sender_timeout_s(self) -> float:
+        """After how much silence from us the walsender gives up; 0 means never."""
+        return _duration_s(await self.show("wal_sender_timeout"))
+
+    async def start(
+        self,
+        slot: str,
+        position: int,
+        options: Sequence[tuple[str, str]],
+        *,
+        publication: str = "",
+        slot_wait_s: float = 0.0,
+        on_slot_active: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """START_REPLICATION from `position` (0: from the slot's confirmed_flush_lsn).
+
+        A slot that another session holds is tried again every second for `slot_wait_s`: the walsender of a
+        daemon that was killed lingers until `wal_sender_timeout`. After that: SourceError, naming its
+        process. `on_slot_active` is called once, with the server's words, when the waiting begins."""
+        self._names |= {"slot": slot, "publication": publication}
+        listed = ", ".join(f"{name} {literal(value)}" for name, value in options)
+        command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {Lsn(position)} ({listed})"
+        deadline = time.monotonic() + slot_wait_s
+        waiting = False
+        while True:
+            try:
+                await simple_query(
+                    self._pgconn, command, f"starting replication from slot {slot}", self._names
+                )
+                break
+            except SlotActiveError as error:
+                if time.monotonic() >= deadline:
+                    raise SourceError(
+                        error.message,
+                        hint="Another session reads this slot: see pg_stat_replication. End it (SELECT "
+                        "pg_terminate_backend(pid)), or give this pipeline a slot of its own.",
+                    ) from None
+                if not waiting:
+                    on_slot_active(error.message)
+                    waiting = True
+            await asyncio.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+
+    async def receive(self, bytes_max: int) -> list[bytes]:
+        """Every complete frame that is here, at least one, until about `bytes_max` bytes or the time budget
+        is reached.
+
+        Waits while there is none. Cancel-safe: a frame is taken only in the step that returns it. Raises
+        StreamEndedError, TransientError (connection lost, server stopping, silence), SourceError (publication
+        gone), PositionError (slot gone)."""
+        if self._short_burst and self._pause_s:
+            self._short_burst = False
+            await asyncio.sleep(self._pause_s)
+        while True:
+            frames = self._take(bytes_max)
+            if frames:
+                return frames
+            if self._failure:
+                raise self._failure
+            await self._await_input()
+
+    def _take(self, bytes_max: int) -> list[bytes]:
+        frames: list[bytes] = []
+        if self._failure:
+            return frames
+        append = frames.append
+        get_copy_data = self._pgconn.get_copy_data
+        deadline = time.monotonic() + _BUDGET_S
+        room = bytes_max
+        empty_reads = 0
+        lost: psycopg.Error | None = None
+        try:
+            while True:
+                before = room
+                while room > 0:
+                    size, data = get_copy_data(1)
+                    if size <= 0:
+                        break
+                    if self._failure:
+                        # A notice, read just before this frame, ended the stream.
+                        return frames
+                    append(data.tobytes())
+                    room -= size
+                if room <= 0 or (frames and time.monotonic() >= deadline):
+                    break
+                if size < 0:
+                    self._fail(self._ending())
+                    break
+                if lost:
+                    self._fail(refused("receiving from the server", answer_of(lost), self._names))
+                    break
+                if room == before:
+                    empty_reads += 1
+                    if empty_reads > self._empty_reads_max:
+                        break
+                else:
+                    empty_reads = 0
+                try:
+                    self._pgconn.consume_input()
+                except psycopg.Error as error:
+                    # What came before the loss is still in libpq's buffer, the server's last words too.
+                    lost = error
+        except psycopg.Error as error:
+            self._fail(refused("receiving from the server", answer_of(error), self._names))
+        if frames:
+            self._short_burst = bytes_max - room < _SHORT_BURST_BYTES
+        return frames
+
+    def _ending(self) -> CdcdError:
+        """Why the copy is over: libpq holds the result already, or the connection is broken."""
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
+            return StreamEndedError(
+                "the server ended the stream", hint="It is shutting down; cdcd connects again."
+            )
+        return refused("streaming", answer_of_result(result), self._names)
+
+    def _on_notice(self, result: pq.abc.PGresult) -> None:
+        answer = answer_of_result(result)
+        severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+        if severity == b"WARNING" and answer.sqlstate == "55000" and self._failure is None:
+            # PostgreSQL 18, LoadPublications: "skipped loading publication"; the message may be in another
+            # language.
+            known = Answer("55000", "skipped loading publication", f"{answer.message}: {answer.detail}")
+            self._fail(refused("streaming", known, self._names))
+
+    async def _await_input(self) -> None:
+        """Return when the socket has something, or after asking a silent server for a sign of life."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        if not self._watched:
+            loop.add_reader(self._socket, self._on_readable)
+            self._watched = True
+        timer = None
+        began = loop.time()
+        if self._silence_s_max:
+            limit = self._silence_s_max if self._asked else self._silence_s_max / 2
+            timer = loop.call_at(began + limit - self._silent_s, _wake, waiter, False)
+        try:
+            heard = await waiter
+        except asyncio.CancelledError:
+            self._silent_s += loop.time() - began
+            raise
+        finally:
+            self._waiter = None
+            if timer:
+                timer.cancel()
+        if heard:
+            self._silent_s = 0.0
+            self._asked = False
+        else:
+            self._silent_s += loop.time() - began
+            await self._on_silence()
+
+    async def _on_silence(self) -> None:
+        if self._asked:
+            self._fail(
+                TransientError(
+                    f"the server has been silent for {self._silence_s_max:g} s, also when asked for a reply",
+                    hint="The network or the server may be gone without a word; cdcd connects again.",
+                )
+            )
+        else:
+            self._asked = True
+            await self._put(self._status[:-1] + _REPLY_REQUESTED)
+
+    def _on_readable(self) -> None:
+        if self._waiter is None:
+            # Nobody is receiving: stop watching until somebody is, or epoll would report it for ever.
+            self._unwatch()
+        else:
+            _wake(self._waiter, True)
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._watched = False
+
+    def _fail(self, failure: CdcdError) -> None:
+        self._failure = failure
+        # libpq closes the socket of a lost connection: stop watching before the number belongs to another
+        # one.
+        self._unwatch()
+
+    async def send(self, status: bytes) -> None:
+        """Send one standby status update; returns when the kernel has it. Any task may call it."""
+        if self._failure:
+            raise self._failure
+        self._status = status
+        await self._put(status)
+
+    async def _put(self, data: bytes) -> None:
+        try:
+            async with self._sending:
+                while self._pgconn.put_copy_data(data) == 0:
+                    await writable(self._socket)
+                await self._flush()
+        except psycopg.Error as error:
+            failure = refused("sending to the server", answer_of(error), self._names)
+            # The server's last words, if any, are still to be read: `receive` knows better than we why it
+            # ended.
+            raise self._failure or failure from None
+
+    async def _flush(self) -> None:
+        while self._pgconn.flush() == 1:
+            # A flush that would block reads what has come: the socket may not show it any more.
+            if self._waiter:
+                _wake(self._waiter, True)
+            await writable(self._socket)
+
+    async def finish(self, timeout_s: float) -> bool:
+        """Ask the server to end the stream, throw away what still comes, and close.
+
+        True: the server said that it ended it, so it has read every status update sent before. The one way to
+        know."""
+        ended = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._sending:
+                    self._pgconn.put_copy_end()
+                    await self._flush()
+                while True:
+                    await self.receive(_FINISH_BYTES)
+        except StreamEndedError:
+            ended = True
+        except (TimeoutError, CdcdError, psycopg.Error):
+            # Whatever it was, the connection is of no more use, and nothing was confirmed by it.
+            ended = False
+        self.close()
+        return ended
+
+    def close(self) -> None:
+        """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
+        if self._failure is None:
+            self._failure = TransientError("the replication connection is closed")
+        self._unwatch()
+        if self._waiter:
+            _wake(self._waiter, True)
+        self._pgconn.finish()
+
+
+def _wake(waiter: "asyncio.Future[bool]", heard: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(heard)
+
+
+def _duration_s(shown: str) -> float:
+    """Seconds of a time setting as SHOW prints it: a number and the largest unit that divides it."""
+    match = _DURATION.fullmatch(shown)
+    if match is None:
+        raise SourceError(f"{shown!r} is not a duration as SHOW prints it")
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def identifier(name: str) -> str:
+    """`name` as a quoted identifier of SQL and of the replication grammar."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(value: str) -> str:
+    """`value` as a string literal of the replication grammar, which knows no backslash (repl_scanner.l)."""
+    return "'" + value.replace("'", "''") + "'"

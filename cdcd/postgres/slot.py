@@ -1,0 +1,244 @@
+"""The replication slot: what it is, whether it can be used, and its creation.
+
+A slot is the server's promise to keep the WAL from `restart_lsn` on. When the promise is broken (the slot was
+dropped, invalidated, or created again), changes are missing, and no code here goes on: that is a
+`PositionError`.
+
+A slot's creation has to wait until every transaction that was open when it began, prepared ones included, has
+ended (snapbuild.c, SnapBuildWaitSnapshot). That may take for ever, so it is reported with what holds it."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from cdcd.errors import ConfigError, PositionError, SourceError
+from cdcd.postgres.connection import Connection
+from cdcd.postgres.refusals import SlotActiveError, translated
+from cdcd.postgres.replication import ReplicationStream, identifier
+from cdcd.protocol.lsn import Lsn
+
+PLUGIN: Final = "pgoutput"
+TWO_PHASE_SINCE: Final = 150000
+"""pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
+FAILOVER_SINCE: Final = 170000
+_OPTION_LIST_SINCE: Final = 150000
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """A row of pg_replication_slots, any version's: what an older server does not have is None or False."""
+
+    name: str
+    plugin: str
+    database: str
+    """Empty, as `plugin`, for a physical slot."""
+    temporary: bool
+    active: bool
+    active_pid: int | None
+    restart_lsn: int | None
+    confirmed_flush_lsn: int | None
+    wal_status: str
+    """reserved | extended | unreserved | lost, or "" where the server gives none."""
+    safe_wal_size: int | None
+    """Bytes of WAL that can still be written before the slot may be lost; None: no limit is set."""
+    two_phase: bool
+    failover: bool
+    invalidation_reason: str
+    """Why the slot is of no more use ("" while it is): 17's words, and for older servers the nearest of
+    them."""
+    retained_bytes: int
+    """WAL that the server keeps for this slot."""
+    current_lsn: int
+    """The server's flush position at the same moment."""
+
+
+_READ: Final = """
+SELECT to_jsonb(s), p.lsn, coalesce(pg_wal_lsn_diff(p.lsn, s.restart_lsn), 0)::bigint
+  FROM pg_replication_slots s,
+       (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END) p(lsn)
+ WHERE s.slot_name = %s
+"""
+
+
+async def read_slot(connection: Connection, name: str) -> SlotState | None:
+    """The slot, or None. Raises TransientError and SourceError."""
+    with translated(f"reading slot {name}", {"slot": name}):
+        cursor = await connection.execute(_READ, (name,))
+        row: Any = await cursor.fetchone()
+    if row is None:
+        return None
+    fields, current, retained = row
+    return SlotState(
+        name=fields["slot_name"],
+        plugin=fields["plugin"] or "",
+        database=fields["database"] or "",
+        temporary=fields["temporary"],
+        active=fields["active"],
+        active_pid=fields["active_pid"],
+        restart_lsn=_position(fields["restart_lsn"]),
+        confirmed_flush_lsn=_position(fields["confirmed_flush_lsn"]),
+        wal_status=fields["wal_status"] or "",
+        safe_wal_size=fields["safe_wal_size"],
+        two_phase=fields.get("two_phase", False),
+        failover=fields.get("failover", False),
+        invalidation_reason=_invalidation(fields),
+        retained_bytes=max(0, retained),
+        current_lsn=Lsn.parse(current),
+    )
+
+
+def _position(text: str | None) -> int | None:
+    return None if text is None else Lsn.parse(text)
+
+
+def _invalidation(fields: dict[str, Any]) -> str:
+    """17 and later say it; 16 has `conflicting`; before, a logical slot is invalid when it has no
+    restart_lsn."""
+    if reason := fields.get("invalidation_reason"):
+        return str(reason)
+    if fields.get("conflicting"):
+        return "rows_removed"
+    if fields["wal_status"] == "lost" or (fields["restart_lsn"] is None and not fields["active"]):
+        return "wal_removed"
+    return ""
+
+
+def check_slot(state: SlotState, database: str) -> None:
+    """Whether this slot can feed a pipeline of `database`: returns, or raises SourceError or PositionError.
+
+    SlotActiveError (transient): another session is still creating it.
+    """
+    if state.plugin != PLUGIN:
+        kind = f"uses the plugin {state.plugin}" if state.plugin else "is a physical one"
+        raise SourceError(
+            f"Slot {state.name} {kind}, not {PLUGIN}.",
+            hint="Choose another name in postgres.slot: cdcd creates it.",
+        )
+    if state.database != database:
+        raise SourceError(
+            f"Slot {state.name} belongs to database {state.database}, not {database}.",
+            hint="Correct postgres.dsn or postgres.slot: a logical slot belongs to one database.",
+        )
+    if state.temporary:
+        raise SourceError(
+            f"Slot {state.name} is a temporary one of another session.",
+            hint="Choose another name in postgres.slot: cdcd creates it.",
+        )
+    if state.invalidation_reason:
+        raise PositionError(
+            f"Slot {state.name} has been invalidated ({state.invalidation_reason}): the server no longer has the WAL "
+            f"after {Lsn(state.confirmed_flush_lsn or 0)}, so changes are missing.",
+            hint=f"SELECT pg_drop_replication_slot('{state.name}'), bring the consumers back to a known state and let "
+            "cdcd create a new slot; against a repetition raise max_slot_wal_keep_size.",
+        )
+    if state.confirmed_flush_lsn is None:
+        raise SlotActiveError(
+            f"Slot {state.name} is still being created by the session with PID {state.active_pid}.",
+            hint="It waits for open transactions to end; see pg_stat_activity and pg_prepared_xacts.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWait:
+    """A slot's creation waits for a transaction: that of session `pid`, or the prepared one `gid`."""
+
+    slot: str
+    waited_s: float
+    pid: int | None
+    gid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """The answer to CREATE_REPLICATION_SLOT."""
+
+    name: str
+    consistent_point: int
+    """Every transaction that commits after this LSN is streamed, none before."""
+    snapshot: str | None
+    """The exported snapshot's name, if one was asked for."""
+
+
+_BLOCKERS: Final = """
+SELECT holder.pid, prepared.gid
+  FROM pg_locks waiting
+  LEFT JOIN pg_locks holder ON holder.locktype = 'transactionid' AND holder.granted
+                           AND holder.transactionid = waiting.transactionid
+  LEFT JOIN pg_prepared_xacts prepared ON prepared.transaction = waiting.transactionid
+ WHERE waiting.pid = %s AND waiting.locktype = 'transactionid' AND NOT waiting.granted
+"""
+
+
+async def create_slot(
+    stream: ReplicationStream,
+    name: str,
+    *,
+    two_phase: bool = False,
+    failover: bool = False,
+    observer: Connection | None = None,
+    notice_s: float = 5.0,
+    on_wait: Callable[[SlotWait], None] = lambda _: None,
+) -> CreatedSlot:
+    """CREATE_REPLICATION_SLOT, by the replication command because only that can export a snapshot.
+
+    Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
+    connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
+    ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
+    TransientError."""
+    command = _create_command(stream.server_version, name, two_phase=two_phase, failover=failover)
+    creation = asyncio.create_task(stream.query(command, f"creating slot {name}", slot=name))
+    began = time.monotonic()
+    try:
+        while not (await asyncio.wait({creation}, timeout=notice_s))[0]:
+            pid, gid = await _blocker(observer, stream.backend_pid)
+            on_wait(SlotWait(name, time.monotonic() - began, pid, gid))
+        ((_, consistent_point, snapshot, _),) = creation.result()
+    except BaseException:
+        if not creation.done():
+            await stream.cancel()
+            await asyncio.wait({creation}, timeout=notice_s)
+            creation.cancel()
+            await asyncio.wait({creation})
+        raise
+    assert consistent_point
+    return CreatedSlot(name, Lsn.parse(consistent_point), snapshot)
+
+
+def _create_command(version: int, name: str, *, two_phase: bool, failover: bool) -> str:
+    for wanted, option, since in (
+        (two_phase, "two_phase", TWO_PHASE_SINCE),
+        (failover, "failover", FAILOVER_SINCE),
+    ):
+        if wanted and version < since:
+            raise ConfigError(
+                f"{option} needs PostgreSQL {since // 10000}, this is {version // 10000}.",
+                hint=f"Set {option}: false.",
+            )
+    head = f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL {PLUGIN}"
+    if version < _OPTION_LIST_SINCE:
+        return f"{head} NOEXPORT_SNAPSHOT"
+    options = ["SNAPSHOT 'nothing'", *["TWO_PHASE"] * two_phase, *["FAILOVER"] * failover]
+    return f"{head} ({', '.join(options)})"
+
+
+async def _blocker(observer: Connection | None, walsender_pid: int) -> tuple[int | None, str | None]:
+    if observer is None:
+        return None, None
+    with translated("looking for what holds the slot's creation", {}):
+        cursor = await observer.execute(_BLOCKERS, (walsender_pid,))
+        row: Any = await cursor.fetchone()
+    return row or (None, None)
+
+
+async def drop_slot(connection: Connection, name: str) -> bool:
+    """Drop the slot; False when there is none. SlotActiveError when a session uses it."""
+    with translated(f"dropping slot {name}", {"slot": name}):
+        try:
+            await connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+        except psycopg.errors.UndefinedObject:
+            return False
+    return True
