@@ -1,0 +1,151 @@
+"""What Kafka or librdkafka refused, as one of our error types with a hint.
+
+One literal table by librdkafka's names of the errors (rdkafka.h; `KafkaError.name()`). A leading underscore marks those
+that librdkafka raises by itself. An error that the table does not know is transient when librdkafka calls it retriable,
+abortable or fatal for the producer only (the sink answers with a new producer), or raised it by itself; what a broker
+refuses for an unknown reason is a `SinkError`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from cdcd.errors import CdcdError, FencedError, SinkError, TransientError
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    names: str
+    """Names of errors, separated by blanks."""
+    kind: type[CdcdError]
+    hint: str
+
+
+_AWAY: Final = (
+    "Is the broker running, and does kafka.bootstrap_servers name it as seen from here? cdcd tries again."
+)
+_CREDENTIALS: Final = (
+    "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties."
+)
+
+_TABLE: Final[tuple[_Row, ...]] = (
+    _Row(
+        "_FENCED PRODUCER_FENCED FENCED_INSTANCE_ID",
+        FencedError,
+        "Another producer has this transactional.id: a second instance, or another pipeline of the same name (give it "
+        "a name of its own). Or this process stood still longer than the transaction's timeout: start it again.",
+    ),
+    # The broker does not let us.
+    _Row(
+        "TOPIC_AUTHORIZATION_FAILED",
+        SinkError,
+        "Allow this principal Describe, Write (and Create, unless the topics exist) on the topics: kafka-acls --add "
+        "--allow-principal User:... --operation Write --operation Describe --topic ...",
+    ),
+    _Row(
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        SinkError,
+        "Allow this principal Write and Describe on the transactional id: kafka-acls --add --allow-principal User:... "
+        "--operation Write --operation Describe --transactional-id ...",
+    ),
+    _Row(
+        "CLUSTER_AUTHORIZATION_FAILED",
+        SinkError,
+        "Allow this principal IdempotentWrite (brokers before 2.8) and, if cdcd creates topics, Create on the cluster.",
+    ),
+    _Row(
+        "GROUP_AUTHORIZATION_FAILED", SinkError, "Allow this principal Read on the group <name>-checkpoint."
+    ),
+    _Row("_AUTHENTICATION SASL_AUTHENTICATION_FAILED ILLEGAL_SASL_STATE", SinkError, _CREDENTIALS),
+    _Row("UNSUPPORTED_SASL_MECHANISM SECURITY_DISABLED UNACCEPTABLE_CREDENTIAL", SinkError, _CREDENTIALS),
+    # Topics and what they accept.
+    _Row(
+        "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC _UNKNOWN_PARTITION UNKNOWN_TOPIC_ID",
+        SinkError,
+        "The topic is not there: create it (kafka-topics --create --topic ...), or let cdcd do it (topics.create).",
+    ),
+    _Row("TOPIC_EXCEPTION", SinkError, "The broker does not accept that topic's name: change topics.prefix."),
+    _Row(
+        "INVALID_REPLICATION_FACTOR INVALID_PARTITIONS INVALID_REPLICA_ASSIGNMENT",
+        SinkError,
+        "Correct topics.create: no more replicas than there are brokers, and at least one partition.",
+    ),
+    _Row(
+        "INVALID_CONFIG", SinkError, "Correct topics.create.config: the broker refuses one of its settings."
+    ),
+    _Row(
+        "POLICY_VIOLATION",
+        SinkError,
+        "The broker's policy refuses the topic: correct topics.create, or create it.",
+    ),
+    _Row(
+        "MSG_SIZE_TOO_LARGE RECORD_LIST_TOO_LARGE INVALID_MSG_SIZE",
+        SinkError,
+        "Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, "
+        "or choose another policy for records of that size.",
+    ),
+    _Row(
+        "INVALID_RECORD INVALID_MSG INVALID_TIMESTAMP",
+        SinkError,
+        "The topic's settings refuse the record: a compacted topic (cleanup.policy) takes only records with a key, "
+        "and message.timestamp.* limits their times.",
+    ),
+    _Row("UNSUPPORTED_COMPRESSION_TYPE", SinkError, "Choose another compression.type in kafka.properties."),
+    _Row("INVALID_REQUIRED_ACKS", SinkError, "Take acks out of kafka.properties: cdcd needs acks=all."),
+    _Row(
+        "INVALID_TRANSACTION_TIMEOUT",
+        SinkError,
+        "Lower the transaction's timeout, or raise transaction.max.timeout.ms of the broker.",
+    ),
+    _Row(
+        "UNSUPPORTED_VERSION _UNSUPPORTED_FEATURE UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        SinkError,
+        "Kafka transactions need brokers of version 0.11 or newer (2.5 and up recommended).",
+    ),
+    _Row("_INVALID_ARG _NOT_CONFIGURED _CONFLICT", SinkError, "Check kafka.properties."),
+    # What passes.
+    _Row(
+        "_TRANSPORT _ALL_BROKERS_DOWN _RESOLVE _SSL BROKER_NOT_AVAILABLE NETWORK_EXCEPTION",
+        TransientError,
+        _AWAY,
+    ),
+    _Row("_TIMED_OUT _TIMED_OUT_QUEUE _MSG_TIMED_OUT _WAIT_COORD REQUEST_TIMED_OUT", TransientError, _AWAY),
+    _Row(
+        "NOT_ENOUGH_REPLICAS NOT_ENOUGH_REPLICAS_AFTER_APPEND _ISR_INSUFF",
+        TransientError,
+        "Fewer replicas are in sync than min.insync.replicas asks for: bring the brokers back, or correct the setting.",
+    ),
+    _Row(
+        "KAFKA_STORAGE_ERROR LOG_DIR_NOT_FOUND",
+        TransientError,
+        "A broker has trouble with its disk: see its log.",
+    ),
+    _Row(
+        "THROTTLING_QUOTA_EXCEEDED", TransientError, "A quota of the broker holds us back; cdcd tries again."
+    ),
+    _Row(
+        "INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING UNKNOWN_PRODUCER_ID OUT_OF_ORDER_SEQUENCE_NUMBER "
+        "DUPLICATE_SEQUENCE_NUMBER INVALID_TXN_STATE CONCURRENT_TRANSACTIONS TRANSACTION_ABORTABLE "
+        "TRANSACTION_COORDINATOR_FENCED _GAPLESS_GUARANTEE _PURGE_QUEUE _PURGE_INFLIGHT _STATE",
+        TransientError,
+        "The broker ended the transaction; cdcd starts over with a new producer.",
+    ),
+)
+
+_BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
+
+
+def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
+    """Our error for `error`, met while doing `context`: TransientError, SinkError or FencedError."""
+    name = error.name()
+    row = _BY_NAME.get(name)
+    if row is None:
+        passes = error.retriable() or error.txn_requires_abort() or error.fatal() or name.startswith("_")
+        row = (
+            _Row(name, TransientError, "cdcd tries again.")
+            if passes
+            else _Row(name, SinkError, "See the broker's log.")
+        )
+    return row.kind(f"{context}: {error.str()} [{name}]", hint=row.hint)

@@ -1,0 +1,49 @@
+"""The table of Kafka's refusals."""
+
+import pytest
+from confluent_kafka import KafkaError
+
+from cdcd.errors import CdcdError, FencedError, SinkError, TransientError
+from cdcd.kafka.errors import _TABLE, map_kafka_error
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError._FENCED, FencedError),
+        (KafkaError.PRODUCER_FENCED, FencedError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SinkError),
+        (KafkaError._AUTHENTICATION, SinkError),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, SinkError),
+        (KafkaError.MSG_SIZE_TOO_LARGE, SinkError),
+        (KafkaError._TRANSPORT, TransientError),
+        (KafkaError._ALL_BROKERS_DOWN, TransientError),
+        (KafkaError.NOT_ENOUGH_REPLICAS, TransientError),
+        (KafkaError.INVALID_PRODUCER_EPOCH, TransientError),
+        (KafkaError.TRANSACTION_ABORTABLE, TransientError),
+    ],
+)
+def test_an_error_of_kafka_has_the_kind_that_decides_what_the_daemon_does(
+    code: int, kind: type[CdcdError]
+) -> None:
+    error = map_kafka_error(KafkaError(code), "writing to shop.public.orders")
+    assert type(error) is kind
+    assert error.message.startswith("writing to shop.public.orders: ")
+    assert error.hint
+
+
+def test_every_name_of_the_table_is_one_that_librdkafka_knows_and_stands_there_once() -> None:
+    names = [name for row in _TABLE for name in row.names.split()]
+    assert len(names) == len(set(names))
+    assert [name for name in names if not hasattr(KafkaError, name)] == []
+
+
+def test_an_unknown_refusal_of_the_broker_is_fatal_and_one_of_librdkafka_itself_is_not() -> None:
+    assert type(map_kafka_error(KafkaError(KafkaError.INVALID_GROUP_ID), "x")) is SinkError
+    assert type(map_kafka_error(KafkaError(KafkaError._BAD_COMPRESSION), "x")) is TransientError
+
+
+def test_every_code_of_librdkafka_is_mapped() -> None:
+    codes = [getattr(KafkaError, name) for name in dir(KafkaError) if name.isupper() and name != "NO_ERROR"]
+    for code in codes:
+        assert map_kafka_error(KafkaError(code), "x").message.startswith("x: ")
