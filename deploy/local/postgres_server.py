@@ -203,7 +203,7 @@ class PostgresServer:
                 f"postgres/template-{self.version}-{UNPRIVILEGED.uid}-{self._program('postgres').parents[1].name}",
                 lambda folder: self._initdb(folder / "data"),
             )
-            shutil.copytree(template / "data", self.data_dir)
+            shutil.copytree(template / "data", self.data_dir, copy_function=shutil.copyfile)
         self._give_away(self.data_dir)
 
     def _initdb(self, folder: Path) -> None:

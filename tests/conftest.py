@@ -1,0 +1,31 @@
+"""Every folder's mark, a good order, and Hypothesis without a clock."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+
+# Cheap and telling tests first. A folder's tests carry the folder's mark.
+ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]
+MARKED = {"sim", "integration", "spark", "bench"}
+
+# A loaded machine is no reason to fail, and a failure prints what repeats it.
+settings.register_profile("cdcd", deadline=None, print_blob=True)
+settings.load_profile("cdcd")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        folder = _folder(item)
+        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+
+    for item in items:
+        if (folder := _folder(item)) in MARKED:
+            item.add_marker(folder)
+    items.sort(key=rank)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]

@@ -1,0 +1,184 @@
+"""Real servers for tests: shared ones that start when first asked for, and private ones for tests that break them.
+
+A test that takes `postgres` (or `database`) runs once for each major version; `@pytest.mark.postgres(since=15)`,
+`(until=14)` or `(only=18)` say which. `CDCD_TEST_PG="16,18"` leaves the other versions out.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
+
+VERSIONS = tuple(
+    version
+    for version in POSTGRES_VERSIONS
+    if version in map(int, re.findall(r"\d+", os.environ.get("CDCD_TEST_PG", "")) or POSTGRES_VERSIONS)
+)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A fresh, empty database of one test."""
+
+    server: PostgresServer
+    name: str
+
+    @property
+    def version(self) -> int:
+        return self.server.version
+
+    def dsn(self, *, user: str = "postgres", **parameters: str) -> str:
+        return self.server.dsn(self.name, user=user, **parameters)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run SQL outside a transaction block, as superuser."""
+        return self.server.execute(statement, self.name)
+
+    def connect(self, *, autocommit: bool = True) -> psycopg.Connection:
+        return psycopg.connect(self.dsn(), autocommit=autocommit)
+
+    def drop(self) -> None:
+        """Remove it with all that would keep it: slots, their walsenders, prepared transactions."""
+        for (gid,) in self.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+            self.execute(f"ROLLBACK PREPARED '{gid.replace(chr(39), chr(39) * 2)}'")
+        with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
+            name = (self.name,)
+            identifier = sql.Identifier(self.name)
+            connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(identifier))
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name
+            )
+            drop_slots = (
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
+            )
+            for _ in range(50):
+                try:
+                    connection.execute(drop_slots, name)
+                    break
+                except psycopg.errors.ObjectInUse:  # its walsender is still on the way out
+                    connection.execute("SELECT pg_sleep(0.1)")
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "postgres" in metafunc.fixturenames:
+        versions = _versions_for(metafunc.definition)
+        metafunc.parametrize(
+            "postgres", versions, indirect=True, ids=[f"pg{version}" for version in versions]
+        )
+
+
+def _versions_for(item: pytest.Item) -> list[int]:
+    versions = list(VERSIONS)
+    for mark in item.iter_markers("postgres"):
+        since, until, only = (mark.kwargs.get(word) for word in ("since", "until", "only"))
+        assert set(mark.kwargs) <= {"since", "until", "only"}, "postgres(since=, until=, only=)"
+        only = [only] if isinstance(only, int) else only
+        versions = [v for v in versions if (since or 0) <= v <= (until or 99) and (only is None or v in only)]
+    return versions
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A folder that also the unprivileged user of a server may walk through, unlike pytest's own."""
+    folder = Path(tempfile.mkdtemp(prefix="cdcd-test-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def servers(scratch: Path) -> Iterator[Callable[[int], PostgresServer]]:
+    """The shared server of a major version, started when first asked for. Leave it as you found it."""
+    started: dict[int, PostgresServer] = {}
+
+    def server(version: int) -> PostgresServer:
+        if version not in started:
+            started[version] = PostgresServer(version, scratch / f"postgres-{version}")
+        if not started[version].is_running():
+            started[version].start()
+        return started[version]
+
+    yield server
+    for each in started.values():
+        each.destroy()
+
+
+@pytest.fixture
+def postgres(request: pytest.FixtureRequest, servers: Callable[[int], PostgresServer]) -> PostgresServer:
+    """The shared server of each major version in turn."""
+    return servers(request.param)
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> str:
+    """A name of this test alone, for topics, slots, roles: [a-z0-9_], at most 48 long, telling whose it is."""
+    said = re.sub(r"[^a-z0-9]+", "_", request.node.name.lower()).strip("_").removeprefix("test_")
+    return f"{said[:39].rstrip('_')}_{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def database(postgres: PostgresServer, unique: str) -> Iterator[Database]:
+    """An empty database in `postgres`; gone after the test, with its slots and prepared transactions."""
+    found = Database(postgres, unique)
+    postgres.execute(f'CREATE DATABASE "{unique}"')
+    yield found
+    if not postgres.is_running():
+        postgres.start()
+    found.drop()
+
+
+@pytest.fixture(scope="session")
+def _shared_broker(scratch: Path) -> Iterator[KafkaBroker]:
+    server = KafkaBroker(scratch / "kafka")
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def broker(_shared_broker: KafkaBroker) -> KafkaBroker:
+    """The shared broker; auto-creation of topics is off. Name topics by `unique`, and do not stop it."""
+    if not _shared_broker.is_running():
+        _shared_broker.start()
+    return _shared_broker
+
+
+@pytest.fixture
+def private_postgres(scratch: Path) -> Iterator[Callable[..., PostgresServer]]:
+    """`private_postgres(18, settings={…}, …)`: a started server of this test alone, to stop, kill or misconfigure."""
+    with ExitStack() as stack:
+
+        def start(version: int = VERSIONS[-1], **options: Any) -> PostgresServer:
+            server = PostgresServer(version, scratch / f"postgres-{version}-{uuid4().hex[:8]}", **options)
+            stack.callback(server.destroy)
+            server.start()
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def private_broker(scratch: Path) -> Iterator[Callable[..., KafkaBroker]]:
+    """`private_broker(settings={…}, users={…}, …)`: a started broker of this test alone."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> KafkaBroker:
+            server = KafkaBroker(scratch / f"kafka-{uuid4().hex[:8]}", **options)
+            stack.callback(server.destroy)
+            server.start()
+            return server
+
+        yield start
