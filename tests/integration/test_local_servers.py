@@ -151,8 +151,8 @@ def test_users_need_their_password_and_an_acl(
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "cdcd"}
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         produce(broker.bootstrap_servers, unique, b"x", **login, **{"sasl.password": "right"})
+    wrong = {"sasl.password": "wrong", "message.timeout.ms": "3000"}
     with pytest.raises(KafkaException, match=r"_AUTHENTICATION|_MSG_TIMED_OUT"):
-        wrong = {"sasl.password": "wrong", "message.timeout.ms": "3000"}
         produce(broker.bootstrap_servers, unique, b"x", **login, **wrong)
 
 

@@ -1,0 +1,155 @@
+"""The direction of imports and the purity of the core, read from the sources with `ast`."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "cdcd").rglob("*.py"))
+}
+
+# Who may import whom, beside itself. The package `cdcd` itself holds the version and is open to all.
+LAYERS = {
+    "errors": set[str](),
+    "protocol": {"errors"},
+    "transactions": {"errors", "protocol"},
+    "records": {"errors", "protocol", "transactions"},
+    "postgres": {"errors", "protocol", "transactions", "records"},
+    "kafka": {"errors", "protocol", "transactions", "records"},
+    "daemon": {"errors", "protocol", "transactions", "records", "postgres", "kafka"},
+    "cli": {"errors", "protocol", "transactions", "records", "postgres", "kafka", "daemon"},
+    "spark": {"records"},
+}
+PURE = {"errors", "protocol", "transactions", "records"}
+
+# The packages that one place alone may know, by the beginning of that place's name.
+CONFINED = {
+    "psycopg": "cdcd.postgres",
+    "confluent_kafka": "cdcd.kafka",
+    "pydantic": "cdcd.daemon.config",
+    "pydantic_settings": "cdcd.daemon.config",
+    "pyspark": "cdcd.spark",
+}
+# What waits, logs, draws or looks at a clock.
+IMPURE_MODULES = {
+    "asyncio", "concurrent", "logging", "multiprocessing", "random", "secrets", "select", "signal", "socket",
+    "subprocess", "threading", "time",
+}  # fmt: skip
+CLOCKS = {"now", "utcnow", "today"}
+
+
+def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Full names of what a module imports, wherever in it the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            parts = module.split(".")
+            base = parts[: len(parts) - node.level + is_package]
+            for alias in node.names:
+                yield ".".join([*base, *([node.module] if node.module else []), alias.name])
+        elif isinstance(node, ast.ImportFrom) and node.module == "cdcd":
+            yield from (f"cdcd.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None
+            yield node.module
+
+
+def layer(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+def offences(module: str, source: str, is_package: bool = False) -> list[str]:
+    """Every rule that a module of this name and source would break."""
+    tree = ast.parse(source)
+    own = layer(module)
+    found = []
+    for name in imports(tree, module, is_package):
+        top = name.split(".")[0]
+        if top == "cdcd":
+            other = layer(name)
+            if other in LAYERS and other != own and other not in LAYERS.get(own, set()):
+                found.append(f"{own or 'cdcd'} imports {name}")
+        elif top in CONFINED:
+            if not module.startswith(CONFINED[top]):
+                found.append(f"{top} belongs in {CONFINED[top]}")
+        elif own in PURE and (top not in sys.stdlib_module_names or top in IMPURE_MODULES):
+            found.append(f"{own} is pure and imports {name}")
+    if own in PURE:
+        found += impurities(tree)
+    return found
+
+
+def impurities(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
+            yield f"line {node.lineno} awaits"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS:
+            yield f"line {node.lineno} reads a clock"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield f"line {node.lineno} prints"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_one_way_and_the_core_is_pure(module: str):
+    path = MODULES[module]
+    assert offences(module, path.read_text(), path.name == "__init__.py") == []
+
+
+def test_every_package_has_a_place_in_the_order():
+    known = LAYERS.keys() | {""}
+    assert {layer(module) for module in MODULES} <= known
+
+
+def test_no_module_is_a_drawer_for_odds_and_ends():
+    assert not {"utils", "util", "common", "helpers", "misc"} & {path.stem for path in MODULES.values()}
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "offence"),
+    [
+        ("cdcd.protocol.x", "from cdcd.records import y", "protocol imports cdcd.records"),
+        ("cdcd.protocol.x", "from cdcd import transactions", "protocol imports cdcd.transactions"),
+        ("cdcd.protocol.x", "from ..transactions import ledger", "protocol imports cdcd.transactions.ledger"),
+        ("cdcd.protocol.x", "def f():\n    import cdcd.kafka.sink", "protocol imports cdcd.kafka.sink"),
+        ("cdcd.kafka.x", "import cdcd.postgres.slot", "kafka imports cdcd.postgres.slot"),
+        ("cdcd.postgres.x", "import cdcd.kafka.sink", "postgres imports cdcd.kafka.sink"),
+        ("cdcd.daemon.x", "import cdcd.cli.run", "daemon imports cdcd.cli.run"),
+        ("cdcd.cli.x", "import cdcd.spark", "cli imports cdcd.spark"),
+        ("cdcd", "import cdcd.errors", "cdcd imports cdcd.errors"),
+        ("cdcd.daemon.x", "from psycopg import sql", "psycopg belongs in cdcd.postgres"),
+        ("cdcd.daemon.x", "import confluent_kafka", "confluent_kafka belongs in cdcd.kafka"),
+        ("cdcd.daemon.pipeline", "import pydantic", "pydantic belongs in cdcd.daemon.config"),
+        ("cdcd.records.x", "import orjson", "records is pure and imports orjson"),
+        ("cdcd.transactions.x", "from time import monotonic", "transactions is pure and imports time"),
+        (
+            "cdcd.transactions.x",
+            "import concurrent.futures",
+            "transactions is pure and imports concurrent.futures",
+        ),
+        ("cdcd.records.x", "async def f(): ...", "line 1 awaits"),
+        ("cdcd.records.x", "import datetime\ndatetime.datetime.now()", "line 2 reads a clock"),
+    ],
+)
+def test_an_offence_is_found(module: str, source: str, offence: str):
+    assert offences(module, source) == [offence]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("cdcd.records.x", "import json\nfrom cdcd.protocol.lsn import Lsn\nfrom . import values"),
+        ("cdcd.daemon.config", "import pydantic\nimport pydantic_settings"),
+        ("cdcd.daemon.config_reference", "import pydantic"),
+        ("cdcd.cli.version", "from cdcd import __version__"),
+        ("cdcd.daemon.pipeline", "import asyncio\nimport cdcd.kafka.sink\nimport cdcd.postgres.slot"),
+        ("cdcd.spark.x", "import pyspark\nfrom cdcd.records import contract"),
+    ],
+)
+def test_what_is_allowed_is_no_offence(module: str, source: str):
+    assert offences(module, source) == []
