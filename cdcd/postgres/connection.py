@@ -265,11 +265,16 @@ async def _pin_newer(pgconn: pq.abc.PGconn, what: str, dsn: Dsn) -> None:
 
 
 async def simple_query(
-    pgconn: pq.abc.PGconn, command: str, what: str, names: Mapping[str, str]
+    pgconn: pq.abc.PGconn,
+    command: str,
+    what: str,
+    names: Mapping[str, str],
+    heard: list[Answer] | None = None,
 ) -> list[list[tuple[str | None, ...]]]:
     """Run `command` by the simple protocol, the only one a walsender knows. Returns the rows of each result.
 
-    When cancelled, the command may still be running on the server: the caller owes `finish()`.
+    When cancelled, the command may still be running on the server: the caller owes `finish()`. `heard` collects the
+    server's errors as they came.
     A COPY_BOTH result ends the wait and has no rows. Raises what `refusals` makes of the server's answer.
     """
     rows: list[list[tuple[str | None, ...]]] = []
@@ -286,7 +291,10 @@ async def simple_query(
             if result is None:
                 break
             if result.status == pq.ExecStatus.FATAL_ERROR:
-                failure = failure or refused(what, answer_of_result(result), names)
+                answer = answer_of_result(result)
+                failure = failure or refused(what, answer, names)
+                if heard is not None:
+                    heard.append(answer)
                 continue
             rows.append(
                 [

@@ -24,7 +24,6 @@ from psycopg import pq
 
 from cdcd.errors import CdcdError, SourceError, TransientError
 from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
-from cdcd.postgres.readiness import writable
 from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
 from cdcd.protocol.lsn import Lsn
 
@@ -78,6 +77,7 @@ class ReplicationStream:
         self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
         self._watched = False
         self._waiter: asyncio.Future[bool] | None = None
+        self._room: asyncio.Future[bool] | None = None
         self._short_burst = False
         self._silent_s = 0.0
         self._asked = False
@@ -335,7 +335,7 @@ class ReplicationStream:
         try:
             async with self._sending:
                 while self._pgconn.put_copy_data(data) == 0:
-                    await writable(self._socket)
+                    await self._await_room()
                 await self._flush()
         except psycopg.Error as error:
             failure = refused("sending to the server", answer_of(error), self._names)
@@ -348,7 +348,19 @@ class ReplicationStream:
             # A flush that would block reads what has come: the socket may not show it any more.
             if self._waiter:
                 _wake(self._waiter, True)
-            await writable(self._socket)
+            await self._await_room()
+
+    async def _await_room(self) -> None:
+        """Return when the socket takes something again, or when the connection is lost."""
+        loop = asyncio.get_running_loop()
+        room = self._room = loop.create_future()
+        loop.add_writer(self._socket, _wake, room, True)
+        try:
+            await room
+        finally:
+            if self._room is not None:
+                self._room = None
+                loop.remove_writer(self._socket)
 
     async def finish(self, timeout_s: float) -> bool:
         """Ask the server to end the stream, throw away what still comes, and close.
@@ -373,9 +385,7 @@ class ReplicationStream:
 
     def close(self) -> None:
         """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
-        if self._failure is None:
-            self._failure = TransientError("the replication connection is closed")
-        self._unwatch()
+        self._fail(self._failure or TransientError("the replication connection is closed"))
         if self._waiter:
             _wake(self._waiter, True)
         self._pgconn.finish()

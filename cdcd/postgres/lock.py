@@ -1,0 +1,216 @@
+"""The advisory lock that makes one instance of a pipeline the writer, and a witness of PostgreSQL's shutdown.
+
+The lock belongs to a session, so PostgreSQL gives it up exactly when that session ends; no lease can expire. The
+connection that holds it is idle otherwise, and watched: a fast shutdown terminates it at once (FATAL 57P01), while it
+keeps our walsender until that has confirmed everything. This is how the daemon learns that it is time to finish.
+libpq treats an ErrorResponse to an idle connection as a notice (fe-protocol3.c, pqParseInput3, PGASYNC_IDLE).
+
+Losing the connection without a word means that the lock may be another's by now: only `verify` or a new `acquire`
+says more. TCP keepalives bound how long a dead peer goes unnoticed (`connection.py`).
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+import psycopg
+from psycopg import pq
+
+from cdcd.errors import CdcdError, TransientError
+from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
+from cdcd.postgres.refusals import Answer, answer_of, answer_of_result
+
+_SHUTDOWN: Final = frozenset({"57P01", "57P02"})
+"""admin_shutdown (fast or immediate shutdown, pg_terminate_backend) and crash_shutdown (a backend died)."""
+
+_RETRY_S: Final = 1.0
+"""How often a standby asks for the lock: a takeover may take this long. A blocking pg_advisory_lock would be
+quicker, but its snapshot, as old as the wait, would hold back vacuum in the whole database."""
+
+_MINE: Final = "locktype = 'advisory' AND granted AND objsubid = 1 AND classid = {} AND objid = {}"
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost:
+    """The lock's connection has ended."""
+
+    sqlstate: str
+    """The server's last word, or "" if it said none."""
+    admin_shutdown: bool
+    """PostgreSQL is stopping, or somebody ended this session: `57P01`, `57P02`."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockHeld:
+    """Another session has the lock: this instance stands by."""
+
+    pid: int | None
+    application_name: str
+    client: str
+
+
+def lock_key(slot: str) -> int:
+    """The advisory lock's key for a slot: a signed 64-bit number, the same in every version of cdcd."""
+    digest = hashlib.sha256(f"cdcd {slot}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class AdvisoryLock:
+    """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
+
+    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, slot: str) -> None:
+        self._pgconn = pgconn
+        self._socket = pgconn.socket
+        self._dsn = dsn
+        self._key = lock_key(slot)
+        self._what = f"the advisory lock of slot {slot}"
+        self._lost: LockLost | None = None
+        self._turn = asyncio.Lock()
+        self._watch: asyncio.Future[None] | None = None
+        self._listening = False
+        self._last_words = Answer("", "")
+        self._mine = _MINE.format((self._key >> 32) & 0xFFFFFFFF, self._key & 0xFFFFFFFF)
+        pgconn.notice_handler = self._on_notice
+
+    @classmethod
+    async def open(
+        cls, dsn: Dsn, slot: str, *, application_name: str, connect_timeout_s: float = 10.0
+    ) -> Self:
+        """Connect, without the lock yet. Errors as `connection.open_pgconn`; the caller owes `close`."""
+        pgconn = await open_pgconn(
+            dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
+        )
+        return cls(pgconn, dsn, slot)
+
+    @property
+    def backend_pid(self) -> int:
+        """The server process that holds the lock."""
+        return self._pgconn.backend_pid
+
+    async def acquire(self, on_wait: Callable[[LockHeld], None] = lambda _: None) -> None:
+        """Return when this session has the lock, however long that takes; cancel to stop waiting.
+
+        `on_wait` is called when the waiting begins and when the holder changes. TransientError: the connection is lost.
+        """
+        told: LockHeld | None = None
+        while not await self._try():
+            holder = await self._holder()
+            if holder is not None and holder != told:
+                told = holder
+                on_wait(holder)
+            await asyncio.sleep(_RETRY_S)
+
+    async def verify(self, timeout_s: float) -> None:
+        """A round trip that proves that this session lives and has the lock; TransientError if not, or not in time."""
+        command = f"SELECT count(*) FROM pg_catalog.pg_locks WHERE {self._mine} AND pid = pg_backend_pid()"  # noqa: S608
+        try:
+            async with asyncio.timeout(timeout_s):
+                held = await self._query(command)
+        except TimeoutError:
+            # The command may still be running, so this connection cannot be used for another.
+            self._end(f"the server did not answer in {timeout_s:g} s")
+            raise TransientError(f"{self._what}: the server did not answer in {timeout_s:g} s") from None
+        if held != [("1",)]:
+            raise TransientError(f"{self._what} is not held by this session any more")
+
+    async def wait_lost(self) -> LockLost:
+        """Return when the connection has ended, and how; at once if it has already. Cancel-safe.
+
+        It may run beside `verify`: it listens only while no command is under way.
+        """
+        while self._lost is None:
+            async with self._turn:
+                watch = self._watch = asyncio.get_running_loop().create_future()
+                self._listen()
+            try:
+                await watch
+            finally:
+                self._watch = None
+                self._ignore()
+            if not self._turn.locked():
+                self._look()
+        return self._lost
+
+    def _listen(self) -> None:
+        if self._watch is not None and self._lost is None:
+            asyncio.get_running_loop().add_reader(self._socket, _wake, self._watch)
+            self._listening = True
+
+    def _ignore(self) -> None:
+        # Before libpq can close the socket: its number may be another connection's a moment later.
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._listening = False
+
+    def close(self) -> None:
+        """End the session, and with it the lock. Idempotent."""
+        self._ignore()
+        self._end("closed by ourselves")
+        self._pgconn.finish()
+
+    def _look(self) -> None:
+        """Read what came to the idle connection: notices, or its end."""
+        failure = ""
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            failure = answer_of(error).message
+        # Parses, and so calls the notice handler, also for what came before the end.
+        self._pgconn.is_busy()
+        if failure:
+            self._end(failure)
+
+    def _end(self, failure: str) -> None:
+        if self._lost is None:
+            words = self._last_words
+            message = words.message or " ".join(failure.split())
+            self._lost = LockLost(words.sqlstate, words.sqlstate in _SHUTDOWN, message)
+        if self._watch is not None:
+            _wake(self._watch)
+
+    def _on_notice(self, result: pq.abc.PGresult) -> None:
+        # FATAL at a fast shutdown, but a WARNING at an immediate one or after a crash (postgres.c, quickdie).
+        answer = answer_of_result(result)
+        if answer.sqlstate.startswith("57P"):
+            self._last_words = answer
+
+    async def _try(self) -> bool:
+        return await self._query(f"SELECT pg_catalog.pg_try_advisory_lock({self._key})") == [("t",)]
+
+    async def _holder(self) -> LockHeld | None:
+        rows = await self._query(
+            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), '') "  # noqa: S608
+            "FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "
+            f"WHERE {self._mine} AND l.database = "
+            "(SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
+        )
+        if not rows:
+            return None
+        ((pid, application_name, client),) = rows
+        return LockHeld(int(pid) if pid else None, application_name or "", client or "")
+
+    async def _query(self, command: str) -> list[tuple[str | None, ...]]:
+        async with self._turn:
+            if self._lost:
+                raise TransientError(f"{self._what}: {self._lost.message}")
+            # A descriptor has one reader: while a command runs, it is the command's.
+            self._ignore()
+            heard: list[Answer] = []
+            try:
+                return (await simple_query(self._pgconn, command, self._what, self._dsn.names, heard))[-1]
+            except CdcdError as error:
+                if heard:
+                    self._last_words = heard[-1]
+                if self._pgconn.status == pq.ConnStatus.BAD:
+                    self._end(error.message)
+                raise
+            finally:
+                self._listen()
+
+
+def _wake(watch: "asyncio.Future[None]") -> None:
+    if not watch.done():
+        watch.set_result(None)
