@@ -1,0 +1,310 @@
+"""What happens rarely and matters to an operator, as values: who reports does not know who listens.
+
+A fact is reported where it happens, by calling the `Observer` that was handed in. `cdcd.daemon.logs` writes
+facts to the log; tests collect them in a list. What happens often (rows, batches, positions) is not a fact
+but a number in `cdcd.daemon.observe.Telemetry`.
+
+An event's name is constant and its details are fields, so that a search for the name finds every occurrence.
+Fields hold values (an `Lsn`, seconds, bytes), never sentences made of them. docs/events.md is made from this
+module.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from cdcd.protocol.lsn import Lsn
+
+Level = Literal["info", "warning", "error", "critical"]
+Side = Literal["postgres", "kafka"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that happened."""
+
+    event: ClassVar[str]
+    level: ClassVar[Level] = "info"
+
+
+Observer = Callable[[Fact], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStarted(Fact):
+    """The process has read its configuration and begins to connect."""
+
+    event: ClassVar[str] = "daemon.started"
+    pipeline: str
+    version: str
+    compiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HttpListening(Fact):
+    """/metrics, /healthz and /readyz are served here."""
+
+    event: ClassVar[str] = "http.listening"
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyWaiting(Fact):
+    """Another instance holds the advisory lock; this one takes over when it lets go."""
+
+    event: ClassVar[str] = "standby.waiting"
+    lock: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockAcquired(Fact):
+    """This instance holds the advisory lock and is the one that may write."""
+
+    event: ClassVar[str] = "lock.acquired"
+    lock: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockLost(Fact):
+    """The connection that held the advisory lock ended; sqlstate is empty when it went silently."""
+
+    event: ClassVar[str] = "lock.lost"
+    level: ClassVar[Level] = "warning"
+    sqlstate: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCreated(Fact):
+    """A replication slot was created: changes committed from here on are delivered."""
+
+    event: ClassVar[str] = "slot.created"
+    slot: str
+    consistent_point: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationCreated(Fact):
+    """A publication was created, for these tables or, where there are none, for all."""
+
+    event: ClassVar[str] = "publication.created"
+    publication: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated(Fact):
+    """A topic was created."""
+
+    event: ClassVar[str] = "topic.created"
+    topic: str
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRead(Fact):
+    """Where the last life of this pipeline came to, as Kafka has it; no position: it never delivered
+    anything.
+    """
+
+    event: ClassVar[str] = "checkpoint.read"
+    topic: str
+    end_lsn: Lsn | None
+    events_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class GapAccepted(Fact):
+    """Slot and checkpoint do not meet, and --accept-gap says to go on: changes between them are not
+    delivered.
+    """
+
+    event: ClassVar[str] = "gap.accepted"
+    level: ClassVar[Level] = "warning"
+    reason: str
+    resumed_at: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStarted(Fact):
+    """PostgreSQL sends changes from this position on."""
+
+    event: ClassVar[str] = "stream.started"
+    slot: str
+    start_lsn: Lsn
+    server_version: str
+    protocol: int
+    streaming: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLost(Fact):
+    """A connection failed in a way that is likely to pass."""
+
+    event: ClassVar[str] = "stream.lost"
+    level: ClassVar[Level] = "warning"
+    side: Side
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReconnectScheduled(Fact):
+    """The next attempt to connect is made after this time."""
+
+    event: ClassVar[str] = "reconnect.scheduled"
+    side: Side
+    attempt: int
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresStopping(Fact):
+    """PostgreSQL shuts down and waits for what it sent to be confirmed; after the grace it is let go."""
+
+    event: ClassVar[str] = "postgres.stopping"
+    level: ClassVar[Level] = "warning"
+    sqlstate: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RelationChanged(Fact):
+    """A table's columns or replica identity changed; its records follow from here on."""
+
+    event: ClassVar[str] = "relation.changed"
+    schema: str
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLarge(Fact):
+    """A source transaction is larger than a Kafka transaction may be and spans several."""
+
+    event: ClassVar[str] = "transaction.large"
+    xid: int
+    commit_lsn: Lsn
+    events_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolSpilled(Fact):
+    """Changes of undecided transactions went to disk for the first time since memory sufficed."""
+
+    event: ClassVar[str] = "spool.spilled"
+    memory_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedOld(Fact):
+    """A prepared transaction waits for its COMMIT PREPARED or ROLLBACK PREPARED, and the WAL with it."""
+
+    event: ClassVar[str] = "prepared.old"
+    level: ClassVar[Level] = "warning"
+    gid: str
+    age_s: float
+    held_at: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOversized(Fact):
+    """A record is larger than the broker takes and went where kafka.oversized says."""
+
+    event: ClassVar[str] = "record.oversized"
+    level: ClassVar[Level] = "warning"
+    topic: str
+    record_bytes: int
+    oversized: str
+    went_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRetry(Fact):
+    """The broker did not take something; it is tried again."""
+
+    event: ClassVar[str] = "kafka.retry"
+    level: ClassVar[Level] = "warning"
+    operation: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaFenced(Fact):
+    """Another producer with the same transactional id has taken over; this one can write nothing more."""
+
+    event: ClassVar[str] = "kafka.fenced"
+    level: ClassVar[Level] = "error"
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownRequested(Fact):
+    """A signal asks the process to finish what is in flight and end; a second one ends it at once."""
+
+    event: ClassVar[str] = "shutdown.requested"
+    signal: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownFinished(Fact):
+    """Everything received before this position is with the broker, and PostgreSQL was told so."""
+
+    event: ClassVar[str] = "shutdown.finished"
+    flushed_lsn: Lsn
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class FatalFailure(Fact):
+    """The process ends because a person must act; nothing is confirmed past what is with the broker."""
+
+    event: ClassVar[str] = "fatal"
+    level: ClassVar[Level] = "critical"
+    kind: str
+    reason: str
+    hint: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed(Fact):
+    """The process ends because of a bug of ours."""
+
+    event: ClassVar[str] = "crashed"
+    level: ClassVar[Level] = "critical"
+    reason: str
+    traceback: str
+
+
+def all_facts() -> list[type[Fact]]:
+    """Every kind of fact, in the order of this module."""
+    # Not Fact.__subclasses__(): with slots, @dataclass makes a second class of each.
+    kinds = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Fact)]
+    return [kind for kind in kinds if kind is not Fact]
+
+
+_HEAD: Final = """\
+# Log events
+
+Made from `cdcd/daemon/facts.py`; a test keeps it so. Every line of the log has `timestamp`, `level` and `event`, which
+is one of these names, and the fields. What libraries log has the event `dependency.log` with the fields `logger` and
+`message`.
+
+| event | level | meaning | fields |
+|---|---|---|---|"""
+
+
+def markdown() -> str:
+    """docs/events.md: every event with its level, meaning and fields."""
+    lines = [_HEAD]
+    for fact in all_facts():
+        meaning = " ".join((fact.__doc__ or "").split())
+        fields = ", ".join(
+            f"`{name}`" for name in fact.__dataclass_fields__ if name not in {"event", "level"}
+        )
+        lines.append(f"| `{fact.event}` | {fact.level} | {meaning} | {fields} |")
+    return "\n".join(lines) + "\n"
