@@ -1,0 +1,64 @@
+"""What the catalog knows of the relations and types that Relation messages name by oid.
+
+The catalog is as of now, the message as of its place in the WAL. A table or type that was dropped in between is simply
+not there: its description is empty, and the encoder does without.
+"""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from cdcd.postgres.connection import Connection
+from cdcd.postgres.refusals import translated
+from cdcd.records.relations import TableDescription, TypeDescription
+
+# A unique key stands in for a primary key only when it names each row at every moment: whole, immediate, no NULL.
+_KEYS: Final = """
+SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
+  FROM pg_index i
+ CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+ WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
+   AND (i.indisprimary OR (i.indisvalid AND i.indimmediate))
+ GROUP BY i.indexrelid, i.indrelid, i.indisprimary
+HAVING i.indisprimary OR bool_and(a.attnotnull)
+ ORDER BY i.indexrelid
+"""
+
+# An array is what its element type calls its array; int2vector, point and name have a typelem too, but another text.
+_TYPES: Final = """
+WITH RECURSIVE wanted(oid) AS (
+    SELECT unnest(%s::oid[])
+     UNION
+    SELECT next.oid
+      FROM wanted JOIN pg_type t USING (oid) CROSS JOIN unnest(ARRAY[t.typelem, t.typbasetype]) AS next(oid)
+     WHERE next.oid <> 0
+)
+SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
+       CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typbasetype, t.typtypmod, t.typdelim::text
+  FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
+  LEFT JOIN pg_type e ON e.oid = t.typelem
+"""
+
+
+async def describe(connection: Connection, relation_oids: Collection[int]) -> dict[int, TableDescription]:
+    """The keys of each relation, one entry for every oid asked for. Raises TransientError and SourceError.
+
+    The unique key is the oldest one of those whose columns are all NOT NULL.
+    """
+    primary: dict[int, tuple[str, ...]] = {}
+    unique: dict[int, tuple[str, ...]] = {}
+    with translated("reading the keys of tables", {}):
+        cursor = await connection.execute(_KEYS, (list(relation_oids),))
+        row: Any
+        for row in await cursor.fetchall():
+            oid, is_primary, columns = row
+            (primary if is_primary else unique).setdefault(oid, tuple(columns))
+    return {oid: TableDescription(primary.get(oid, ()), unique.get(oid, ())) for oid in relation_oids}
+
+
+async def types(connection: Connection, oids: Collection[int]) -> dict[int, TypeDescription]:
+    """The types asked for, and those that they are made of (elements, domains' bases); dropped ones are left out."""
+    with translated("reading types", {}):
+        cursor = await connection.execute(_TYPES, (list(oids),))
+        rows: Any = await cursor.fetchall()
+    return {row[0]: TypeDescription(*row) for row in rows}

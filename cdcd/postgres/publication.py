@@ -1,0 +1,274 @@
+"""The publication: which tables and operations PostgreSQL sends. Created when missing, never altered.
+
+A publication has to exist before the slot: pgoutput reads it as of each change's place in the WAL, so a slot that is
+older than its publication fails at the first change (13 to 17) or leaves changes out with a WARNING (18).
+
+A pattern is `schema.table`, in which `*` stands for any characters and `?` for one; a part in double quotes is taken
+literally ("" in it is one quote), and case counts. A table that appears later is published only by FOR ALL TABLES and
+FOR TABLES IN SCHEMA; for a list of tables, ALTER PUBLICATION ... ADD TABLE is the operator's.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from cdcd.errors import ConfigError, SourceError
+from cdcd.postgres.connection import Connection
+from cdcd.postgres.refusals import translated
+from cdcd.postgres.replication import identifier
+
+SCHEMA_SINCE: Final = 150000
+"""The server version that brought FOR TABLES IN SCHEMA."""
+
+OPERATIONS: Final = ("insert", "update", "delete", "truncate")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table whose changes are sent, and how its rows are told apart in them."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+    """d default, f full, i index, n nothing (pg_class.relreplident)."""
+    has_identity: bool
+    """False: an old row cannot be named, so that UPDATE and DELETE fail in the source (55000) when published."""
+    has_primary_key: bool
+    columns: tuple[str, ...] | None
+    """The column list, where the publication has one (15 and up)."""
+    row_filter: str | None
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a publication sends, as of now."""
+
+    name: str
+    all_tables: bool
+    schemas: tuple[str, ...]
+    operations: tuple[str, ...]
+    via_root: bool
+    """Changes of partitions are sent as their partitioned table's."""
+    tables: tuple[PublishedTable, ...]
+
+    @property
+    def without_identity(self) -> tuple[PublishedTable, ...]:
+        """Tables in which the publication makes UPDATE or DELETE fail."""
+        if not {"update", "delete"} & set(self.operations):
+            return ()
+        return tuple(table for table in self.tables if not table.has_identity)
+
+
+_PUBLICATION: Final = "SELECT to_jsonb(p) FROM pg_publication p WHERE pubname = %s"
+
+_SCHEMAS: Final = """
+SELECT n.nspname FROM pg_publication_namespace m JOIN pg_namespace n ON n.oid = m.pnnspid
+  JOIN pg_publication p ON p.oid = m.pnpubid WHERE p.pubname = %s ORDER BY 1
+"""
+
+# The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
+_TABLES: Final = """
+SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
+       CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
+            WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
+            ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END,
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       to_jsonb(t) -> 'attnames', to_jsonb(t) ->> 'rowfilter',
+       (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+               AND a.attgenerated = '')
+  FROM pg_publication_tables t
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = %s
+ ORDER BY n.nspname, c.relname
+"""
+
+_CANDIDATES: Final = """
+SELECT c.oid, n.nspname, c.relname, ARRAY(SELECT relid::oid::bigint FROM pg_partition_ancestors(c.oid))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)
+   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
+ ORDER BY n.nspname, c.relname
+"""
+
+
+_WHOLE_SCHEMAS: Final = """
+SELECT nspname FROM pg_namespace
+ WHERE nspname <> 'information_schema' AND nspname !~ '^pg_'
+   AND (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)
+"""
+
+
+async def read_publication(connection: Connection, name: str) -> Publication | None:
+    """The publication and its contents, or None. Raises TransientError and SourceError."""
+    with translated(f"reading publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
+        if row is None:
+            return None
+        fields = row[0]
+        schemas: Any = ()
+        if connection.info.server_version >= SCHEMA_SINCE:
+            schemas = await (await connection.execute(_SCHEMAS, (name,))).fetchall()
+        tables: Any = await (await connection.execute(_TABLES, (name,))).fetchall()
+    return Publication(
+        name=name,
+        all_tables=fields["puballtables"],
+        schemas=tuple(schema for (schema,) in schemas),
+        operations=tuple(operation for operation in OPERATIONS if fields[f"pub{operation}"]),
+        via_root=fields["pubviaroot"],
+        tables=tuple(_table(row) for row in tables),
+    )
+
+
+def _table(row: Any) -> PublishedTable:
+    *known, attnames, row_filter, column_count = row
+    listed = attnames is not None and len(attnames) < column_count
+    return PublishedTable(*known, columns=tuple(attnames) if listed else None, row_filter=row_filter)
+
+
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """The publication, and whether it was made just now."""
+
+    publication: Publication
+    created: bool
+
+
+async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> Ensured:
+    """The publication as it is, created first if it is missing: for all tables, or for those that match `patterns`.
+
+    Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
+    """
+    wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
+    publication = await read_publication(connection, name)
+    if publication:
+        return Ensured(publication, created=False)
+    target = "ALL TABLES" if wanted is None else await _find_target(connection, wanted)
+    with translated(f"creating publication {name}", {"publication": name, **_role(connection)}):
+        try:
+            await connection.execute(f"CREATE PUBLICATION {identifier(name)} FOR {target}".encode())
+            created = True
+        except psycopg.errors.DuplicateObject:
+            created = False
+    publication = await read_publication(connection, name)
+    if publication is None:
+        raise SourceError(f"Publication {name} was dropped as soon as it was created.")
+    return Ensured(publication, created)
+
+
+def _role(connection: Connection) -> dict[str, str]:
+    return {"role": connection.info.user, "database": connection.info.dbname}
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """A pattern of the configuration, read."""
+
+    text: str
+    schema: re.Pattern[str]
+    table: re.Pattern[str]
+    is_literal: bool
+    whole_schema: str | None
+    """The schema's name when the pattern is exactly all tables of one schema."""
+
+    def matches(self, schema: str, table: str) -> bool:
+        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
+
+
+_PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
+
+
+def parse_pattern(text: str) -> TablePattern:
+    """Read `schema.table`; ConfigError when it is not of that form."""
+    schema = _PART.match(text)
+    table = (
+        _PART.fullmatch(text, schema.end() + 1)
+        if schema and text[schema.end() : schema.end() + 1] == "."
+        else None
+    )
+    if schema is None or table is None:
+        raise ConfigError(
+            f"postgres.tables: {text!r} is not a pattern of the form schema.table.",
+            hint="* stands for any characters, ? for one; a name with a dot, a star or a quote goes in double quotes, "
+            'as in "a.b".*',
+        )
+    (schema_regex, schema_name), (table_regex, table_name) = _translate(schema[0]), _translate(table[0])
+    return TablePattern(
+        text,
+        schema_regex,
+        table_regex,
+        is_literal=schema_name is not None and table_name is not None,
+        whole_schema=schema_name if table[0] == "*" else None,
+    )
+
+
+def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
+    """The part as a regular expression, and as a name where it has no wildcard."""
+    if part.startswith('"'):
+        name = part[1:-1].replace('""', '"')
+        return re.compile(re.escape(name)), name
+    wild = {"*": ".*", "?": "."}
+    regex = "".join(wild.get(character) or re.escape(character) for character in part)
+    return re.compile(regex, re.DOTALL), None if "*" in part or "?" in part else part
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A table that could be published. `ancestors`: oids of the partitioned tables above it, itself included."""
+
+    oid: int
+    schema: str
+    name: str
+    ancestors: tuple[int, ...]
+
+
+def choose_target(
+    patterns: Sequence[TablePattern], candidates: Sequence[Candidate], schemas: Collection[str]
+) -> str:
+    """What follows FOR in CREATE PUBLICATION. `schemas`: those that may be published whole.
+
+    Raises SourceError when nothing matches, or a name without wildcards does not.
+    """
+    whole = {pattern.whole_schema for pattern in patterns if pattern.whole_schema} & set(schemas)
+    chosen: dict[int, Candidate] = {}
+    for pattern in patterns:
+        matched = {table.oid: table for table in candidates if pattern.matches(table.schema, table.name)}
+        if not matched and pattern.is_literal:
+            raise SourceError(
+                f"postgres.tables: there is no table {pattern.text} that can be published.",
+                hint="Check schema, name and case; views, foreign, unlogged and temporary tables send no changes.",
+            )
+        if pattern.whole_schema not in whole:
+            chosen |= matched
+    # A partition comes with its partitioned table.
+    tables = [
+        f"{identifier(table.schema)}.{identifier(table.name)}"
+        for table in chosen.values()
+        if not any(above in chosen for above in table.ancestors if above != table.oid)
+    ]
+    parts = [f"TABLES IN SCHEMA {', '.join(map(identifier, sorted(whole)))}"] if whole else []
+    parts += [f"TABLE {', '.join(tables)}"] if tables else []
+    if not parts:
+        raise SourceError(
+            f"postgres.tables: no table matches {', '.join(pattern.text for pattern in patterns)}.",
+            hint="Create the tables first, correct the patterns, or create the publication yourself.",
+        )
+    return ", ".join(parts)
+
+
+async def _find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
+    with translated("listing tables", {}):
+        rows: Any = await (await connection.execute(_CANDIDATES)).fetchall()
+        schemas: Any = []
+        if connection.info.server_version >= SCHEMA_SINCE:
+            schemas = await (await connection.execute(_WHOLE_SCHEMAS)).fetchall()
+    candidates = [Candidate(oid, schema, name, tuple(ancestors)) for oid, schema, name, ancestors in rows]
+    return choose_target(patterns, candidates, [schema for (schema,) in schemas])
