@@ -4,14 +4,17 @@ SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark
 
-.PHONY: setup demo test unit check sim integration chaos soak spark bench profile lock clean
+.PHONY: setup servers demo test unit check sim integration chaos soak spark bench profile lock clean
 
 setup: .venv/stamp
 
-demo: setup
+servers: setup
+	.venv/bin/python -m deploy.local
+
+demo: servers
 	.venv/bin/python -m deploy.demo $(if $(SECONDS),--seconds $(SECONDS))
 
-test: setup
+test: servers
 	$(PYTEST) -m "not ($(SLOW))"
 
 unit: setup
@@ -23,22 +26,22 @@ check: setup
 sim: setup
 	$(PYTEST) -m sim
 
-integration: setup
+integration: servers
 	$(PYTEST) -m "integration and not ($(SLOW))"
 
-chaos: setup
+chaos: servers
 	$(PYTEST) -m chaos
 
-soak: setup
+soak: servers
 	$(PYTEST) -m soak
 
-spark: .venv/stamp-spark
+spark: .venv/stamp-spark servers
 	$(PYTEST) -m spark
 
-bench: setup
+bench: servers
 	.venv/bin/python -m tests.bench
 
-profile: setup
+profile: servers
 	.venv/bin/python -m tests.bench --profile
 
 lock:
