@@ -129,9 +129,13 @@ async def read_publication(connection: Connection, name: str) -> Publication | N
 
 
 def _table(row: Any) -> PublishedTable:
-    *known, attnames, row_filter, column_count = row
-    listed = attnames is not None and len(attnames) < column_count
-    return PublishedTable(*known, columns=tuple(attnames) if listed else None, row_filter=row_filter)
+    oid, schema, name, replica_identity, has_identity, has_primary_key, attnames, row_filter, column_count = (
+        row
+    )
+    columns = tuple(attnames) if attnames is not None and len(attnames) < column_count else None
+    return PublishedTable(
+        oid, schema, name, replica_identity, has_identity, has_primary_key, columns, row_filter
+    )
 
 
 @dataclass(frozen=True, slots=True)

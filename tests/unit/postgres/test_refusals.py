@@ -1,0 +1,65 @@
+"""The table of PostgreSQL's refusals."""
+
+import pytest
+
+from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
+from cdcd.postgres.refusals import REFUSALS, Answer, SlotActiveError, find_refusal, refused
+
+NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "message", "kind"),
+    [
+        ("55000", 'logical decoding requires "wal_level" >= "logical"', SourceError),
+        ("55000", "logical decoding requires wal_level >= logical", SourceError),
+        ("55000", 'can no longer get changes from replication slot "s"', PositionError),
+        ("55000", 'can no longer access replication slot "s"', PositionError),
+        ("58P01", "requested WAL segment 000000010000000000000003 has already been removed", PositionError),
+        ("42704", 'replication slot "s" does not exist', PositionError),
+        ("42704", 'publication "p" does not exist', SourceError),
+        ("53400", "all replication slots are in use", SourceError),
+        ("55006", 'replication slot "s" is active for PID 7', SlotActiveError),
+        ("55006", 'database "x" is being accessed by other users', TransientError),
+        ("42710", 'replication slot "s" already exists', TransientError),
+        ("57P01", "terminating connection due to administrator command", TransientError),
+        ("57P04", "the database was dropped", SourceError),
+        ("53100", "could not extend file: No space left on device", TransientError),
+        ("22023", "option is not valid", ConfigError),
+        ("0A000", "client sent proto_version=9 but server only supports protocol 4 or lower", ConfigError),
+        ("0A000", 'replication slot "s" was not created in this database', SourceError),
+        ("XX000", "something nobody foresaw", SourceError),
+        ("", "server closed the connection unexpectedly", TransientError),
+        ("", "something libpq made up", TransientError),
+    ],
+)
+def test_a_refusal_has_the_kind_that_decides_what_the_daemon_does(
+    sqlstate: str, message: str, kind: type[CdcdError]
+) -> None:
+    error = refused("doing", Answer(sqlstate, message), NAMES)
+    assert type(error) is kind
+    assert error.message.startswith(f"doing: {message}")
+    assert error.hint
+
+
+def test_every_hint_can_be_filled_in_with_or_without_names() -> None:
+    for row in REFUSALS:
+        for names in (NAMES, {}):
+            error = refused("x", Answer(row.sqlstate.ljust(5, "0"), row.fragment), names)
+            assert "{" not in error.hint
+            assert error.hint.strip() == error.hint
+
+
+def test_no_row_stands_behind_one_that_takes_all_it_could_match() -> None:
+    for row in REFUSALS:
+        if row.sqlstate:
+            assert find_refusal(Answer(row.sqlstate.ljust(5, "0"), row.fragment)) is row
+        if row.fragment and not row.sqlstate:
+            assert find_refusal(Answer("", row.fragment)) is row
+
+
+def test_detail_is_shown_and_secrets_are_not() -> None:
+    error = refused(
+        "x", Answer("28000", "no pg_hba.conf entry", "over\n  two lines hunter2"), NAMES, ["hunter2"]
+    )
+    assert "(over two lines ***)" in error.message
