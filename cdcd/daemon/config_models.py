@@ -85,8 +85,9 @@ class PostgresConfig(Section):
     )
     tables: TablePatterns | None = Field(
         None,
-        description="Tables that a created publication covers: <schema>.<table> with * for any characters. "
-        "null: all tables, which needs a superuser. A publication that exists is left as it is.",
+        description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for one; "
+        "a part in double quotes is taken literally. null: all tables, also later ones, which needs a superuser. A "
+        "publication that exists is left as it is.",
     )
     protocol: Literal["auto", 1, 2, 3, 4] = Field(
         "auto",
@@ -149,7 +150,7 @@ class PostgresConfig(Section):
     def _show_password(self, password: SecretStr | None) -> str | None:
         return None if password is None else MASK
 
-    def conninfo(self) -> str:
+    def libpq(self) -> str:
         """The DSN with `password` in it, for libpq. A secret: never to be printed."""
         dsn = self.dsn.get_secret_value()
         if self.password is None:
@@ -398,6 +399,13 @@ class Config(Section):
     http: HttpConfig = Field(description="Server for /metrics, /healthz and /readyz.")
     ready: ReadyConfig = Field(description="When /readyz says that the pipeline keeps up.")
     log: LogConfig = Field(description="What is logged, to standard error.")
+    startup_timeout_s: float = Field(
+        60,
+        ge=0,
+        le=86_400,
+        description="How long PostgreSQL and Kafka may be unreachable at the start before the process ends "
+        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever.",
+    )
     shutdown_timeout_s: float = Field(
         30,
         ge=0,

@@ -10,10 +10,11 @@ module.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
-from cdcd.protocol.lsn import Lsn
+from cdcd import __version__
+from cdcd.daemon.build import is_compiled
 
 Level = Literal["info", "warning", "error", "critical"]
 Side = Literal["postgres", "kafka"]
@@ -31,22 +32,14 @@ Observer = Callable[[Fact], None]
 
 
 @dataclass(frozen=True, slots=True)
-class DaemonStarted(Fact):
-    """The process has read its configuration and begins to connect."""
+class Started(Fact):
+    """The process has read its configuration and begins to connect; `http` is where it serves, if it does."""
 
     event: ClassVar[str] = "daemon.started"
-    pipeline: str
-    version: str
-    compiled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HttpListening(Fact):
-    """/metrics, /healthz and /readyz are served here."""
-
-    event: ClassVar[str] = "http.listening"
-    host: str
-    port: int
+    name: str
+    http: str
+    version: str = __version__
+    compiled: bool = field(default_factory=is_compiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +47,17 @@ class StandbyWaiting(Fact):
     """Another instance holds the advisory lock; this one takes over when it lets go."""
 
     event: ClassVar[str] = "standby.waiting"
-    lock: str
+    slot: str
+    holder_pid: int | None
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)
 class LockAcquired(Fact):
-    """This instance holds the advisory lock and is the one that may write."""
+    """This instance holds the advisory lock of the slot and is the one that may write."""
 
     event: ClassVar[str] = "lock.acquired"
-    lock: str
+    slot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +72,29 @@ class LockLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SlotCreated(Fact):
-    """A replication slot was created: changes committed from here on are delivered."""
+    """A replication slot was created: what commits from here on is delivered."""
 
     event: ClassVar[str] = "slot.created"
     slot: str
-    consistent_point: Lsn
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWaiting(Fact):
+    """The slot cannot be used yet: it is held by a walsender, or its creation waits for open transactions."""
+
+    event: ClassVar[str] = "slot.waiting"
+    level: ClassVar[Level] = "warning"
+    slot: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationCreated(Fact):
-    """A publication was created, for these tables or, where there are none, for all."""
+    """A publication was created."""
 
     event: ClassVar[str] = "publication.created"
     publication: str
-    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +103,16 @@ class TopicCreated(Fact):
 
     event: ClassVar[str] = "topic.created"
     topic: str
-    partitions: int
-    replication_factor: int
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRead(Fact):
-    """Where the last life of this pipeline came to, as Kafka has it; no position: it never delivered
-    anything.
-    """
+    """Where this life resumes; without a checkpoint found, from the slot's own position."""
 
     event: ClassVar[str] = "checkpoint.read"
     topic: str
-    end_lsn: Lsn | None
-    events_done: int
+    found: bool
+    position: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +123,20 @@ class GapAccepted(Fact):
 
     event: ClassVar[str] = "gap.accepted"
     level: ClassVar[Level] = "warning"
-    reason: str
-    resumed_at: Lsn
+    message: str
+    position: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted(Fact):
-    """PostgreSQL sends changes from this position on."""
+    """PostgreSQL sends changes; those before this position are with the broker already and are skipped."""
 
     event: ClassVar[str] = "stream.started"
     slot: str
-    start_lsn: Lsn
-    server_version: str
+    server_version: int
     protocol: int
     streaming: str
+    position: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +146,20 @@ class StreamLost(Fact):
     event: ClassVar[str] = "stream.lost"
     level: ClassVar[Level] = "warning"
     side: Side
-    reason: str
+    message: str
     hint: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
-    """The next attempt to connect is made after this time."""
+    """Something failed in a way that is likely to pass; the next attempt is made after `wait_s`."""
 
     event: ClassVar[str] = "reconnect.scheduled"
+    level: ClassVar[Level] = "warning"
     side: Side
-    attempt: int
-    delay_s: float
+    message: str
+    hint: str
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,7 @@ class TransactionLarge(Fact):
 
     event: ClassVar[str] = "transaction.large"
     xid: int
-    commit_lsn: Lsn
-    events_done: int
+    commit_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ class PreparedOld(Fact):
     level: ClassVar[Level] = "warning"
     gid: str
     age_s: float
-    held_at: Lsn
+    held_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +224,13 @@ class RecordOversized(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRetry(Fact):
-    """The broker did not take something; it is tried again."""
+    """Kafka did not take something; it is tried again after `wait_s`."""
 
     event: ClassVar[str] = "kafka.retry"
     level: ClassVar[Level] = "warning"
-    operation: str
-    reason: str
+    message: str
+    hint: str
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,38 +248,26 @@ class ShutdownRequested(Fact):
 
     event: ClassVar[str] = "shutdown.requested"
     signal: str
-    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownFinished(Fact):
-    """Everything received before this position is with the broker, and PostgreSQL was told so."""
+    """The process ends as asked; everything before this position is with the broker."""
 
     event: ClassVar[str] = "shutdown.finished"
-    flushed_lsn: Lsn
-    exit_code: int
+    flushed_lsn: int
 
 
 @dataclass(frozen=True, slots=True)
-class FatalFailure(Fact):
+class Failed(Fact):
     """The process ends because a person must act; nothing is confirmed past what is with the broker."""
 
     event: ClassVar[str] = "fatal"
     level: ClassVar[Level] = "critical"
-    kind: str
-    reason: str
+    error: str
+    message: str
     hint: str
     exit_code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Crashed(Fact):
-    """The process ends because of a bug of ours."""
-
-    event: ClassVar[str] = "crashed"
-    level: ClassVar[Level] = "critical"
-    reason: str
-    traceback: str
 
 
 def all_facts() -> list[type[Fact]]:

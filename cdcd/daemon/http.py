@@ -10,7 +10,8 @@ import json
 import socket
 import socketserver
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
 from typing import Any, Final, Self
@@ -19,7 +20,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client.exposition import choose_encoder
 
-from cdcd.daemon.config_models import HttpConfig, ReadyConfig
+from cdcd.daemon.config_models import Config, HttpConfig, ReadyConfig
 from cdcd.daemon.metrics import registry_for
 from cdcd.daemon.observe import Health, Telemetry, liveness, readiness
 from cdcd.errors import ConfigError
@@ -86,6 +87,17 @@ class HttpServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def serve_http(config: Config, telemetry: Telemetry) -> Iterator[str]:
+    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
+    if not config.http.enabled:
+        yield ""
+        return
+    with HttpServer(config.http, config.ready, telemetry) as server:
+        host = f"[{config.http.host}]" if ":" in config.http.host else config.http.host
+        yield f"{host}:{server.port}"
 
 
 def application(

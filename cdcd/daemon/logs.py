@@ -9,12 +9,12 @@ import logging
 import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import fields
-from pathlib import PurePath
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from cdcd.daemon.config_models import LogConfig
 from cdcd.daemon.facts import Fact, Observer
 from cdcd.daemon.masking import mask_text, mask_value
 from cdcd.protocol.lsn import Lsn
@@ -34,11 +34,7 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Ours among the root logger's handlers."""
 
 
-def start_logging(
-    level: Literal["debug", "info", "warning", "error"],
-    form: Literal["json", "console"],
-    stream: TextIO | None = None,
-) -> Observer:
+def configure_logging(log: LogConfig, stream: TextIO | None = None) -> Observer:
     """Send everything that is logged in this process to `stream` (None: standard error).
 
     Returns the observer that logs facts. Called again, it replaces what an earlier call set up.
@@ -46,7 +42,7 @@ def start_logging(
     stream = sys.stderr if stream is None else stream
     render: Processor = (
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
-        if form == "json"
+        if log.format == "json"
         else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     common: list[Processor] = [
@@ -70,7 +66,7 @@ def start_logging(
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(_LEVELS[level])
+    root.setLevel(_LEVELS[log.level])
     logging.captureWarnings(True)
     logger = structlog.wrap_logger(
         logging.getLogger("cdcd"),
@@ -103,8 +99,8 @@ def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> 
 def _plain_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
     """Positions as PostgreSQL prints them: as numbers nobody finds them again."""
     for key, value in entry.items():
-        if isinstance(value, Lsn | PurePath):
-            entry[key] = str(value)
+        if key.endswith("_lsn") and isinstance(value, int):
+            entry[key] = str(Lsn(value))
     return entry
 
 

@@ -220,7 +220,7 @@ def test_a_dsn_that_is_none_is_refused_without_being_shown(dsn, says):
 )
 def test_any_form_of_dsn_that_libpq_knows_is_accepted(dsn):
     config = parse_config(MINIMAL.replace("postgresql://cdcd@localhost:5432/shop", dsn), {})
-    assert config.postgres.conninfo() == dsn
+    assert config.postgres.libpq() == dsn
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ class TestInterpolation:
         config = parse_config(
             MINIMAL.replace("kafka:", "  password: ${PASSWORD}\nkafka:"), {"PASSWORD": "0123"}
         )
-        assert config.postgres.conninfo().endswith("?password=0123")
+        assert config.postgres.libpq().endswith("?password=0123")
 
     def test_null_is_null_where_the_key_may_be_null(self):
         assert parse("spool:\n  disk_bytes_max: ${MAX:-null}\n  directory: ${DIRECTORY:-}\n") == parse()
@@ -402,7 +402,7 @@ class TestEnvironment:
             "http: {port: 1}", CDCD_HTTP__PORT="2", CDCD_POSTGRES__DSN="host=db", CDCD_NAME="other"
         )
         assert config.http.port == 2
-        assert config.postgres.conninfo() == "host=db"
+        assert config.postgres.libpq() == "host=db"
         assert config.postgres.slot == "cdcd_other"
 
     def test_lists_and_mappings_are_yaml(self):
@@ -421,10 +421,10 @@ class TestEnvironment:
 
     def test_a_secret_wins_over_the_file_that_the_configuration_names(self, tmp_path):
         text = MINIMAL.replace("dsn: postgresql://cdcd@localhost:5432/shop", "dsn_file: /nonexistent")
-        assert parse_config(text, {"CDCD_POSTGRES__DSN": "host=db"}).postgres.conninfo() == "host=db"
+        assert parse_config(text, {"CDCD_POSTGRES__DSN": "host=db"}).postgres.libpq() == "host=db"
         (tmp_path / "dsn").write_text("host=file")
         config = parse(CDCD_POSTGRES__DSN_FILE=f"{tmp_path}/dsn")
-        assert config.postgres.conninfo() == "host=file"
+        assert config.postgres.libpq() == "host=file"
 
     def test_an_unknown_variable_names_the_near_key(self):
         assert problem(MINIMAL, CDCD_POSTGRES__SLTO="x") == (
@@ -446,7 +446,7 @@ class TestSecretFiles:
     def test_the_dsn_is_read_from_its_file_without_the_lines_end(self, tmp_path):
         (tmp_path / "dsn").write_text("postgresql://cdcd:s3cret@db/shop\r\n")
         text = MINIMAL.replace("dsn: postgresql://cdcd@localhost:5432/shop", f"dsn_file: {tmp_path}/dsn")
-        assert parse_config(text, {}).postgres.conninfo() == "postgresql://cdcd:s3cret@db/shop"
+        assert parse_config(text, {}).postgres.libpq() == "postgresql://cdcd:s3cret@db/shop"
 
     @pytest.mark.parametrize(
         ("content", "says"),
@@ -492,14 +492,14 @@ class TestPassword:
     def test_it_is_added_to_either_form_of_dsn(self, dsn, expected):
         text = MINIMAL.replace("postgresql://cdcd@localhost:5432/shop", dsn)
         config = parse_config(text, {"CDCD_POSTGRES__PASSWORD": "a'b /\\c"})
-        assert config.postgres.conninfo() == expected
+        assert config.postgres.libpq() == expected
 
     def test_libpq_reads_it_back(self):
         conninfo = pytest.importorskip("psycopg.conninfo")
         for dsn in ("postgresql://cdcd:old@db/shop?user=x", "host=db password=old"):
             text = MINIMAL.replace("postgresql://cdcd@localhost:5432/shop", dsn)
             config = parse_config(text, {"CDCD_POSTGRES__PASSWORD": "a'b /\\c%&="})
-            assert conninfo.conninfo_to_dict(config.postgres.conninfo())["password"] == "a'b /\\c%&="
+            assert conninfo.conninfo_to_dict(config.postgres.libpq())["password"] == "a'b /\\c%&="
 
 
 def test_no_secret_is_in_a_repr_or_a_dump(tmp_path):

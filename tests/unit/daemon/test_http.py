@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cdcd.daemon.config import HttpConfig, ReadyConfig
-from cdcd.daemon.http import REQUESTS_MAX, HttpServer
+from cdcd.daemon.config import Config, HttpConfig, ReadyConfig, parse_config
+from cdcd.daemon.http import REQUESTS_MAX, HttpServer, serve_http
 from cdcd.daemon.observe import Telemetry
 from cdcd.errors import ConfigError
 
@@ -184,3 +184,20 @@ def test_scrapes_go_on_while_tables_are_added(server, telemetry):
     finally:
         stop.set()
         thread.join()
+
+
+def config(text: str) -> Config:
+    minimal = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
+    return parse_config(minimal + text, {})
+
+
+def test_serving_says_where(telemetry):
+    with serve_http(config("http: {port: 0}"), telemetry) as address:
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def test_where_it_is_not_enabled_nothing_is_served(telemetry):
+    with serve_http(config("http: {enabled: false}"), telemetry) as address:
+        assert address == ""
+        assert not [thread for thread in threading.enumerate() if thread.name == "http"]

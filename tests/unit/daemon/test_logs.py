@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdcd.daemon.facts import CheckpointRead, FatalFailure, PublicationCreated, SlotCreated, StreamLost
-from cdcd.daemon.logs import start_logging
-from cdcd.protocol.lsn import Lsn
+from cdcd.daemon.config import LogConfig
+from cdcd.daemon.facts import Failed, ShutdownFinished, SlotCreated, StandbyWaiting, StreamLost
+from cdcd.daemon.logs import configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -27,45 +27,46 @@ def stream():
     return io.StringIO()
 
 
+def log(level: str, form: str) -> LogConfig:
+    return LogConfig.model_validate({"level": level, "format": form})
+
+
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_fact_is_one_line_of_json_with_time_level_and_event_first(stream):
-    observe = start_logging("info", "json", stream)
-    observe(SlotCreated(slot="cdcd_shop", consistent_point=Lsn(0x1_6B37_4800)))
+    observe = configure_logging(log("info", "json"), stream)
+    observe(ShutdownFinished(flushed_lsn=0x1_6B37_4800))
     (line,) = lines(stream)
-    assert list(line) == ["timestamp", "level", "event", "slot", "consistent_point"]
+    assert list(line) == ["timestamp", "level", "event", "flushed_lsn"]
     assert abs((datetime.fromisoformat(line["timestamp"]) - datetime.now(UTC)).total_seconds()) < 60
     assert line["level"] == "info"
-    assert line["event"] == "slot.created"
-    assert line["slot"] == "cdcd_shop"
-    assert line["consistent_point"] == "1/6B374800"
+    assert line["event"] == "shutdown.finished"
+    assert line["flushed_lsn"] == "1/6B374800"
 
 
-def test_lists_numbers_and_nothing_keep_their_kind(stream):
-    observe = start_logging("info", "json", stream)
-    observe(PublicationCreated(publication="p", tables=("a.b", "ä.ß")))
-    observe(CheckpointRead(topic="t", end_lsn=None, events_done=0))
-    first, second = lines(stream)
-    assert first["tables"] == ["a.b", "ä.ß"]
-    assert (second["end_lsn"], second["events_done"]) == (None, 0)
+def test_numbers_and_letters_stay_what_they_are(stream):
+    observe = configure_logging(log("info", "json"), stream)
+    observe(StandbyWaiting(slot="s", holder_pid=7, holder="ä ß"))
+    assert lines(stream)[0]["holder_pid"] == 7
+    assert "ä ß" in stream.getvalue()
 
 
 def test_a_line_stays_one_line_whatever_is_in_it(stream):
-    observe = start_logging("info", "json", stream)
-    observe(StreamLost(side="postgres", reason="a\nb\x1b[31m", hint=""))
+    observe = configure_logging(log("info", "json"), stream)
+    observe(StreamLost(side="postgres", message="a\nb\x1b[31m", hint=""))
     assert stream.getvalue().count("\n") == 1
-    assert lines(stream)[0]["reason"] == "a\nb\x1b[31m"
+    assert lines(stream)[0]["message"] == "a\nb\x1b[31m"
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_passwords_are_masked_wherever_they_come_from(stream, form):
-    observe = start_logging("info", form, stream)
+    observe = configure_logging(log("info", form), stream)
     observe(
-        FatalFailure(
-            kind="SourceError",
-            reason="no: postgresql://a:s3cret@db/x",
+        Failed(
+            error="SourceError",
+            message="no: postgresql://a:s3cret@db/x",
             hint="host=b password=s3cret",
             exit_code=3,
         )
@@ -80,7 +81,7 @@ def test_passwords_are_masked_wherever_they_come_from(stream, form):
 
 
 def test_what_libraries_log_comes_in_the_same_form(stream):
-    start_logging("info", "json", stream)
+    configure_logging(log("info", "json"), stream)
     logging.getLogger("librdkafka").warning("broker %s down", 1)
     (line,) = lines(stream)
     assert list(line)[:3] == ["timestamp", "level", "event"]
@@ -89,7 +90,7 @@ def test_what_libraries_log_comes_in_the_same_form(stream):
 
 
 def test_an_exception_of_a_library_has_its_traceback(stream):
-    start_logging("info", "json", stream)
+    configure_logging(log("info", "json"), stream)
     try:
         raise RuntimeError("boom")
     except RuntimeError:
@@ -98,7 +99,7 @@ def test_an_exception_of_a_library_has_its_traceback(stream):
 
 
 def test_warnings_are_logged(stream):
-    start_logging("info", "json", stream)
+    configure_logging(log("info", "json"), stream)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -106,22 +107,22 @@ def test_warnings_are_logged(stream):
 
 
 def test_lines_below_the_level_are_left_out(stream):
-    observe = start_logging("warning", "json", stream)
-    observe(SlotCreated(slot="s", consistent_point=Lsn(1)))
+    observe = configure_logging(log("warning", "json"), stream)
+    observe(SlotCreated(slot="s", position="0/1"))
     logging.getLogger("x").info("chatter")
-    observe(StreamLost(side="kafka", reason="r", hint="h"))
+    observe(StreamLost(side="kafka", message="r", hint="h"))
     assert [line["event"] for line in lines(stream)] == ["stream.lost"]
 
 
 def test_starting_again_replaces_what_was_there(stream):
-    start_logging("info", "json", io.StringIO())
-    observe = start_logging("info", "json", stream)
-    observe(SlotCreated(slot="s", consistent_point=Lsn(1)))
+    configure_logging(log("info", "json"), io.StringIO())
+    observe = configure_logging(log("info", "json"), stream)
+    observe(SlotCreated(slot="s", position="0/1"))
     assert len(lines(stream)) == 1
 
 
 def test_the_console_form_is_for_people(stream):
-    observe = start_logging("info", "console", stream)
-    observe(SlotCreated(slot="cdcd_shop", consistent_point=Lsn(1)))
+    observe = configure_logging(log("info", "console"), stream)
+    observe(SlotCreated(slot="cdcd_shop", position="0/1"))
     assert "slot.created" in stream.getvalue()
-    assert "consistent_point=0/1" in stream.getvalue()
+    assert "position=0/1" in stream.getvalue()

@@ -1,0 +1,93 @@
+"""`cdcd`: the commands, and how a failure becomes a line on standard error and an exit code.
+
+A command's module is imported when the command is asked for, and what is heavy in it when it runs: `cdcd
+--help` and shell completion answer at once, and `cdcd run` fails on a wrong configuration before anything
+else is loaded.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+import click
+
+from cdcd import __version__
+from cdcd.errors import CdcdError, cause
+
+COMMANDS: Final[Mapping[str, str]] = {
+    "run": "Stream committed changes to Kafka until stopped.",
+    "check": "Look at both sides and say what is missing, with the fix.",
+    "config": "Show the configuration in effect, its schema or its reference.",
+    "version": "Show the versions of cdcd and of what it uses.",
+    "completion": "Print the completion script for a shell.",
+}
+"""Each is the `command` of the module of its name, in the order of `cdcd --help`."""
+
+INTERRUPTED: Final = 130
+"""What shells give for SIGINT: 128 + 2."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"cdcd.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+def cli() -> None:
+    """Committed PostgreSQL changes to Kafka, exactly once, in commit order.
+
+    Start with `cdcd check --config FILE`, which says what is missing on either side, and go on with `cdcd run
+    --config FILE`. `cdcd config --reference` shows every key of the file.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command and exit: with its code, or with that of the error it raised (`errors.EXIT_CODES`)."""
+    try:
+        code = cli.main(args=arguments, prog_name="cdcd", standalone_mode=False)
+        sys.stdout.flush()
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else "cdcd"
+        fail(error.format_message(), f"`{path} --help` shows what there is.", error.exit_code)
+    except click.ClickException as error:
+        fail(error.format_message(), "", error.exit_code)
+    except CdcdError as error:
+        fail(error.message, error.hint, error.exit_code)
+    except BaseExceptionGroup as group:
+        worst = cause(group)
+        if not isinstance(worst, CdcdError):
+            raise
+        fail(worst.message, worst.hint, worst.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader, `head` for example, has what it wanted. What is left in the buffer must not be tried
+        # again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, hint: str, code: int) -> NoReturn:
+    """Say on standard error what went wrong and what to do, and exit."""
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Options that several commands have."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def config_option(*, required: bool = True) -> Callable[[Function], Function]:
+    """`--config FILE`, or CDCD_CONFIG."""
+    return click.option(
+        "--config",
+        "file",
+        # Whether the file is there and readable is said by the loader, which knows what to do about it.
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        required=required,
+        envvar="CDCD_CONFIG",
+        show_envvar=True,
+        help="The pipeline's configuration, YAML.",
+    )

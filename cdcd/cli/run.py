@@ -1,0 +1,36 @@
+"""`cdcd run`: the daemon."""
+
+import os
+from pathlib import Path
+
+import click
+
+from cdcd.cli.options import config_option
+from cdcd.errors import EXIT_CODES
+
+# click re-wraps paragraphs, but not one that begins with \b.
+_EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
+
+
+@click.command("run", epilog=_EPILOG)
+@config_option()
+@click.option(
+    "--accept-gap",
+    is_flag=True,
+    help="Go on although slot and checkpoint do not meet. What was committed in between is never delivered; "
+    "without this, such a gap ends the daemon with exit code 6.",
+)
+def command(file: Path, *, accept_gap: bool) -> int:
+    """Stream committed changes to Kafka until stopped.
+
+    SIGTERM or SIGINT finishes what is in flight and exits with 0; a second one exits at once, and what was in
+    flight is delivered by the next start. A second instance with the same configuration waits and takes over
+    when this one ends.
+    """
+    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+
+    return supervisor.run(config, accept_gap=accept_gap)

@@ -1,0 +1,25 @@
+"""`cdcd version`: what runs here, for a report of a bug."""
+
+import platform
+
+import click
+
+from cdcd import __version__
+
+
+@click.command("version")
+def command() -> None:
+    """Show the versions of cdcd and of what it uses."""
+    from cdcd.daemon.build import is_compiled  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.kafka.version import librdkafka_version  # noqa: PLC0415
+    from cdcd.postgres.version import libpq_version, psycopg_version  # noqa: PLC0415
+
+    rows = {
+        "cdcd": f"{__version__} ({'compiled' if is_compiled() else 'pure Python'})",
+        "python": f"{platform.python_version()} ({platform.python_implementation()}, {platform.machine()})",
+        "psycopg": psycopg_version(),
+        "libpq": libpq_version(),
+        "librdkafka": librdkafka_version(),
+    }
+    for name, version in rows.items():
+        click.echo(f"{name:<11}{version}")

@@ -1,0 +1,84 @@
+import sys
+from types import ModuleType
+
+import pytest
+from click.testing import CliRunner
+
+from cdcd.cli.__main__ import cli, main
+from cdcd.errors import EXIT_CODES, PositionError
+
+MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "shop.yaml").write_text(MINIMAL)
+    return str(tmp_path / "shop.yaml")
+
+
+@pytest.fixture
+def supervisor(monkeypatch):
+    """In place of the real one: notes what it is called with."""
+    module = ModuleType("cdcd.daemon.supervisor")
+    calls = []
+
+    def run(config, *, accept_gap):
+        calls.append((config.name, config.http.port, accept_gap))
+        return 0
+
+    module.run = run  # type: ignore[attr-defined]
+    module.calls = calls  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cdcd.daemon.supervisor", module)
+    monkeypatch.setattr("cdcd.daemon.supervisor", module, raising=False)
+    return module
+
+
+def exit_of(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def test_it_runs_the_supervisor_with_the_configuration(file, supervisor, monkeypatch):
+    monkeypatch.setenv("CDCD_HTTP__PORT", "0")
+    assert exit_of("run", "--config", file) == 0
+    assert supervisor.calls == [("shop", 0, False)]
+
+
+def test_a_gap_is_accepted_only_when_asked(file, supervisor):
+    assert exit_of("run", "--config", file, "--accept-gap") == 0
+    assert supervisor.calls[0][2] is True
+
+
+def test_the_file_may_be_named_in_the_environment(file, supervisor, monkeypatch):
+    monkeypatch.setenv("CDCD_CONFIG", file)
+    assert exit_of("run") == 0
+
+
+def test_the_exit_code_is_the_supervisors(file, supervisor, capsys):
+    def run(_config, *, accept_gap):
+        raise PositionError("a gap", hint="look")
+
+    supervisor.run = run
+    assert exit_of("run", "--config", file) == 6
+    assert capsys.readouterr().err == "error: a gap\nhint: look\n"
+
+
+def test_a_wrong_configuration_is_told_before_anything_starts(tmp_path, supervisor, capsys):
+    (tmp_path / "shop.yaml").write_text(MINIMAL.replace("name", "nam"))
+    assert exit_of("run", "--config", str(tmp_path / "shop.yaml")) == 2
+    assert "nam: unknown key; did you mean name?" in capsys.readouterr().err
+    assert not supervisor.calls
+
+
+def test_without_a_file_it_says_which_option_is_missing(capsys, monkeypatch):
+    monkeypatch.delenv("CDCD_CONFIG", raising=False)
+    assert exit_of("run") == 2
+    assert "Missing option '--config'" in capsys.readouterr().err
+
+
+def test_help_lists_the_exit_codes():
+    output = CliRunner().invoke(cli, ["run", "--help"], terminal_width=120).output
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code:>2}  {meaning}" in output
