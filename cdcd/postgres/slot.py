@@ -96,15 +96,14 @@ def _position(text: str | None) -> int | None:
 
 
 def _invalidation(fields: dict[str, Any]) -> str:
-    """17 and later say it; 16 has `conflicting`; before, a logical slot is invalid when it has no
-    restart_lsn."""
+    """17 and later say it; removed WAL takes restart_lsn away in every version; the rest is 16's `conflicting`."""
     if reason := fields.get("invalidation_reason"):
         return str(reason)
+    if fields["restart_lsn"] is None and not fields["active"]:
+        return "wal_removed"
     if fields.get("conflicting"):
         return "rows_removed"
-    if fields["wal_status"] == "lost" or (fields["restart_lsn"] is None and not fields["active"]):
-        return "wal_removed"
-    return ""
+    return "wal_removed" if fields["wal_status"] == "lost" else ""
 
 
 def check_slot(state: SlotState, database: str) -> None:
