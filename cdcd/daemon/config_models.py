@@ -85,8 +85,8 @@ class PostgresConfig(Section):
     )
     tables: TablePatterns | None = Field(
         None,
-        description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for one; "
-        "a part in double quotes is taken literally. null: all tables, also later ones, which needs a superuser. A "
+        description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for "
+        "one; a part in double quotes is taken literally. null: all tables, later ones too, which needs a superuser. A "
         "publication that exists is left as it is.",
     )
     protocol: Literal["auto", 1, 2, 3, 4] = Field(

@@ -1,9 +1,15 @@
+import contextlib
 import tempfile
 from pathlib import Path
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cdcd.daemon.config import Config, load_config, parse_config
+from cdcd.daemon.config_keys import all_keys
+from cdcd.daemon.config_reference import effective_yaml
 from cdcd.errors import ConfigError
 
 MINIMAL = """\
@@ -541,3 +547,64 @@ def test_a_configuration_cannot_be_changed():
     config = parse()
     with pytest.raises(ValueError, match="frozen"):
         config.name = "other"
+
+
+def anything() -> st.SearchStrategy[object]:
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.dates()
+        | st.binary(max_size=3)
+        | st.text(max_size=5)
+        | st.sampled_from(["${X}", "${", "s3cret", "postgresql://a:s3cret@b", "password=s3cret"])
+    )
+    return st.recursive(
+        scalars,
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    )
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*all_keys(), ("x",), ("postgres", "x")]), anything(), min_size=1, max_size=4
+    )
+)
+def test_whatever_stands_in_the_file_it_is_a_configuration_or_one_error_without_secrets(values):
+    data = yaml.safe_load(MINIMAL)
+    for path, value in values.items():
+        parent = data
+        for part in path[:-1]:
+            if not isinstance(parent.get(part), dict):
+                parent[part] = {}
+            parent = parent[part]
+        parent[path[-1]] = value
+    try:
+        shown = effective_yaml(parse_config(yaml.safe_dump(data), {"X": "s3cret"}))
+    except ConfigError as error:
+        shown = str(error)
+    assert "a:s3cret@b" not in shown
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=40))
+def test_whatever_the_file_is_it_is_a_configuration_or_one_error(text):
+    with pytest.raises(ConfigError):
+        parse_config(text, {})
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["CDCD_" + "__".join(path).upper() for path in all_keys()] + ["CDCD_X__Y", "CDCD_", "CDCD__"]
+        ),
+        st.text(st.characters(exclude_characters="\0"), max_size=10),
+        max_size=3,
+    )
+)
+def test_whatever_stands_in_the_environment_it_is_a_configuration_or_one_error(environ):
+    with contextlib.suppress(ConfigError):
+        parse_config(MINIMAL, environ)
