@@ -24,9 +24,18 @@ class CdcdError(Exception):
 
 
 class TransientError(CdcdError):
-    """Likely to pass by itself: reconnect with back-off and resume from the checkpoint."""
+    """Likely to pass by itself: reconnect with back-off and resume from the checkpoint.
 
-    exit_code = 1
+    The exit code is for a start that never succeeded, and says PostgreSQL unless the subclass says otherwise.
+    """
+
+    exit_code = 3
+
+
+class SinkUnavailable(TransientError):
+    """Kafka does not answer; the exit code is for a start that never succeeded."""
+
+    exit_code = 4
 
 
 class FatalError(CdcdError):
@@ -79,13 +88,32 @@ class LimitError(FatalError):
 
 EXIT_CODES: dict[int, str] = {
     0: "stopped as asked",
-    1: "a bug in cdcd, or the back-off gave up on a transient failure",
+    1: "a bug in cdcd",
     2: "configuration or command line",
-    3: "PostgreSQL refuses or lacks something",
-    4: "Kafka refuses the daemon or a record",
+    3: "PostgreSQL refuses or lacks something, or could not be reached at the start",
+    4: "Kafka refuses the daemon or a record, or could not be reached at the start",
     5: "corrupted or unknown bytes from the server",
     6: "slot, checkpoint and server do not belong together",
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
     10: "`cdcd check` found an error",
 }
+
+
+def cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one failure of several concurrent ones that says most: a bug, then what is fatal, then what is transient."""
+    leaves: list[BaseException] = []
+    pending: list[BaseException] = [group]
+    while pending:
+        error = pending.pop()
+        if isinstance(error, BaseExceptionGroup):
+            pending.extend(error.exceptions)
+        else:
+            leaves.append(error)
+    return min(leaves, key=_rank)
+
+
+def _rank(error: BaseException) -> int:
+    if not isinstance(error, CdcdError):
+        return 0
+    return 1 if isinstance(error, FatalError) else 2

@@ -10,32 +10,33 @@ A pipeline lives as long as its connections. It ends by an exception: `Transient
 which resumes from the checkpoint) or `FatalError`; or by returning, when it was asked to stop. Nothing is carried
 from one life to the next but the flushed position, which must not fall.
 
-Five tasks share its state, in one event loop, so that nothing here needs a lock: reading, shipping (whose blocking calls
-run in the Kafka thread), feedback, the watch over the advisory lock, and a slow survey of the slot.
+Five tasks share its state, in one event loop, so that nothing here needs a lock: reading, shipping (whose blocking
+calls run in the Kafka thread), feedback, the watch over the advisory lock, and a slow survey of the slot.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cdcd.daemon.facts import Observer, PreparedOld, PostgresStopping, RelationChanged, TransactionLarge
+from cdcd.daemon.facts import Observer, PostgresStopping, PreparedOld, RelationChanged
 from cdcd.daemon.observe import Telemetry
-from cdcd.errors import TransientError
+from cdcd.errors import TransientError, cause
 from cdcd.kafka.sink import Sink, at
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
+from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Type
-from cdcd.protocol.writer import write_frame
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import (
     Changes,
     Closed,
@@ -44,7 +45,6 @@ from cdcd.transactions.steps import (
     Opened,
     Originated,
     Standalone,
-    Step,
 )
 
 READ_BYTES: Final = 262_144
@@ -56,7 +56,14 @@ YIELD_FRAMES: Final = 64
 SURVEY_S: Final = 15.0
 """How often the slot, the publication and the prepared transactions are looked at."""
 
-T = TypeVar("T")
+COUNT_S: Final = 1.0
+
+KEEPALIVE_BYTES: Final = 18
+
+K = TypeVar("K")
+
+Describe = Callable[[Relation], Awaitable[None]]
+Survey = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,6 @@ class Limits:
 
     status_interval_s: float
     shutdown_grace_s: float
-    shutdown_timeout_s: float
     prepared_warning_age_s: float
 
 
@@ -90,10 +96,11 @@ class Pipeline:
         ledger: Ledger,
         feedback: Feedback,
         assembler: Assembler,
+        spool: Spool,
         batches: Batches,
         encoder: DebeziumJsonEncoder,
-        describe: "Describe",
-        survey: "Survey",
+        describe: Describe,
+        survey: Survey,
         telemetry: Telemetry,
         observe: Observer,
     ) -> None:
@@ -106,6 +113,7 @@ class Pipeline:
         self._ledger = ledger
         self._feedback = feedback
         self._assembler = assembler
+        self._spool = spool
         self._batches = batches
         self._encoder = encoder
         self._describe = describe
@@ -113,6 +121,8 @@ class Pipeline:
         self._telemetry = telemetry
         self._observe = observe
         self._relations: dict[int, Relation] = {}
+        self._events_before = telemetry.events
+        self._transactions_before = telemetry.transactions
         self._draining = False
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -125,6 +135,12 @@ class Pipeline:
             TransientError: start over.
             FatalError: a person must act.
         """
+        try:
+            await self._run(stop)
+        except BaseExceptionGroup as failures:
+            raise cause(failures) from None
+
+    async def _run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             beside = [
                 group.create_task(self._tell(), name="feedback"),
@@ -140,6 +156,7 @@ class Pipeline:
             await ship
             for task in beside:
                 task.cancel()
+        self._count()
         await self._send_status(asked=True)
         await self._stream.finish(timeout_s=1.0)
 
@@ -158,18 +175,26 @@ class Pipeline:
     async def _take(self, frames: list[bytes]) -> None:
         now_us = time.time_ns() // 1000
         for step in self._assembler.receive(frames):
-            kind = type(step)
-            if kind is Changes:
-                self._encode(step, now_us)
-                self._filled.set()
-                if len(step.frames) >= YIELD_FRAMES:
-                    await asyncio.sleep(0)
-                    now_us = time.time_ns() // 1000
-                await self._wait_for_room()
-            elif kind is Described:
-                await self._define(step.message)
-            else:
-                self._steps[kind](self, step, now_us)
+            match step:
+                case Changes():
+                    self._encode(step, now_us)
+                    if len(step.frames) >= YIELD_FRAMES:
+                        await asyncio.sleep(0)
+                        now_us = time.time_ns() // 1000
+                    await self._wait_for_room()
+                case Opened():
+                    self._open(step)
+                case Closed():
+                    self._close(step)
+                case Described():
+                    await self._define(step.message)
+                case Heard():
+                    self._hear(step)
+                case Originated():
+                    self._encoder.set_origin(step.name, step.lsn)
+                case Standalone():
+                    self._add_alone(step, now_us)
+        self._filled.set()
         self._update_telemetry()
 
     def _encode(self, step: Changes, now_us: int) -> None:
@@ -180,21 +205,20 @@ class Pipeline:
         for frame in step.frames:
             size += encode(frame, in_stream, now_us, tail)
         self._batches.add(size, len(step.frames))
+        self._filled.set()
 
-    def _opened(self, step: Opened, now_us: int) -> None:
+    def _open(self, step: Opened) -> None:
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self._encoder.skip(step.skip)
         self._batches.begin(step.commit_lsn, step.skip)
 
-    def _originated(self, step: Originated, now_us: int) -> None:
-        self._encoder.set_origin(step.name, step.lsn)
-
-    def _closed(self, step: Closed, now_us: int) -> None:
+    def _close(self, step: Closed) -> None:
+        if self._batches.size:
+            self._telemetry.caught_up = False
         self._batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
-        self._filled.set()
 
-    def _standalone(self, step: Standalone, now_us: int) -> None:
+    def _add_alone(self, step: Standalone, now_us: int) -> None:
         batches = self._batches
         batches.begin(step.lsn, 0)
         size = self._encoder.encode_message(
@@ -202,13 +226,12 @@ class Pipeline:
         )
         batches.add(size, 1)
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
-        self._filled.set()
 
-    def _heard(self, step: Heard, now_us: int) -> None:
+    def _hear(self, step: Heard) -> None:
         self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, step.wal_end)
         if step.idle:
+            self._telemetry.caught_up = not self._batches.size
             self._batches.advance(self._ledger, step.wal_end, asked=step.reply_requested)
-            self._filled.set()
 
     async def _define(self, message: Relation | Type) -> None:
         if isinstance(message, Type):
@@ -240,7 +263,9 @@ class Pipeline:
             batch = batches.take(now)
             self._ledger.send(batch.position.end_lsn)
             checkpoint = at(self._checkpoint, batch)
-            await self._in_kafka_thread(lambda: self._sink.deliver(batch, checkpoint))
+            await asyncio.get_running_loop().run_in_executor(
+                self._kafka_thread, self._sink.deliver, batch, checkpoint
+            )
             self._telemetry.observe_commit(time.monotonic() - now)
             for ticket in batch.tickets:
                 self._ledger.ack(ticket)
@@ -251,9 +276,6 @@ class Pipeline:
             self._emptied.set()
             self._tell_now.set()
             self._update_telemetry()
-
-    async def _in_kafka_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._kafka_thread, call)
 
     # Feedback: positions to PostgreSQL.
 
@@ -294,18 +316,29 @@ class Pipeline:
 
     async def _look_around(self) -> None:
         warned: set[str] = set()
+        survey_at = 0.0
         while True:
-            await self._survey()
+            if time.monotonic() >= survey_at:
+                await self._survey()
+                survey_at = time.monotonic() + SURVEY_S
             oldest = self._assembler.oldest_prepared()
             if oldest is not None and oldest[0] not in warned:
                 age_s = time.time() - (oldest[1] + POSTGRES_EPOCH_US) / 1e6
                 if age_s >= self._limits.prepared_warning_age_s:
                     warned.add(oldest[0])
                     self._observe(
-                        PreparedOld(gid=oldest[0], age_s=age_s, held_at=str(Lsn(self._ledger.flushed)))
+                        PreparedOld(gid=oldest[0], age_s=round(age_s), held_at=str(Lsn(self._ledger.flushed)))
                     )
-            self._update_telemetry()
-            await asyncio.sleep(SURVEY_S)
+            self._count()
+            await asyncio.sleep(COUNT_S)
+
+    def _count(self) -> None:
+        """Running totals of all lives; the encoder and the assembler count those of this one."""
+        telemetry = self._telemetry
+        telemetry.events = _sum(self._events_before, self._encoder.counts)
+        telemetry.transactions = _sum(self._transactions_before, self._assembler.counts)
+        telemetry.spool_memory_bytes = self._spool.memory_bytes
+        telemetry.spool_disk_bytes = self._spool.disk_bytes
 
     def _update_telemetry(self) -> None:
         telemetry, ledger, assembler = self._telemetry, self._ledger, self._assembler
@@ -314,20 +347,15 @@ class Pipeline:
         telemetry.acked_lsn = ledger.acked
         telemetry.flushed_lsn = ledger.flushed
         telemetry.server_wal_end = max(telemetry.server_wal_end, ledger.received)
-        telemetry.caught_up = not self._batches.size
         telemetry.queue_bytes = self._batches.size
         telemetry.streamed_open = assembler.streamed_open
         telemetry.prepared_open = assembler.prepared_open
         oldest = assembler.oldest_prepared()
         telemetry.prepared_oldest_time = None if oldest is None else (oldest[1] + POSTGRES_EPOCH_US) / 1e6
 
-    _steps: Final[dict[type[Step], Callable[..., None]]] = {
-        Opened: _opened,
-        Originated: _originated,
-        Closed: _closed,
-        Standalone: _standalone,
-        Heard: _heard,
-    }
+
+def _sum(before: dict[K, int], now: dict[K, int]) -> dict[K, int]:
+    return {key: before.get(key, 0) + now.get(key, 0) for key in {**before, **now}}
 
 
 async def _wait(event: asyncio.Event, timeout_s: float | None) -> None:

@@ -5,12 +5,12 @@ not at all (KIP-98). Reading it back is right only after `init_transactions`, wh
 earlier incarnation is committed or aborted in every partition.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import SinkError
+from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint
 
 PARTITION: Final = 0
@@ -22,9 +22,7 @@ TAIL_GROWTH: Final = 32
 """Aborted transactions and markers may fill the tail; then look this many times further back."""
 
 
-def read_checkpoint(
-    client: Mapping[str, str | int | float | bool], topic: str, key: str, timeout_s: float
-) -> Checkpoint | None:
+def read_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) -> Checkpoint | None:
     """The last committed checkpoint of the pipeline `key`, or None where there is none yet.
 
     Args:

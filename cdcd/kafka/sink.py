@@ -2,28 +2,29 @@
 
 The rule: a batch's outcome is known before the next one begins. A batch and the checkpoint that covers it are one
 Kafka transaction. Where the outcome of a transaction is unknown (a timeout, a lost coordinator), its producer is
-thrown away: a new one with the same `transactional.id` fences it, `init_transactions` waits until the broker has decided,
-and the checkpoint, read back, says what was decided (KAFKA-17754, KIP-890: a late EndTxn must not meet the next
-transaction). That is the one way of recovery, whatever failed; a broker that is away is waited for, with the
+thrown away: a new one with the same `transactional.id` fences it, `init_transactions` waits until the broker has
+decided, and the checkpoint, read back, says what was decided (KAFKA-17754, KIP-890: a late EndTxn must not meet the
+next transaction). That is the one way of recovery, whatever failed; a broker that is away is waited for, with the
 batch in hand.
 
-Before a new producer fences the old one, `may_write` is asked: only the holder of the advisory lock may, so that
-an instance that was frozen and wakes up does not take the topics away from its successor.
+Before a new producer fences the old one, `prove_ownership` is called: only the holder of the advisory lock may, so
+that an instance that was frozen and wakes up does not take the topics away from its successor.
 
-Everything here blocks, and runs in one thread that nothing else uses. librdkafka has no call that must be awaited
-per message: `commit_transaction` (or `flush`) is the acknowledgement, and the only callback is for messages that failed.
+Everything here blocks, and runs in one thread that nothing else uses. No message is awaited by itself:
+`commit_transaction` (or `flush`) is the acknowledgement, and the only callback is for messages that failed.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.errors import CdcdError, FatalError, FencedError, TransientError
+from cdcd.errors import CdcdError, FatalError, TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
+from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.kafka.oversized import Oversized
 from cdcd.transactions.batches import Batch
@@ -32,10 +33,11 @@ from cdcd.transactions.position import Checkpoint
 SLICE_S: Final = 0.5
 """Blocking calls return this often to see whether we are being stopped."""
 
+BATCH_SIZE: Final = 1_000_000
+"""librdkafka's default `batch.size`."""
+
 SHRINK: Final = 4
 SMALLEST_BATCH: Final = 16_384
-
-Properties = Mapping[str, str | int | float | bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Sink:
     """The only writer to Kafka. `open`, then `deliver` batch after batch, then `close`.
 
     Args:
-        may_write: asked before fencing; blocks until it knows.
+        prove_ownership: called before fencing; raises unless this instance holds the advisory lock at this moment.
         stopping: set from outside to make a waiting call give up with a `TransientError`.
         oversized: what to do with a record that the broker refuses for its size.
         on_retry: told of each failure that is waited out, with the seconds until the next attempt.
@@ -82,20 +84,20 @@ class Sink:
         self,
         settings: SinkSettings,
         *,
-        may_write: Callable[[], bool],
+        prove_ownership: Callable[[], None],
         stopping: threading.Event,
         oversized: Oversized,
         on_retry: Callable[[CdcdError, float], None],
     ) -> None:
         self._settings = settings
-        self._may_write = may_write
+        self._prove_ownership = prove_ownership
         self._stopping = stopping
         self._oversized = oversized
         self._on_retry = on_retry
         self._producer: Producer | None = None
         self._committed: Checkpoint | None = None
         self._failed: _Failed | None = None
-        self._batch_size = int(settings.producer.get("batch.size", 1_000_000))
+        self._batch_size = _batch_size(settings)
 
     def open(self) -> Checkpoint | None:
         """Fence any other producer of this pipeline and read where to resume.
@@ -104,7 +106,7 @@ class Sink:
             TransientError: the broker does not answer.
             FatalError: it refuses, or the record read is not ours.
         """
-        self._batch_size = int(self._settings.producer.get("batch.size", 1_000_000))
+        self._batch_size = _batch_size(self._settings)
         try:
             self._open_producer()
             return self._committed
@@ -157,11 +159,7 @@ class Sink:
 
     def _open_producer(self) -> None:
         settings = self._settings
-        if not self._may_write():
-            raise FencedError(
-                "The advisory lock is gone: another instance of this pipeline may be the writer now.",
-                hint="Start it again to stand by; nothing was written after the lock was lost.",
-            )
+        self._prove_ownership()
         properties: dict[str, object] = {
             **settings.client,
             **settings.producer,
@@ -195,7 +193,7 @@ class Sink:
                     if headers is None:
                         produce(topic, value, key)
                     else:
-                        produce(topic, value, key, headers=headers)
+                        produce(topic, value, key, headers=list(headers))
                     break
                 except BufferError:
                     self._make_room(producer)
@@ -281,6 +279,10 @@ class Sink:
             producer.purge()
             producer.poll(0)
         self._failed = None
+
+
+def _batch_size(settings: SinkSettings) -> int:
+    return int(str(settings.producer.get("batch.size", BATCH_SIZE)))
 
 
 def _shorten(key: bytes | None) -> str:

@@ -1,0 +1,158 @@
+"""The process: signals, the lives of the pipeline one after the other, and how it all ends.
+
+The rule: a transient failure ends a life, not the process; the next life begins after a back-off and finds everything
+it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal one ends the process with its exit code, because
+trying again would not help or would do harm. Until the first life has streamed, patience is bounded
+(`startup_timeout_s`): a wrong address should be heard of.
+
+The first SIGTERM or SIGINT ends the life in good order, within `shutdown_timeout_s`; the second ends the process.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from typing import Final
+
+from cdcd.daemon.config import Config
+from cdcd.daemon.facts import (
+    Failed,
+    Observer,
+    ReconnectScheduled,
+    ShutdownFinished,
+    ShutdownRequested,
+    Side,
+    Started,
+)
+from cdcd.daemon.http import serve_http
+from cdcd.daemon.logs import configure_logging
+from cdcd.daemon.observe import Telemetry
+from cdcd.daemon.opening import Opening
+from cdcd.errors import FatalError, SinkUnavailable, TransientError
+
+HEARTBEAT_S: Final = 0.5
+
+
+def run(config: Config, *, accept_gap: bool = False) -> int:
+    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
+    observe = configure_logging(config.log)
+    telemetry = Telemetry()
+    supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap)
+    try:
+        with serve_http(config, telemetry) as address:
+            observe(Started(name=config.name, http=address))
+            return asyncio.run(supervisor.run())
+    except FatalError as error:
+        observe(
+            Failed(
+                error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
+            )
+        )
+        raise
+
+
+class Supervisor:
+    """Lives of the pipeline, until one is stopped or fails for good."""
+
+    def __init__(self, config: Config, telemetry: Telemetry, observe: Observer, *, accept_gap: bool) -> None:
+        self._config = config
+        self._telemetry = telemetry
+        self._observe = observe
+        self._accept_gap = accept_gap
+        self._stop = asyncio.Event()
+        self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
+        self._opening: Opening | None = None
+        self._flushed = 0
+        self._streamed = False
+
+    async def run(self) -> int:
+        """Until stopped: 0. Raises FatalError, or the TransientError that outlasted the start."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        heartbeat = asyncio.create_task(self._beat())
+        try:
+            await self._lives()
+        finally:
+            heartbeat.cancel()
+            self._kafka_thread.shutdown(wait=False)
+        self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
+        return 0
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            os._exit(128 + number)
+        self._observe(ShutdownRequested(signal=signal.Signals(number).name))
+        self._stop.set()
+        asyncio.get_running_loop().call_later(self._config.shutdown_timeout_s, self._give_up)
+
+    def _give_up(self) -> None:
+        if self._opening is not None:
+            self._opening.give_up()
+
+    async def _beat(self) -> None:
+        while True:
+            self._telemetry.loop_heartbeat = time.monotonic()
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _lives(self) -> None:
+        began = time.monotonic()
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                await self._life()
+            except TransientError as error:
+                if self._stop.is_set():
+                    return
+                if self._telemetry.streaming:
+                    self._streamed = True
+                    failures = 0
+                if not self._streamed and time.monotonic() - began > self._config.startup_timeout_s:
+                    raise
+                failures += 1
+                await self._back_off(error, failures)
+            finally:
+                self._telemetry.streaming = False
+
+    async def _life(self) -> None:
+        async with AsyncExitStack() as stack:
+            self._opening = Opening(
+                self._config, self._telemetry, self._observe, self._kafka_thread, flushed=self._flushed
+            )
+            stack.push_async_callback(self._opening.close)
+            opening = asyncio.create_task(self._opening.open(accept_gap=self._accept_gap))
+            stopped = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not opening.done():
+                    self._opening.give_up()
+                    opening.cancel()
+                    await asyncio.gather(opening, return_exceptions=True)
+                    return
+                pipeline = opening.result()
+            finally:
+                stopped.cancel()
+            self._accept_gap = False
+            self._telemetry.streaming = True
+            try:
+                await pipeline.run(self._stop)
+            finally:
+                self._flushed = max(self._flushed, self._opening.flushed)
+
+    async def _back_off(self, error: TransientError, failures: int) -> None:
+        side: Side = "kafka" if isinstance(error, SinkUnavailable) else "postgres"
+        retry = self._config.kafka.retry if side == "kafka" else self._config.postgres.retry
+        longest = min(retry.max_s, retry.initial_s * 2 ** min(failures - 1, 30))
+        wait_s = random.uniform(longest / 2, longest)  # noqa: S311  spreads reconnects, guards nothing
+        self._telemetry.reconnects[side] = self._telemetry.reconnects.get(side, 0) + 1
+        self._observe(
+            ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))
+        )
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._stop.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,62 @@
+"""librdkafka properties by the kind of client that understands them.
+
+The operator gives one set. Connections and their security concern every client; the rest is the producer's. A
+property given to a client of the wrong kind is only warned about by librdkafka: this keeps the log clean, no more.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+Value = str | int | float | bool | logging.Logger
+
+Properties = Mapping[str, Value]
+
+CONNECTION: Final = (
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "client.",
+    "security.",
+    "sasl.",
+    "enable.sasl.",
+    "ssl.",
+    "enable.ssl.",
+    "socket.",
+    "broker.",
+    "api.version.",
+    "reconnect.",
+    "metadata.",
+    "topic.metadata.",
+    "connections.",
+    "allow.auto.create",
+    "log_level",
+    "debug",
+    "https.",
+)
+"""Beginnings of the names of properties that every kind of client has."""
+
+CONNECTION_DEFAULTS: Final[Properties] = {
+    "socket.keepalive.enable": True,
+    "socket.nagle.disable": True,
+    "reconnect.backoff.max.ms": 1000,
+    "log.connection.close": False,
+}
+
+PRODUCER_DEFAULTS: Final[Properties] = {
+    "compression.type": "lz4",
+    # The Java client's default partitioner, so that a key stays in the partition where Debezium put it.
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+    "queue.buffering.max.messages": 1_000_000,
+}
+
+
+LOGGER: Final = logging.getLogger("librdkafka")
+"""librdkafka repeats each failed connection; what matters of it comes back as errors, so this is for debugging."""
+
+
+def split(given: Properties) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The properties for every client, and those for the producer only, with our defaults under the operator's."""
+    connection = {name: value for name, value in given.items() if name.startswith(CONNECTION)}
+    producer = {name: value for name, value in given.items() if not name.startswith(CONNECTION)}
+    return {**CONNECTION_DEFAULTS, "logger": LOGGER, **connection}, {**PRODUCER_DEFAULTS, **producer}
