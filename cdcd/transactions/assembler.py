@@ -15,6 +15,11 @@ once more in every streamed transaction, which counts for the normal order when 
 carries its own descriptions and uses them when it is replayed, and of two descriptions of a relation the one that was
 received last stays in force afterwards. Those of an aborted subtransaction count: they are not sent again.
 
+A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`).
+But what lies between the first change of a subtransaction and its abort belongs to it or to what it encloses, so a
+Message there is dropped with it. One that comes before its subtransaction's first published row can not be told
+from the enclosing transaction's: it stays.
+
 Which message may come in which state is the table `TRANSITIONS` below; ARCHITECTURE.md's diagram is drawn from it.
 """
 
@@ -77,6 +82,7 @@ _RELATION: Final = ord("R")
 _DESCRIPTIONS: Final = frozenset(b"RY")
 _ROWS: Final = frozenset(b"IUD")
 _TRUNCATE: Final = ord("T")
+_STREAM_ABORT: Final = ord("A")
 _MESSAGE: Final = ord("M")
 _XID_AT: Final = XLOG_HEADER + 1
 _BODY_AT: Final = XLOG_HEADER + 1
@@ -124,7 +130,7 @@ class Assembler:
         self._skip = 0
         self._commit_lsn = 0
         self._order = position.end_lsn
-        self._last_commit_lsn: int | None = position.commit_lsn or None
+        self._last_commit_lsn = None if position.events_done else position.commit_lsn or None
         self._ticket = -1
         self._current: _Kept | None = None
         self._streamed: dict[int, _Kept] = {}
@@ -165,7 +171,7 @@ class Assembler:
         """
         run: list[bytes] = []
         for frame in frames:
-            if frame[0] != _XLOG_DATA or len(frame) <= XLOG_HEADER:
+            if len(frame) <= XLOG_HEADER or frame[0] != _XLOG_DATA:
                 message = read_frame(frame)
                 if not isinstance(message, Keepalive):
                     raise ProtocolError("XLogData without a message.", hint=REPORT)
@@ -269,8 +275,6 @@ class Assembler:
     def _stream_keep(self, frame: bytes) -> Iterator[Step]:
         assert self._current is not None
         tag = frame[XLOG_HEADER]
-        if tag == _MESSAGE and not self._read(frame, LogicalMessage, in_stream=True).transactional:
-            return self._standalone(frame)
         if tag == _RELATION:
             self._arrivals += 1
             relation = self._read(frame, Relation, in_stream=True)
@@ -293,14 +297,14 @@ class Assembler:
         yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
 
     def _stream_abort(self, frame: bytes) -> Iterator[Step]:
-        message = read_message(frame, XLOG_HEADER, abort_info=self._abort_info)
-        assert isinstance(message, StreamAbort)
+        message = self._read_abort(frame)
         kept = self._streamed.get(message.xid)
         if kept is None:
             # PostgreSQL 18 announces the abort of transactions of which it had streamed nothing.
             return _nothing()
         if message.subxid != message.xid:
             kept.aborted.add(message.subxid)
+            self._spool.append(message.xid, frame)
             self.counts["subtransaction_aborted"] += 1
             return _nothing()
         del self._streamed[message.xid]
@@ -345,6 +349,17 @@ class Assembler:
             raise ProtocolError(f"Prepare of {message.xid} inside the transaction {kept.xid}.", hint=REPORT)
         self._current = None
         self._hold(kept, message.gid, message.prepare_time)
+        return _nothing()
+
+    def _prepare_alone(self, frame: bytes) -> Iterator[Step]:
+        """PostgreSQL 18 says no Begin Prepare for a transaction that changed nothing, only took row locks."""
+        message = self._read(frame, Prepare)
+        if message.xid in self._prepared or message.xid in self._streamed:
+            raise ProtocolError(
+                f"Prepare of the transaction {message.xid}, which is open already.", hint=REPORT
+            )
+        self._spool.open(message.xid)
+        self._hold(_Kept(message.xid, in_stream=False), message.gid, message.prepare_time)
         return _nothing()
 
     def _stream_prepare(self, frame: bytes) -> Iterator[Step]:
@@ -401,11 +416,12 @@ class Assembler:
         """The kept frames without those of aborted subtransactions and without what the checkpoint covers."""
         for relation in kept.brought:
             yield Described(relation)
+        undone: set[int] = set()
         for frames in self._spool.replay(kept.xid):
             run: list[bytes] = []
-            for frame in frames:
+            for frame in self._surviving(frames, kept.aborted, undone) if kept.aborted else frames:
                 if frame[XLOG_HEADER] in EVENTS:
-                    if self._skip == COVERED or (kept.aborted and _xid(frame) in kept.aborted):
+                    if self._skip == COVERED:
                         continue
                     if self._skip > 0:
                         self._skip -= 1
@@ -425,6 +441,19 @@ class Assembler:
                 self._relations[oid] = own
             elif current[1] != own[1]:
                 yield Described(current[1])
+
+    def _surviving(self, frames: list[bytes], aborted: set[int], undone: set[int]) -> list[bytes]:
+        """The frames without what the `aborted` subtransactions did; `undone` are those of them that are going on."""
+        surviving: list[bytes] = []
+        for frame in frames:
+            tag = frame[XLOG_HEADER]
+            if tag == _STREAM_ABORT:
+                undone.discard(self._read_abort(frame).subxid)
+            elif tag in EVENTS and (xid := _xid(frame)) in aborted:
+                undone.add(xid)
+            elif tag != _MESSAGE or not undone:
+                surviving.append(frame)
+        return surviving
 
     def _replay_other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
@@ -447,21 +476,27 @@ class Assembler:
             yield Originated(message.name, message.commit_lsn)
 
     def _standalone(self, frame: bytes) -> Iterator[Step]:
-        in_stream = self._state is State.STREAM
-        message = self._read(frame, LogicalMessage, in_stream=in_stream)
+        message = self._read(frame, LogicalMessage)
         if message.transactional:
             raise ProtocolError(
                 f"A transactional message ({message.prefix!r}) at {Lsn(message.lsn)} outside of a transaction.",
                 hint=REPORT,
             )
-        self._in_order(message.lsn)
-        if self._position.skip(message.lsn) == COVERED:
+        # Its LSN is the end of its record (decode.c, logicalmsg_decode), which may be where a commit record starts.
+        # The last byte before it is in no other record, and stands for the message as a commit LSN does elsewhere.
+        place = message.lsn - 1
+        self._in_order(place)
+        if self._position.skip(place):
             return
         self.counts["message"] += 1
         ticket = self._ledger.open()
-        # The next byte is enough for a restart to leave the message out (decode.c, SnapBuildXactNeedsSkip).
-        self._ledger.seal(ticket, message.lsn + 1)
-        yield Standalone(frame, in_stream, message.lsn, self._last_commit_lsn, ticket)
+        self._ledger.seal(ticket, message.lsn)
+        yield Standalone(frame, False, place, self._last_commit_lsn, ticket)
+
+    def _read_abort(self, frame: bytes) -> StreamAbort:
+        message = read_message(frame, XLOG_HEADER, abort_info=self._abort_info)
+        assert isinstance(message, StreamAbort)
+        return message
 
     def _read(self, frame: bytes, kind: type[M], *, in_stream: bool = False) -> M:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
@@ -507,6 +542,7 @@ TRANSITIONS: Final = _table(
             "c": (State.IDLE, Assembler._stream_commit),
             "A": (State.IDLE, Assembler._stream_abort),
             "p": (State.IDLE, Assembler._stream_prepare),
+            "P": (State.IDLE, Assembler._prepare_alone),
             "K": (State.IDLE, Assembler._commit_prepared),
             "r": (State.IDLE, Assembler._rollback_prepared),
             "M": (State.IDLE, Assembler._standalone),

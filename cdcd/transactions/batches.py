@@ -43,13 +43,15 @@ class Batches:
     Args:
         bytes_max: a batch is closed when its keys and values reach this.
         records_max: or this many records.
-        queue_bytes_max: `room` turns false when this much waits or is out.
+        queue_bytes_max: `room` turns false when this much waits or is out; not less than `bytes_max`, or a
+            transaction between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
     """
 
     def __init__(
         self, position: Position, *, bytes_max: int, records_max: int, queue_bytes_max: int, idle_s: float
     ) -> None:
+        assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.tail: list[Record] = []
         self.size = 0
         self._bytes_max = bytes_max
@@ -98,12 +100,13 @@ class Batches:
             self._turn()
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
-        """The transaction is complete."""
-        position = Position(commit_lsn, end_lsn)
-        if self.tail:
+        """The transaction is complete. A non-transactional message has no `commit_time`, and is no commit."""
+        before = self._filling.position
+        if commit_time is not None and (self.tail or before.commit_lsn == commit_lsn):
+            position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
-        elif not self._filling.position.events_done:
-            position = Position(self._filling.position.commit_lsn, end_lsn)
+        else:
+            position = before.moved(end_lsn)
         self._append_tail(position)
         self._filling.tickets.extend(tickets)
         self._idle_ticket = -1
@@ -112,15 +115,19 @@ class Batches:
 
     def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
         """A keepalive between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
-        self._asked |= asked and (wal_end > ledger.flushed)
-        if wal_end <= self._filling.position.end_lsn:
-            return
         assert not self.tail, "a keepalive counts between transactions only"
-        if not ledger.is_last(self._idle_ticket):
-            self._idle_ticket = ledger.open()
-            self._filling.tickets.append(self._idle_ticket)
-        ledger.seal(self._idle_ticket, wal_end)
-        self._filling.position = Position(self._filling.position.commit_lsn, wal_end)
+        if wal_end > self._filling.position.end_lsn:
+            if not ledger.is_last(self._idle_ticket):
+                self._idle_ticket = ledger.open()
+                self._filling.tickets.append(self._idle_ticket)
+            ledger.seal(self._idle_ticket, wal_end)
+            self._filling.position = self._filling.position.moved(wal_end)
+        elif wal_end > ledger.flushed and not ledger.open_entries:
+            # After a restart the checkpoint in Kafka may be further than what PostgreSQL was told.
+            ticket = ledger.open()
+            ledger.seal(ticket, wal_end)
+            ledger.ack(ticket)
+        self._asked |= asked and wal_end > ledger.flushed
 
     def due_at(self, now: float) -> float | None:
         """When a batch may be taken: `now` or before, later, or None while there is nothing."""

@@ -17,7 +17,7 @@ checkpoint record that says so.
 PostgreSQL keeps such a list for its own subscriptions: `worker.c`, `get_flush_position`.
 """
 
-from collections import deque
+from collections import OrderedDict
 
 
 class Ledger:
@@ -25,6 +25,8 @@ class Ledger:
 
     `open` gives a ticket; the caller owes `seal` (the entry's end LSN) when it is known and `ack` when the broker
     holds everything of the entry, or `ack` alone for an entry that leaves no position (an undecided PREPARE).
+    Acknowledged entries behind an open one are kept as one position, so that what a PREPARE holds up for days costs
+    nothing.
     """
 
     def __init__(self, flushed: int = 0) -> None:
@@ -32,13 +34,14 @@ class Ledger:
         self.sent = flushed
         self.acked = flushed
         self.flushed = flushed
-        self._first_ticket = 0
-        self._ends: deque[int] = deque()
-        self._acked: deque[bool] = deque()
+        self._next_ticket = 0
+        # A plain dict would be slow to give its first key after many deletions there.
+        self._ends: OrderedDict[int, int] = OrderedDict()
+        self._behind: dict[int, int] = {}
 
     @property
     def open_entries(self) -> int:
-        """Entries between `flushed` and the end of the stream."""
+        """Entries that are not acknowledged."""
         return len(self._ends)
 
     def hear(self, lsn: int) -> None:
@@ -48,18 +51,20 @@ class Ledger:
 
     def open(self) -> int:
         """A transaction's commit (or prepare) was decoded; returns its ticket."""
-        self._ends.append(0)
-        self._acked.append(False)
-        return self._first_ticket + len(self._ends) - 1
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._ends[ticket] = 0
+        return ticket
 
     def seal(self, ticket: int, end_lsn: int) -> None:
         """The entry ends at `end_lsn`: a restart from there does not bring it again."""
-        self._ends[ticket - self._first_ticket] = end_lsn
+        assert ticket in self._ends, f"ticket {ticket} is not open"
+        self._ends[ticket] = end_lsn
         self.hear(end_lsn)
 
     def is_last(self, ticket: int) -> bool:
-        """Whether nothing was opened after `ticket`: only then may its end still move."""
-        return ticket == self._first_ticket + len(self._ends) - 1 and ticket >= self._first_ticket
+        """Whether `ticket` is open and nothing was opened after it: only then may its end still move."""
+        return ticket == self._next_ticket - 1 and ticket in self._ends
 
     def send(self, end_lsn: int) -> None:
         """Everything up to `end_lsn` was handed to the producer."""
@@ -68,22 +73,28 @@ class Ledger:
 
     def ack(self, ticket: int) -> None:
         """The broker holds all events of the entry, or it has none."""
-        index = ticket - self._first_ticket
-        assert 0 <= index < len(self._ends), f"ticket {ticket} is not open"
-        assert not self._acked[index], f"ticket {ticket} acknowledged twice"
-        self._acked[index] = True
-        end = self._ends[index]
+        assert ticket in self._ends, f"ticket {ticket} is not open"
+        end = self._ends.pop(ticket)
         if end > self.acked:
             self.acked = end
-        if index == 0:
-            self._advance()
+        end = max(end, self._behind.pop(ticket, 0))
+        before = self._last_open_before(ticket)
+        if before is None:
+            self._flush(end)
+        elif end > self._behind.get(before, 0):
+            self._behind[before] = end
 
-    def _advance(self) -> None:
-        while self._acked and self._acked[0]:
-            self._acked.popleft()
-            end = self._ends.popleft()
-            self._first_ticket += 1
-            if end > self.flushed:
-                self.flushed = end
+    def _last_open_before(self, ticket: int) -> int | None:
+        """Near the front: acknowledgements come in order, so that only undecided PREPAREs are passed on the way."""
+        last = None
+        for other in self._ends:
+            if other > ticket:
+                break
+            last = other
+        return last
+
+    def _flush(self, end_lsn: int) -> None:
+        if end_lsn > self.flushed:
+            self.flushed = end_lsn
         assert self.flushed <= self.received, "flushed passed received"
         assert self.flushed <= self.acked, "flushed passed acked"

@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.errors import PositionError
+from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.lsn import Lsn
 
 COVERED: Final = -1
@@ -41,6 +41,13 @@ class Position:
         if commit_lsn < self.end_lsn:
             return COVERED
         return self.events_done if commit_lsn == self.commit_lsn else 0
+
+    def moved(self, end_lsn: int) -> "Position":
+        """The position after everything that ends at or before `end_lsn`, when that held nothing to send.
+
+        What is done of a transaction that commits after `end_lsn` stays done.
+        """
+        return Position(self.commit_lsn, end_lsn, self.events_done if self.commit_lsn >= end_lsn else 0)
 
     def __str__(self) -> str:
         inside = f" and {self.events_done} events of {Lsn(self.commit_lsn)}" if self.events_done else ""
@@ -92,19 +99,31 @@ class Checkpoint:
             position = Position(
                 commit_lsn=Lsn.parse(fields["commit_lsn"]),
                 end_lsn=Lsn.parse(fields["end_lsn"]),
-                events_done=int(fields["events_done"]),
+                events_done=_count(fields["events_done"]),
             )
             return cls(
-                system_identifier=str(fields["system_identifier"]),
-                timeline=int(fields["timeline"]),
-                stream=str(fields["stream"]),
+                system_identifier=_text(fields["system_identifier"]),
+                timeline=_count(fields["timeline"]),
+                stream=_text(fields["stream"]),
                 position=position,
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise PositionError(
                 f"The checkpoint in {where} cannot be read: {error!r}.",
                 hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
             ) from error
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ REPLAY_BYTES: Final = 262_144
 """How much of a file is read, and handed on, at a time."""
 
 WRITE_BYTES: Final = 1_048_576
-"""A transaction that is on disk already goes there in writes of this size, and no longer competes for memory."""
+"""A transaction that is on disk already goes there in writes of this size, or smaller ones where memory is short."""
 
 
 class _Transaction:
@@ -73,10 +73,9 @@ class Spool:
         memory += len(frame).to_bytes(LENGTH_BYTES, "big")
         memory += frame
         self.memory_bytes += LENGTH_BYTES + len(frame)
-        if transaction.file is not None:
-            if len(memory) >= WRITE_BYTES:
-                self._spill(xid)
-        elif self.memory_bytes > self._memory_bytes_max:
+        if transaction.file is not None and len(memory) >= WRITE_BYTES:
+            self._spill(xid)
+        if self.memory_bytes > self._memory_bytes_max:
             self._spill(max(self._transactions, key=self._memory_of))
 
     def drop(self, xid: int) -> None:
@@ -129,7 +128,9 @@ class Spool:
             )
         try:
             if transaction.file is None:
-                transaction.file = tempfile.TemporaryFile(dir=self._directory, prefix="cdcd-", buffering=0)
+                transaction.file = tempfile.TemporaryFile(  # noqa: SIM115  # open until `drop`
+                    dir=self._directory, prefix="cdcd-", buffering=0
+                )
             _write(transaction.file, transaction.memory)
         except OSError as error:
             raise LimitError(

@@ -63,7 +63,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Standalone:
-    """A non-transactional logical message: an event with a place of its own in the order."""
+    """A non-transactional logical message: an event with a place of its own in the order.
+
+    `lsn` stands for it where transactions have their commit LSN; a restart from `lsn + 1` does not bring it again.
+    """
 
     frame: bytes
     in_stream: bool
