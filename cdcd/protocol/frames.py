@@ -27,10 +27,10 @@ _STATUS: Final = Struct("!BQQQqB")
 class XLogData:
     """One pgoutput message and where it stands in the WAL.
 
-    A logical walsender puts the same LSN in `wal_start` and `wal_end`: that of the change, 0 for a message
-    that is sent ahead of another one at the same place (Begin before Origin, Type, Relation: walsender.c,
-    WalSndPrepareWrite), and the end LSN of the transaction for Commit and its kin. It is no position to
-    confirm: several rows share an LSN, and rows of transactions that are still open come before it.
+    A logical walsender puts the same LSN in `wal_start` and `wal_end` (walsender.c, WalSndPrepareWrite): that
+    of the change; 0 for a message that another one follows at once (Relation, Type, and Begin and its kin
+    before Origin); the end LSN for Commit and its kin. It is no position to confirm: several rows share an
+    LSN, and open transactions have rows before it.
     """
 
     tag: ClassVar[int] = ord("w")

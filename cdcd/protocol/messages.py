@@ -16,9 +16,9 @@ pgoutput.c 14 to 18 and in the captured streams of tests/golden):
 - Message in a stream has the xid of the **top-level** transaction even when a subtransaction wrote it
   (pgoutput_message takes `txn->xid` where pgoutput_change takes `change->txn->xid`). A Stream Abort of that
   subtransaction therefore does not name it.
-- A non-transactional Message is sent when its WAL record is decoded, and blocks of a stream are sent without
-  decoding anything in between. So it never stands inside a stream, nor between Begin and Commit, and never
-  has an xid.
+- A non-transactional Message is sent when its WAL record is decoded, and the blocks of a stream, like whole
+  transactions, are sent without decoding anything in between. So it stands inside neither and never has an
+  xid. One that is written within a transaction comes before it, also when that is rolled back.
 """
 
 from dataclasses import dataclass
@@ -88,7 +88,11 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """What `pg_logical_emit_message` wrote; "Message" in the manual. PostgreSQL 14 and up, in any version."""
+    """What `pg_logical_emit_message` wrote; "Message" in the manual. PostgreSQL 14 and up, in any version.
+
+    `lsn` is where its record **ends** (logicalmsg_decode in decode.c), unlike the `commit_lsn` of a
+    transaction: the next transaction may have it as its `commit_lsn`.
+    """
 
     tag: ClassVar[int] = ord("M")
     since: ClassVar[int] = 1
@@ -102,7 +106,10 @@ class LogicalMessage:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of what Begin opened. `commit_lsn` is where the commit record starts, `end_lsn` its end."""
+    """The end of what Begin opened. `commit_lsn` is where the commit record starts, `end_lsn` its end.
+
+    `commit_time` may be that of another server, for a transaction that came in by replication.
+    """
 
     tag: ClassVar[int] = ord("C")
     since: ClassVar[int] = 1
