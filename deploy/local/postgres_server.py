@@ -171,6 +171,9 @@ class PostgresServer:
             self.stop("immediate", 10)
         except subprocess.TimeoutExpired:
             self.kill()
+        # Only a killed server leaves the file, and with it the 56 bytes of shared memory that its line 7 names.
+        if (lines := self._pid_file()) and len(lines) > 6:
+            subprocess.run(["ipcrm", "--shmem-id", lines[6].split()[1]], capture_output=True, check=False)
         shutil.rmtree(self.data_dir, ignore_errors=True)
         self.log_path.unlink(missing_ok=True)
 
@@ -184,11 +187,14 @@ class PostgresServer:
 
     def _accepts(self) -> bool:
         """What pg_ctl looks at too: the last line of postmaster.pid, when it is this postmaster's."""
-        try:
-            lines = (self.data_dir / "postmaster.pid").read_text().splitlines()
-        except FileNotFoundError:
-            return False
+        lines = self._pid_file()
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+    def _pid_file(self) -> list[str]:
+        try:
+            return (self.data_dir / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return []
 
     def _create(self) -> None:
         if not can_reach(self.data_dir.parent, UNPRIVILEGED):

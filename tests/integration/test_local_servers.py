@@ -69,6 +69,15 @@ def test_what_was_committed_survives_stop_and_kill(how, private_postgres: Callab
     assert server.execute("SELECT * FROM t") == [(1,)]
 
 
+def test_a_killed_server_leaves_no_shared_memory(private_postgres: Callable[..., PostgresServer]):
+    server = private_postgres()
+    segment = (server.data_dir / "postmaster.pid").read_text().splitlines()[6].split()[1]
+    assert segment in shared_memory()
+    server.kill()
+    server.destroy()
+    assert segment not in shared_memory()
+
+
 def test_settings_and_passwords_are_the_callers(private_postgres: Callable[..., PostgresServer]):
     server = private_postgres(
         settings={"wal_level": "replica", "cluster_name": "it's mine"},
@@ -184,6 +193,11 @@ def test_servers_end_with_the_process_that_started_them(scratch: Path):
         while any(runs(pid) for pid in pids):
             assert time.monotonic() < deadline, f"left behind after {number.name}"
             time.sleep(0.05)
+
+
+def shared_memory() -> set[str]:
+    """The ids of all System V segments, by /proc/sysvipc/shm."""
+    return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
 
 
 def kill_and_start(broker: KafkaBroker) -> Callable[[], None]:
