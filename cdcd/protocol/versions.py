@@ -4,6 +4,9 @@ pgoutput refuses an option that it does not know, so each is sent only where the
 operator asks for in so many words and the server lacks is a `ConfigError`; what is only preferred ("auto",
 logical messages, which are on by default) falls back in silence.
 
+Leaving out `two_phase` does not turn it off: a slot that has it (by its creation, or because an earlier start
+asked for it) sends Begin Prepare and its kin whatever the options and the version are (logical.c).
+
 Sources: parse_output_parameters in pgoutput.c and logicalproto.h of PostgreSQL 13 to 18.
 """
 
