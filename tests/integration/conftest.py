@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 from psycopg import sql
 
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
+from tests.integration.daemon import Daemon
 
 VERSIONS = tuple(
     version
@@ -180,5 +181,18 @@ def private_broker(scratch: Path) -> Iterator[Callable[..., KafkaBroker]]:
             stack.callback(server.destroy)
             server.start()
             return server
+
+        yield start
+
+
+@pytest.fixture
+def daemon(scratch: Path) -> Iterator[Callable[[Mapping[str, Any]], Daemon]]:
+    """`daemon(configuration(…))`: a started daemon that is killed after the test, if it still runs."""
+    with ExitStack() as stack:
+
+        def start(config: Mapping[str, Any]) -> Daemon:
+            process = stack.enter_context(Daemon(scratch / f"daemon-{uuid4().hex[:8]}", config))
+            process.start()
+            return process
 
         yield start

@@ -1,0 +1,282 @@
+"""The daemon as the process that it is: started, stopped, killed, frozen, and heard.
+
+`Daemon` runs `cdcd run` and reads its log as it comes, so that a test awaits what happened instead of sleeping:
+
+    daemon = Daemon(folder, configuration(unique, database.dsn(), broker.bootstrap_servers))
+    daemon.start()
+    daemon.await_event("stream.started")
+    …
+    assert daemon.stop() == 0
+
+What it waits for comes, or the test fails with the end of the log: also when the process has ended meanwhile.
+Start it from the main thread: the kernel ends it with the thread that started it (`deploy/local/process.py`).
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import psycopg
+import yaml
+
+from deploy.demo.daemon import Samples, parse_metrics
+from deploy.local.cache import REPOSITORY
+
+WAIT_S: Final = 30.0
+LAST_WORDS: Final = 25
+
+T = TypeVar("T")
+
+Event = dict[str, Any]
+"""A line of the log: `event`, `level`, `timestamp` and the event's fields (docs/events.md)."""
+
+
+def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) -> dict[str, Any]:
+    """A configuration in a hurry: short intervals and back-offs. `sections` are laid over it, section by section.
+
+    `configuration("shop", dsn, servers, postgres={"two_phase": True}, shutdown_timeout_s=5)`.
+    """
+    found: dict[str, Any] = {
+        "name": name,
+        "postgres": {
+            "dsn": dsn,
+            "status_interval_s": 0.2,
+            "retry": {"initial_s": 0.05, "max_s": 0.5},
+        },
+        "kafka": {
+            "bootstrap_servers": bootstrap_servers,
+            "retry": {"initial_s": 0.05, "max_s": 0.5},
+        },
+        "http": {"port": 0},
+    }
+    for section, value in sections.items():
+        if isinstance(value, Mapping):
+            found[section] = {**found.get(section, {}), **value}
+        else:
+            found[section] = value
+    return found
+
+
+class Daemon:
+    """`cdcd run` with one configuration; one process after the other. `events` are those of all of them.
+
+    Args:
+        folder: gets the configuration and the spool; created.
+        config: as in the YAML file, for example from `configuration`.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        spool = {"directory": str(folder / "spool"), **config.get("spool", {})}
+        self.config = {**config, "spool": spool}
+        self.config_path = folder / "cdcd.yaml"
+        self.events: list[Event] = []
+        self._lines: list[str] = []
+        self._heard = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reader: threading.Thread | None = None
+        self._since = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    # The process.
+
+    def start(self, *arguments: str) -> None:
+        """Returns at once; `arguments` come after `cdcd run --config FILE`."""
+        assert not self.is_running(), "the daemon is running"
+        self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
+        command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(self.config_path), *arguments]
+        self._since = len(self.events)
+        self._process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=REPOSITORY,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the daemon was never started"
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        self._signal(signal.SIGTERM)
+
+    def stop(self, timeout_s: float = WAIT_S) -> int:
+        """SIGTERM; the exit code."""
+        self.terminate()
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float = WAIT_S) -> int:
+        """The exit code, when it ends by itself."""
+        assert self._process is not None, "the daemon was never started"
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running {timeout_s:g} s later:\n{self.last_words()}") from None
+        self._drain()
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+            self._drain()
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP) until `resume`; its connections stay open."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    # What it says.
+
+    def mark(self) -> int:
+        """A place in `events`, for `await_event(after=…)`."""
+        with self._heard:
+            return len(self.events)
+
+    def await_event(
+        self, name: str, *, after: int | None = None, timeout_s: float = WAIT_S, **fields: Any
+    ) -> Event:
+        """The first such event with these fields since `after`, by default since the last `start`."""
+        at = self._since if after is None else after
+        deadline = time.monotonic() + timeout_s
+        with self._heard:
+            while True:
+                for event in self.events[at:]:
+                    if event["event"] == name and fields.items() <= event.items():
+                        return event
+                at = len(self.events)
+                ended = self._reader is None or not self._reader.is_alive()
+                if ended or not self._heard.wait(deadline - time.monotonic()):
+                    if at < len(self.events):
+                        continue
+                    why = "the daemon ended" if ended else f"{timeout_s:g} s passed"
+                    raise AssertionError(f"{why} without {name} {fields or ''}:\n{self.last_words()}")
+
+    def saw(self, name: str, *, after: int | None = None) -> bool:
+        """Whether there was such an event since `after`, by default since the last `start`."""
+        at = self._since if after is None else after
+        return any(event["event"] == name for event in self.events[at:])
+
+    def await_streaming(self, timeout_s: float = WAIT_S) -> Event:
+        """The event that says from where this life streams."""
+        return self.await_event("stream.started", timeout_s=timeout_s)
+
+    def metrics(self) -> Samples:
+        """What it measures, by name and then by the values of the labels: `metrics()["cdcd_flushed_lsn"][()]`."""
+        text: str = self._get("/metrics")
+        return parse_metrics(text)
+
+    def await_metric(
+        self, name: str, wanted: Callable[[float], bool], *labels: str, timeout_s: float = WAIT_S
+    ) -> float:
+        """The metric's value as soon as it is as wanted; sampled, for numbers make no event."""
+
+        def sample() -> float | None:
+            value = self.metrics().get(name, {}).get(labels)
+            return value if value is not None and wanted(value) else None
+
+        return until(sample, f"{name}{list(labels)} was never as wanted", timeout_s)
+
+    def peak_memory_bytes(self) -> int:
+        """The largest resident set so far (VmHWM, proc(5))."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"/proc/{self.pid}/status has no VmHWM")
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        with self._heard:
+            return "\n".join(self._lines[-LAST_WORDS:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the daemon was never started"
+        self._process.send_signal(number)
+
+    def _get(self, path: str) -> str:
+        started = self.await_event("daemon.started")
+        with urllib.request.urlopen(f"http://{started['http']}{path}", timeout=WAIT_S) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        with process.stderr as stream:
+            for line in stream:
+                self._hear(line.decode(errors="replace").rstrip())
+        with self._heard:
+            self._heard.notify_all()
+
+    def _hear(self, line: str) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = None
+        with self._heard:
+            self._lines.append(line)
+            if isinstance(event, dict) and "event" in event:
+                self.events.append(event)
+            self._heard.notify_all()
+
+    def _drain(self) -> None:
+        """The process is gone: hear what it said last."""
+        if self._reader is not None:
+            self._reader.join(WAIT_S)
+
+
+def until(look: Callable[[], T | None], otherwise: str, timeout_s: float = WAIT_S) -> T:
+    """What `look` finds, as soon as it is something: for states of which nothing tells (a slot's position)."""
+    deadline = time.monotonic() + timeout_s
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{timeout_s:g} s passed: {otherwise}")
+        time.sleep(0.02)
+    return found
+
+
+def confirmed(dsn: str, slot: str) -> int:
+    """The slot's confirmed_flush_lsn, as a number."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute(
+            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = %s",
+            (slot,),
+        ).fetchone()
+    assert row is not None, f"there is no slot {slot}"
+    return int(row[0])
+
+
+def wal_end(dsn: str) -> int:
+    """The end of the server's WAL now, as a number."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+    assert row is not None
+    return int(row[0])
