@@ -124,7 +124,8 @@ class AdvisoryLock:
         while self._lost is None:
             async with self._turn:
                 watch = self._watch = asyncio.get_running_loop().create_future()
-                self._listen()
+                if not self._listen():
+                    _wake(watch)
             try:
                 await watch
             finally:
@@ -134,10 +135,12 @@ class AdvisoryLock:
                 self._look()
         return self._lost
 
-    def _listen(self) -> None:
+    def _listen(self) -> bool:
+        """Listen for `wait_lost`, if it waits and there is still something to hear."""
         if self._watch is not None and self._lost is None:
             asyncio.get_running_loop().add_reader(self._socket, _wake, self._watch)
             self._listening = True
+        return self._listening
 
     def _ignore(self) -> None:
         # Before libpq can close the socket: its number may be another connection's a moment later.
@@ -153,6 +156,8 @@ class AdvisoryLock:
 
     def _look(self) -> None:
         """Read what came to the idle connection: notices, or its end."""
+        if self._lost is not None:
+            return
         failure = ""
         try:
             self._pgconn.consume_input()

@@ -1,0 +1,76 @@
+"""Patterns of tables, and what a publication is made for."""
+
+import pytest
+
+from cdcd.errors import ConfigError, SourceError
+from cdcd.postgres.publication import Candidate, choose_target, parse_pattern
+
+TABLES = [
+    Candidate(1, "public", "orders", ()),
+    Candidate(2, "public", "order_lines", ()),
+    Candidate(3, "sales", "a.b", ()),
+    Candidate(4, "sales", 'quo"te', ()),
+    Candidate(5, "Sales", "Kunde*", ()),
+    Candidate(6, "part", "root", (6,)),
+    Candidate(7, "part", "leaf", (7, 6)),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("public.orders", [1]),
+        ("public.order?", [1]),
+        ("public.order*", [1, 2]),
+        ("public.*", [1, 2]),
+        ("*.*", [1, 2, 3, 4, 5, 6, 7]),
+        ("sales.a.b", None),
+        ('sales."a.b"', [3]),
+        ('sales."quo""te"', [4]),
+        ('Sales."Kunde*"', [5]),
+        ('"Sales".*', [5]),
+        ("?ales.*", [3, 4, 5]),
+        ("sales.A*", []),
+        ("public.", None),
+        ("orders", None),
+        (".orders", None),
+        ('"public.orders', None),
+        ('public."orders', None),
+        ("", None),
+    ],
+)
+def test_a_pattern_matches_whole_names_with_case(pattern: str, matched: list[int] | None) -> None:
+    if matched is None:
+        with pytest.raises(ConfigError):
+            parse_pattern(pattern)
+        return
+    parsed = parse_pattern(pattern)
+    assert [table.oid for table in TABLES if parsed.matches(table.schema, table.name)] == matched
+
+
+@pytest.mark.parametrize(
+    ("patterns", "whole_schemas", "target"),
+    [
+        (["public.orders"], [], 'TABLE "public"."orders"'),
+        (["public.*"], [], 'TABLE "public"."orders", "public"."order_lines"'),
+        (["public.*"], ["public", "sales"], 'TABLES IN SCHEMA "public"'),
+        (["public.*", 'sales."a.b"'], ["public", "sales"], 'TABLES IN SCHEMA "public", TABLE "sales"."a.b"'),
+        (["public.*", "public.orders"], ["public"], 'TABLES IN SCHEMA "public", TABLE "public"."orders"'),
+        (["part.*"], [], 'TABLE "part"."root"'),
+        (["part.leaf"], [], 'TABLE "part"."leaf"'),
+        (["later.*", "public.orders"], [], 'TABLE "public"."orders"'),
+        (["later.*"], ["later"], 'TABLES IN SCHEMA "later"'),
+        (['sales."quo""te"'], [], 'TABLE "sales"."quo""te"'),
+    ],
+)
+def test_patterns_become_a_list_of_tables_or_whole_schemas(
+    patterns: list[str], whole_schemas: list[str], target: str
+) -> None:
+    assert choose_target([parse_pattern(pattern) for pattern in patterns], TABLES, whole_schemas) == target
+
+
+@pytest.mark.parametrize("patterns", [["public.missing", "public.orders"], ["later.*"], ["public.z*"]])
+def test_a_pattern_that_can_only_be_a_mistake_is_refused(patterns: list[str]) -> None:
+    with pytest.raises(SourceError) as caught:
+        choose_target([parse_pattern(pattern) for pattern in patterns], TABLES, [])
+    assert caught.value.hint
