@@ -85,6 +85,7 @@ class Daemon:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._since = 0
+        self._lines_since = 0
 
     def __enter__(self) -> Self:
         return self
@@ -102,6 +103,7 @@ class Daemon:
         self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
         command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(self.config_path), *arguments]
         self._since = len(self.events)
+        self._lines_since = len(self._lines)
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
             stdin=subprocess.DEVNULL,
@@ -212,6 +214,11 @@ class Daemon:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError(f"/proc/{self.pid}/status has no VmHWM")
+
+    def output(self, *, all_lives: bool = False) -> str:
+        """What it said on standard error since the last `start`, or ever: the log, and what is no log."""
+        with self._heard:
+            return "\n".join(self._lines[0 if all_lives else self._lines_since :])
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -1,0 +1,258 @@
+"""A pipeline to be broken and mended: one table, one topic, and what the daemon said and left behind.
+
+    trial.deliver(1, 2)                     # a healthy life: both rows are in the topic, exit code 0
+    before = trial.insert(3)
+    …break something…
+    said = trial.fail()                     # runs to its end: exit code, message, hint
+    trial.assert_unconfirmed(before)
+    …mend it…
+    trial.deliver(3)                        # and now the topic holds 1, 2, 3, each once
+
+Every DSN holds a password, and nothing that a process says may contain it: `close` looks.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import yaml
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from psycopg.conninfo import make_conninfo
+
+from deploy.local.cache import REPOSITORY
+from tests.integration.daemon import WAIT_S, Daemon, configuration, confirmed
+
+SECRET: Final = "hush-5ecret"
+
+Finding = dict[str, str]
+"""A row of `cdcd check`: level, subject, found, fix."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended, and what it said: `output` is all of standard error."""
+
+    code: int
+    message: str
+    hint: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `cdcd check` found."""
+
+    code: int
+    findings: list[Finding]
+
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding["level"] == "error"]
+
+    def error(self, *words: str) -> Finding:
+        """The one finding of level error in which all the words stand."""
+        found = [one for one in self.errors() if all(word in " ".join(one.values()) for word in words)]
+        assert found, f"no error with {words} among {json.dumps(self.findings, indent=1)}"
+        return found[0]
+
+
+class Trial:
+    """One pipeline whose table is public.t (id int PRIMARY KEY, note text).
+
+    Args:
+        name: of the pipeline; its topic is `<name>.public.t`.
+        dsn: the superuser's, by which the test looks and acts. The daemon's is the same unless `sections` say other.
+        servers: where the daemon finds Kafka.
+        reader_servers: where a reader without credentials finds it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        dsn: str,
+        servers: str,
+        *,
+        reader_servers: str | None = None,
+        **sections: Any,
+    ) -> None:
+        self.name = name
+        self.slot = f"cdcd_{name}"
+        self.topic = f"{name}.public.t"
+        self.dsn = dsn
+        self.reader_servers = reader_servers or servers
+        self.secrets = [SECRET]
+        self.delivered: list[int] = []
+        self.daemon = Daemon(folder, {})
+        self.said: list[str] = []
+        self.configure(**configuration(name, make_conninfo(dsn, password=SECRET), servers, **sections))
+
+    def close(self) -> None:
+        """End the daemon. Fails if anything that was said holds a secret."""
+        self.daemon.kill()
+        self.said.append(self.daemon.output(all_lives=True))
+        for secret in self.secrets:
+            assert secret not in "\n".join(self.said), f"{secret} was said"
+
+    # Both sides.
+
+    def configure(self, **sections: Any) -> None:
+        """Lay `sections` over the configuration, for the next start; None takes a section or a key out."""
+        for section, value in sections.items():
+            old = self.daemon.config.get(section)
+            merged = {**old, **value} if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+            if isinstance(merged, Mapping):
+                merged = {key: one for key, one in merged.items() if one is not None}
+            self.daemon.config[section] = merged
+
+    def execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """As superuser, outside of a transaction block."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode(), values or None)
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def create_table(self) -> None:
+        self.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+
+    def insert(self, *ids: int, note: str = "") -> int:
+        """A transaction for each; returns the end of the WAL before the first."""
+        before = self.wal_end()
+        for number in ids:
+            self.execute("INSERT INTO t VALUES (%s, %s)", number, note)
+        return before
+
+    def wal_end(self) -> int:
+        return int(self.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
+
+    def confirmed(self) -> int:
+        """The slot's confirmed_flush_lsn."""
+        return confirmed(self.dsn, self.slot)
+
+    def has_slot(self) -> bool:
+        return bool(self.execute("SELECT FROM pg_replication_slots WHERE slot_name = %s", self.slot))
+
+    def walsender(self) -> int:
+        """The process id of the walsender that serves the slot."""
+        rows = self.execute("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", self.slot)
+        assert rows, f"there is no slot {self.slot}"
+        assert rows[0][0], f"nobody reads {self.slot}"
+        return int(rows[0][0])
+
+    # The daemon.
+
+    def start(self, *arguments: str) -> None:
+        """Returns when it streams."""
+        self.daemon.start(*arguments)
+        self.daemon.await_streaming()
+
+    def deliver(self, *ids: int, arguments: tuple[str, ...] = ()) -> None:
+        """Start it, if it does not run, and stop it when these rows, besides all earlier ones, are in the topic.
+
+        Fails unless the topic then holds each once, in order, and the exit code is 0.
+        """
+        if not self.daemon.is_running():
+            self.start(*arguments)
+        self.expect(*ids)
+        self.stop()
+
+    def expect(self, *ids: int) -> None:
+        """Wait until these rows are in the topic, after all earlier ones and each once."""
+        self.delivered += ids
+        found = self.read(len(self.delivered))
+        assert found == self.delivered, self.daemon.last_words()
+
+    def stop(self) -> None:
+        """Stop it in good order. Fails unless it exits with 0 and the topic holds what is expected, and no more."""
+        assert self.daemon.stop() == 0, self.daemon.last_words()
+        assert self.read() == self.delivered
+
+    def fail(self, *arguments: str, timeout_s: float = WAIT_S) -> Outcome:
+        """Start it, unless it runs; returns when it has ended by itself."""
+        if not self.daemon.is_running():
+            self.daemon.start(*arguments)
+        code = self.daemon.wait(timeout_s)
+        outcome = _outcome(code, self.daemon.output())
+        assert code == 0 or outcome.message, f"exit code {code} without a message:\n{outcome.output}"
+        return outcome
+
+    def check(self) -> Report:
+        """`cdcd check`, with the configuration of the next start."""
+        self.daemon.config_path.write_text(yaml.safe_dump(self.daemon.config, sort_keys=False))
+        command = [sys.executable, "-m", "cdcd.cli", "check", "--format", "json"]
+        done = subprocess.run(
+            [*command, "--config", str(self.daemon.config_path)],
+            capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=REPOSITORY, env=os.environ,
+        )  # fmt: skip
+        self.said += [done.stdout, done.stderr]
+        assert done.stdout, done.stderr
+        return Report(done.returncode, json.loads(done.stdout)["findings"])
+
+    # What must hold.
+
+    def assert_unconfirmed(self, lsn: int) -> None:
+        """PostgreSQL was told nothing past `lsn`: it still has what came after, and the topic has none of it."""
+        assert self.confirmed() <= lsn
+        assert self.read() == self.delivered
+
+    def read(self, count: int | None = None) -> list[int]:
+        """The ids in the topic for a `read_committed` reader: all there are, or wait until there are `count`."""
+        return [json.loads(key)["id"] for key, _, _ in self.records(self.topic, count)]
+
+    def records(
+        self, topic: str, count: int | None = None
+    ) -> list[tuple[bytes, bytes | None, dict[str, bytes]]]:
+        """Key, value and headers of the topic's records; `count` as in `read`."""
+        found: list[tuple[bytes, bytes | None, dict[str, bytes]]] = []
+        with _reader(self.reader_servers) as consumer:
+            deadline = time.monotonic() + WAIT_S
+            while topic not in consumer.list_topics(timeout=WAIT_S).topics:
+                if not count:
+                    return []
+                self._go_on(deadline, f"there is no topic {topic}")
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            while count is None or len(found) < count:
+                message = consumer.poll(0.2)
+                if message is None:
+                    self._go_on(deadline, f"{topic} has {len(found)} records, not {count}")
+                elif (error := message.error()) is None:
+                    found.append((message.key() or b"", message.value(), dict(message.headers() or [])))
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                elif count is None:
+                    break
+        return found
+
+    def _go_on(self, deadline: float, otherwise: str) -> None:
+        assert self.daemon.is_running(), f"the daemon has ended:\n{self.daemon.last_words()}"
+        assert time.monotonic() < deadline, f"{otherwise}:\n{self.daemon.last_words()}"
+
+
+def _outcome(code: int, output: str) -> Outcome:
+    plain = [line for line in output.splitlines() if not line.startswith("{")]
+    message, _, hint = "\n".join(plain).partition("\nhint: ")
+    return Outcome(code, message.removeprefix("error: "), hint, output)
+
+
+@contextmanager
+def _reader(servers: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "trial",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()
