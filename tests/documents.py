@@ -1,7 +1,7 @@
 """Parts of the documents that are made from the code: `python -m tests.documents` writes them again.
 
-ARCHITECTURE.md's diagram of states comes from the assembler's table; docs/events.md and docs/metrics.md from the facts and
-the metrics; config/reference.yaml from the configuration's models. `tests/unit/test_documents.py` fails when one is stale.
+ARCHITECTURE.md's diagram of states comes from the assembler's table, docs/events.md and docs/metrics.md from the facts
+and the metrics. `tests/unit/test_documents.py` fails when one is stale.
 """
 
 from pathlib import Path
