@@ -35,6 +35,7 @@ class Attempt:
     changes: int | None = 0
     messages: int = 0
     doomed: bool = False
+    savepoint_doomed: bool = False
 
 
 @dataclass(slots=True)
@@ -64,14 +65,16 @@ class Session:
         stats: Counter[str],
         *,
         messages: bool,
+        messages_in_savepoints: bool,
         large: bool,
         new_tables: bool,
     ) -> None:
-        """`stats` is shared with other sessions; the three flags say what transactions may contain."""
+        """`stats` is shared with other sessions; the flags say what transactions may contain."""
         self.name = name
         self.number = number
         self.dice = Dice(name, number)
         self.messages = messages
+        self.messages_in_savepoints = messages_in_savepoints
         self.large = large
         self.new_tables = new_tables
         self.stats = stats
@@ -204,13 +207,18 @@ class Session:
 
     def message(self, connection: psycopg.Connection) -> None:
         attempt = self.attempt
-        transactional = self.dice.chance(0.6)
+        transactional = self.dice.chance(0.6) and (
+            not attempt.savepoint_doomed or self.messages_in_savepoints
+        )
         content = f"{attempt.session} {attempt.sequence} {attempt.number} "
         content += str(attempt.messages) if transactional else f"alone {len(self.standalone)}"
         if transactional:
             attempt.messages += 1
             if attempt.doomed:
                 content += " doomed"
+                # In a streamed transaction nothing but a row before it tells that a message is a subtransaction's
+                # (assembler.py): PostgreSQL names the whole transaction.
+                connection.execute("INSERT INTO heap VALUES (0, 'doomed')")
         else:
             # Noted only when the server has answered; but it may be there in any case.
             content += f" {self.dice.fresh()}"
@@ -240,10 +248,11 @@ class Session:
         )
 
     @contextlib.contextmanager
-    def doomed(self) -> Iterator[None]:
-        """What is done here will be rolled back: it is marked, and not counted."""
+    def doomed(self, *, savepoint: bool = False) -> Iterator[None]:
+        """What is done here will be rolled back, perhaps to a savepoint only: it is marked, and not counted."""
         before = replace(self.attempt)
         self.attempt.doomed = True
+        self.attempt.savepoint_doomed |= savepoint
         yield
         self.attempt = before
 
@@ -253,7 +262,7 @@ class Session:
             savepoint = sql.Identifier(f"s{depth}_{number}")
             connection.execute(sql.SQL("SAVEPOINT {}").format(savepoint))
             rolled_back = self.dice.chance(0.4)
-            with self.doomed() if rolled_back else contextlib.nullcontext():
+            with self.doomed(savepoint=True) if rolled_back else contextlib.nullcontext():
                 step()
                 if depth < 3 and self.dice.chance(0.5):
                     self.nested(connection, depth + 1, step)
