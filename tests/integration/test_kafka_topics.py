@@ -1,0 +1,145 @@
+"""Topics of a real broker: created, checked, refused."""
+
+import logging
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+)
+from confluent_kafka.admin import ResourceType as Resource
+
+from cdcd.errors import CdcdError, SinkError, TransientError
+from cdcd.kafka.admin import Admin, TopicInfo
+from cdcd.kafka.topics import TopicSpec, ensure_topics
+from deploy.local import KafkaBroker
+
+QUIET = logging.getLogger("cdcd.tests.librdkafka")
+QUIET.setLevel(logging.CRITICAL + 1)
+
+
+def properties(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
+    return {"bootstrap.servers": broker.bootstrap_servers, "logger": QUIET, **more}
+
+
+def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(broker: KafkaBroker, unique: str):
+    names = [f"{unique}.a", f"{unique}.b", f"{unique}.checkpoint"]
+    spec = TopicSpec(partitions=3, config={"min.insync.replicas": 1, "retention.ms": "1234567"})
+    assert ensure_topics(properties(broker), names, spec, checkpoint=names[2]) == names
+    assert ensure_topics(properties(broker), names, spec, checkpoint=names[2]) == []
+    admin = Admin(properties(broker))
+    found = admin.topics([*names, f"{unique}.none"])
+    assert found[names[0]] == TopicInfo(names[0], 3, 1, has_leaders=True, may_write=True)
+    assert found[f"{unique}.none"] is None
+    assert admin.topic_config(names[1])["retention.ms"] == "1234567"
+    checkpoint = found[names[2]]
+    assert checkpoint is not None
+    assert checkpoint.partitions == 1
+    assert admin.topic_config(names[2])["cleanup.policy"] == "compact"
+
+
+def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, unique: str):
+    with pytest.raises(SinkError) as caught:
+        ensure_topics(properties(broker), [unique], TopicSpec(enabled=False), checkpoint="c")
+    assert unique in caught.value.message
+    assert f"kafka-topics --create --topic {unique}" in caught.value.hint
+    assert Admin(properties(broker)).topics([unique]) == {unique: None}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "config", "says"),
+    [
+        (2, {"cleanup.policy": "compact"}, "2 partitions"),
+        (1, {"cleanup.policy": "compact,delete"}, "compact,delete"),
+    ],
+)
+def test_a_topic_that_cannot_hold_the_checkpoint_is_refused(
+    broker: KafkaBroker, unique: str, partitions: int, config: dict[str, str], says: str
+):
+    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "logger": QUIET})
+    client.create_topics([NewTopic(unique, partitions, 1, config=config)])[unique].result(10)
+    with pytest.raises(SinkError, match=says):
+        ensure_topics(properties(broker), [unique], TopicSpec(), checkpoint=unique)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (TopicSpec(replication_factor=3), "INVALID_REPLICATION_FACTOR"),
+        (TopicSpec(config={"no.such.setting": 1}), "INVALID_CONFIG"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_with_its_words(
+    broker: KafkaBroker, unique: str, spec: TopicSpec, says: str
+):
+    with pytest.raises(SinkError, match=says) as caught:
+        ensure_topics(properties(broker), [unique], spec, checkpoint="c")
+    assert unique in caught.value.message
+    assert "topics.create" in caught.value.hint
+
+
+def test_a_collision_with_somebody_elses_topic_is_explained(broker: KafkaBroker, unique: str):
+    ensure_topics(properties(broker), [f"{unique}.x"], TopicSpec(), checkpoint="c")
+    with pytest.raises(SinkError, match="collides") as caught:
+        ensure_topics(properties(broker), [f"{unique}_x"], TopicSpec(), checkpoint="c")
+    assert "topics.prefix" in caught.value.hint
+
+
+def _refusal(given: dict[str, Any], name: str) -> CdcdError:
+    with pytest.raises(CdcdError) as caught:
+        ensure_topics(given, [name], TopicSpec(), checkpoint="c", timeout_s=3)
+    return caught.value
+
+
+def test_a_broker_that_is_away_is_a_passing_failure_within_the_time_given():
+    began = time.monotonic()
+    error = _refusal({"bootstrap.servers": "127.0.0.1:1", "logger": QUIET}, "t")
+    assert type(error) is TransientError
+    assert "refused" in error.message
+    assert time.monotonic() - began < 10
+
+
+def test_wrong_credentials_and_missing_rights_are_told_apart(private_broker, unique: str):
+    broker = private_broker(users={"cdcd": "right"})
+    sasl = properties(
+        broker,
+        **{"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "cdcd"},
+    )
+    error = _refusal({**sasl, "sasl.password": "wr0ng"}, unique)
+    assert type(error) is SinkError
+    assert "sasl.password" in error.hint
+    assert "wr0ng" not in str(error)
+
+    error = _refusal({**sasl, "sasl.password": "right"}, unique)
+    assert type(error) is SinkError
+    assert "TOPIC_AUTHORIZATION_FAILED" in error.message
+    assert unique in error.message
+    assert "kafka-acls" in error.hint
+
+    allow = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers, "logger": QUIET})
+    rules = [
+        AclBinding(
+            Resource.TOPIC,
+            unique,
+            ResourcePatternType.LITERAL,
+            "User:cdcd",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in (AclOperation.CREATE, AclOperation.DESCRIBE)
+    ]
+    for future in allow.create_acls(rules).values():
+        future.result(10)
+    assert ensure_topics({**sasl, "sasl.password": "right"}, [unique], TopicSpec(), checkpoint="c") == [
+        unique
+    ]
+    info = Admin({**sasl, "sasl.password": "right"}).topics([unique])[unique]
+    assert info is not None
+    assert info.may_write is False

@@ -1,0 +1,21 @@
+"""Topic names that Kafka refuses to tell apart."""
+
+import pytest
+
+from cdcd.errors import SinkError
+from cdcd.kafka.topics import TopicSpec, colliding, ensure_topics
+
+
+def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
+    assert colliding(["a.b", "a_b", "a-b", "a.b"]) == [("a.b", "a_b")]
+    assert colliding(["shop.public.order_lines", "shop.public_order.lines"]) == [
+        ("shop.public.order_lines", "shop.public_order.lines")
+    ]
+    assert colliding(["a.b", "a.c", "ab"]) == []
+
+
+def test_a_collision_is_told_without_asking_a_broker() -> None:
+    with pytest.raises(SinkError) as caught:
+        ensure_topics({"bootstrap.servers": "127.0.0.1:1"}, ["x.a.b", "x.a_b"], TopicSpec(), checkpoint="c")
+    assert "x.a.b and x.a_b" in caught.value.message
+    assert "topics.prefix" in caught.value.hint
