@@ -140,17 +140,6 @@ class StreamStarted(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamLost(Fact):
-    """A connection failed in a way that is likely to pass."""
-
-    event: ClassVar[str] = "stream.lost"
-    level: ClassVar[Level] = "warning"
-    side: Side
-    message: str
-    hint: str
-
-
-@dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
     """Something failed in a way that is likely to pass; the next attempt is made after `wait_s`."""
 
@@ -231,15 +220,6 @@ class KafkaRetry(Fact):
     message: str
     hint: str
     wait_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaFenced(Fact):
-    """Another producer with the same transactional id has taken over; this one can write nothing more."""
-
-    event: ClassVar[str] = "kafka.fenced"
-    level: ClassVar[Level] = "error"
-    transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)

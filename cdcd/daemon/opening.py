@@ -1,10 +1,12 @@
 """From a configuration to a pipeline that is ready to run, in the one order that is safe.
 
 1. The advisory lock: from here on no other instance of the pipeline is active.
-2. The server, its publication and its slot, created where they are missing.
-3. Kafka: topics, then `init_transactions`, which shuts out a former instance that is still alive somewhere.
-4. The checkpoint, which only now can not change any more, against the slot: where to resume, or why not.
-5. START_REPLICATION, from the slot's own position: what the checkpoint covers is skipped here, not by asking the
+2. The server and its publication, created where it is missing.
+3. Kafka: topics, then `init_transactions`, which shuts out a former instance that is still alive somewhere, then the
+   checkpoint, which only now can not change any more.
+4. The slot, created only where there is no checkpoint either: beside one, a missing slot is a gap.
+5. Checkpoint against slot: where to resume, or why not.
+6. START_REPLICATION, from the slot's own position: what the checkpoint covers is skipped here, not by asking the
    server to start later, because it would leave out prepared transactions that are not decided yet.
 """
 
@@ -21,10 +23,13 @@ from cdcd import __version__
 from cdcd.daemon.config import Config
 from cdcd.daemon.facts import (
     CheckpointRead,
+    Fact,
+    GapAccepted,
     KafkaRetry,
     LockAcquired,
     Observer,
     PublicationCreated,
+    RecordOversized,
     SlotCreated,
     SlotWaiting,
     StandbyWaiting,
@@ -123,9 +128,10 @@ class Opening:
             binary=config.postgres.binary,
         )
         await self._publication(sql)
-        slot = await self._slot(sql, stream, identity)
         sink = await self._sink(lock, messages=options.messages)
-        checkpoint = await self._resume(sink, slot, identity, accept_gap=accept_gap)
+        found = await self._kafka(sink.open)
+        slot = await self._slot(sql, stream, identity, found, accept_gap=accept_gap)
+        checkpoint = await self._resume(sink, found, slot, identity, accept_gap=accept_gap)
         pipeline = await self._pipeline(stream, lock, sink, sql, checkpoint, slot, options, identity)
         await stream.start(
             config.postgres.slot,
@@ -174,10 +180,25 @@ class Opening:
         if ensured.created:
             self._observe(PublicationCreated(publication=postgres.publication))
 
-    async def _slot(self, sql: Connection, stream: ReplicationStream, identity: Identity) -> SlotState:
+    async def _slot(
+        self,
+        sql: Connection,
+        stream: ReplicationStream,
+        identity: Identity,
+        found: Checkpoint | None,
+        *,
+        accept_gap: bool,
+    ) -> SlotState:
         postgres = self._config.postgres
         state = await read_slot(sql, postgres.slot)
         if state is None:
+            if found is not None and not accept_gap:
+                raise PositionError(
+                    f"Slot {postgres.slot} is gone, but Kafka has a checkpoint ({found.position}): it was dropped, or "
+                    "this is another server. What was committed since can not be streamed any more.",
+                    hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`, "
+                    "which creates the slot anew.",
+                )
             created = await create_slot(
                 stream,
                 postgres.slot,
@@ -208,9 +229,11 @@ class Opening:
         def prove_ownership() -> None:
             asyncio.run_coroutine_threadsafe(lock.verify(VERIFY_S), loop).result()
 
-        def on_retry(error: CdcdError, wait_s: float) -> None:
-            fact = KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3))
+        def report(fact: Fact) -> None:
             loop.call_soon_threadsafe(self._observe, fact)
+
+        def on_retry(error: CdcdError, wait_s: float) -> None:
+            report(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
 
         connection, producer = client.split(config.kafka.librdkafka())
         topics = [config.topics.checkpoint]
@@ -237,6 +260,11 @@ class Opening:
                 config.kafka.oversized,
                 config.kafka.dead_letter_topic,
                 str(config.kafka.claim_check_directory or ""),
+                lambda topic, size, to: report(
+                    RecordOversized(
+                        topic=topic, record_bytes=size, oversized=config.kafka.oversized, went_to=to
+                    )
+                ),
             ),
             on_retry=on_retry,
         )
@@ -244,10 +272,15 @@ class Opening:
         return sink
 
     async def _resume(
-        self, sink: Sink, slot: SlotState, identity: Identity, *, accept_gap: bool
+        self,
+        sink: Sink,
+        found: Checkpoint | None,
+        slot: SlotState,
+        identity: Identity,
+        *,
+        accept_gap: bool,
     ) -> Checkpoint:
         config = self._config
-        found = await self._kafka(sink.open)
         assert slot.confirmed_flush_lsn is not None
         source = Source(
             system_identifier=identity.system_identifier,
@@ -262,6 +295,10 @@ class Opening:
         self._observe(
             CheckpointRead(topic=config.topics.checkpoint, found=found is not None, position=str(position))
         )
+        if accept_gap and found is not None and position != found.position:
+            self._observe(
+                GapAccepted(message=f"the checkpoint was at {found.position}", position=str(position))
+            )
         if start != found:
             await self._kafka(lambda: sink.deliver(Batch(position, position), start))
         return start
@@ -347,7 +384,7 @@ class Opening:
             self._types.update(await catalog.types(sql, missing))
         tables = await catalog.describe(sql, [relation.oid])
         encoder.define(relation, tables[relation.oid], self._types)
-        await self._ensure_topics([encoder.topic_of(relation.oid)])
+        await self._await_topic(encoder.topic_of(relation.oid))
 
     async def _survey(self, sql: Connection) -> None:
         postgres = self._config.postgres
@@ -381,6 +418,20 @@ class Opening:
         for topic in created:
             self._observe(TopicCreated(topic=topic))
         self._topics.update(missing)
+
+    async def _await_topic(self, topic: str) -> None:
+        """As `_ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
+        retry = self._config.kafka.retry
+        wait_s = retry.initial_s
+        while True:
+            try:
+                return await self._ensure_topics([topic])
+            except SinkUnavailable as error:
+                if self._giving_up.is_set():
+                    raise
+                self._observe(KafkaRetry(message=error.message, hint=error.hint, wait_s=wait_s))
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, retry.max_s)
 
     async def _kafka(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
         """Run a blocking Kafka call, `anywhere` if it does not touch the sink; a broker away is `SinkUnavailable`."""

@@ -21,7 +21,15 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from cdcd.daemon.facts import Observer, PostgresStopping, PreparedOld, RelationChanged
+from cdcd.daemon.facts import (
+    LockLost,
+    Observer,
+    PostgresStopping,
+    PreparedOld,
+    RelationChanged,
+    SpoolSpilled,
+    TransactionLarge,
+)
 from cdcd.daemon.observe import Telemetry
 from cdcd.errors import TransientError, cause
 from cdcd.kafka.sink import Sink, at
@@ -123,6 +131,7 @@ class Pipeline:
         self._relations: dict[int, Relation] = {}
         self._events_before = telemetry.events
         self._transactions_before = telemetry.transactions
+        self._transaction: Opened | None = None
         self._draining = False
         self._filled = asyncio.Event()
         self._emptied = asyncio.Event()
@@ -204,10 +213,15 @@ class Pipeline:
         size = 0
         for frame in step.frames:
             size += encode(frame, in_stream, now_us, tail)
-        self._batches.add(size, len(step.frames))
+        if self._batches.add(size, len(step.frames)) and self._transaction is not None:
+            self._observe(
+                TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
+            )
+            self._transaction = None
         self._filled.set()
 
     def _open(self, step: Opened) -> None:
+        self._transaction = step
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self._encoder.skip(step.skip)
@@ -299,6 +313,7 @@ class Pipeline:
 
     async def _watch_lock(self) -> None:
         lost = await self._lock.wait_lost()
+        self._observe(LockLost(sqlstate=lost.sqlstate, reason=lost.message))
         if lost.admin_shutdown:
             # A fast shutdown waits for us to confirm everything. Do what can be done in a moment, then let go.
             self._observe(PostgresStopping(sqlstate=lost.sqlstate, grace_s=self._limits.shutdown_grace_s))
@@ -337,6 +352,10 @@ class Pipeline:
         telemetry = self._telemetry
         telemetry.events = _sum(self._events_before, self._encoder.counts)
         telemetry.transactions = _sum(self._transactions_before, self._assembler.counts)
+        if self._spool.disk_bytes and not telemetry.spool_disk_bytes:
+            self._observe(
+                SpoolSpilled(memory_bytes=self._spool.memory_bytes, disk_bytes=self._spool.disk_bytes)
+            )
         telemetry.spool_memory_bytes = self._spool.memory_bytes
         telemetry.spool_disk_bytes = self._spool.disk_bytes
 

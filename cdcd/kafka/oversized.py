@@ -8,6 +8,7 @@ that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the r
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,11 +21,15 @@ Policy = Literal["fail", "dead_letter", "claim_check"]
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """The policy, and where the records go that it takes out."""
+    """The policy, and where the records go that it takes out.
+
+    `on_replaced` hears each record's topic, its value's size and where it went instead.
+    """
 
     policy: Policy = "fail"
     dead_letter_topic: str = ""
     directory: str = ""
+    on_replaced: Callable[[str, int, str], None] = lambda topic, size, to: None
 
     def replace(self, batch: Batch, topic: str, key: bytes | None, value: bytes | None) -> bool:
         """Put something smaller, or elsewhere, in the refused record's place; False where nothing can be done.
@@ -45,6 +50,7 @@ class Oversized:
         topic, key, _, headers = record
         headers = list(headers or ())
         if self.policy == "dead_letter":
+            self.on_replaced(topic, len(value), self.dead_letter_topic)
             size = str(len(value)).encode()
             return (
                 self.dead_letter_topic,
@@ -53,6 +59,7 @@ class Oversized:
                 [*headers, ("cdcd.topic", topic.encode()), ("cdcd.size", size)],
             )
         path, digest = self._store(value)
+        self.on_replaced(topic, len(value), str(path))
         claim = {"claim_check": {"file": str(path), "size": len(value), "sha256": digest}}
         return (topic, key, json.dumps(claim).encode(), [*headers, ("cdcd.claim_check", str(path).encode())])
 

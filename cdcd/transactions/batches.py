@@ -87,17 +87,22 @@ class Batches:
         self._commit_lsn = commit_lsn
         self._events_done = events_done
 
-    def add(self, size: int, events: int) -> None:
-        """`size` bytes for `events` events were appended to `tail`; the transaction goes on."""
+    def add(self, size: int, events: int) -> bool:
+        """`size` bytes for `events` events were appended to `tail`; the transaction goes on.
+
+        True: it is larger than a batch, and was cut here.
+        """
         self.size += size
         self._tail_size += size
         self._events_done += events
-        if self._tail_size >= self._bytes_max or len(self.tail) >= self._records_max:
-            if self._filling.records:
-                self._turn()
-            position = Position(self._commit_lsn, self._filling.position.end_lsn, self._events_done)
-            self._append_tail(position)
+        if self._tail_size < self._bytes_max and len(self.tail) < self._records_max:
+            return False
+        if self._filling.records:
             self._turn()
+        position = Position(self._commit_lsn, self._filling.position.end_lsn, self._events_done)
+        self._append_tail(position)
+        self._turn()
+        return True
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
         """The transaction is complete. A non-transactional message has no `commit_time`, and is no commit."""

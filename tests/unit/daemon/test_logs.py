@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.daemon.config import LogConfig
-from cdcd.daemon.facts import Failed, ShutdownFinished, SlotCreated, StandbyWaiting, StreamLost
+from cdcd.daemon.facts import Failed, ShutdownFinished, KafkaRetry, SlotCreated, StandbyWaiting
 from cdcd.daemon.logs import configure_logging
 
 
@@ -55,7 +55,7 @@ def test_numbers_and_letters_stay_what_they_are(stream):
 
 def test_a_line_stays_one_line_whatever_is_in_it(stream):
     observe = configure_logging(log("info", "json"), stream)
-    observe(StreamLost(side="postgres", message="a\nb\x1b[31m", hint=""))
+    observe(KafkaRetry(message="a\nb\x1b[31m", hint="", wait_s=1))
     assert stream.getvalue().count("\n") == 1
     assert lines(stream)[0]["message"] == "a\nb\x1b[31m"
 
@@ -110,7 +110,7 @@ def test_lines_below_the_level_are_left_out(stream):
     observe = configure_logging(log("warning", "json"), stream)
     observe(SlotCreated(slot="s", position="0/1"))
     logging.getLogger("x").info("chatter")
-    observe(StreamLost(side="kafka", message="r", hint="h"))
+    observe(KafkaRetry(message="r", hint="h", wait_s=1))
     assert [line["event"] for line in lines(stream)] == ["stream.lost"]
 
 
