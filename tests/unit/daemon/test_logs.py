@@ -111,7 +111,7 @@ def test_lines_below_the_level_are_left_out(stream):
     observe(SlotCreated(slot="s", position="0/1"))
     logging.getLogger("x").info("chatter")
     observe(KafkaRetry(message="r", hint="h", wait_s=1))
-    assert [line["event"] for line in lines(stream)] == ["stream.lost"]
+    assert [line["event"] for line in lines(stream)] == ["kafka.retry"]
 
 
 def test_starting_again_replaces_what_was_there(stream):
