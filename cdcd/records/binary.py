@@ -1,0 +1,138 @@
+"""Values in binary form to the text that the server would have sent.
+
+With `binary` in the start options a value of a type that has a send function comes in that form. It is taken to
+the type's text form here, so that what is made of it cannot depend on how it came. Formats: the send functions of
+PostgreSQL's adt directory. ValueError for bytes that are not of the form.
+"""
+
+from collections.abc import Callable
+from math import isinf, isnan
+from struct import Struct, error, pack, unpack
+from typing import Final
+
+_NUMERIC_HEAD: Final = Struct("!HhHH")
+_NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
+_NUMERIC_NEGATIVE: Final = 0x4000
+
+_ARRAY_HEAD: Final = Struct("!iiI")
+_ARRAY_DIMENSION: Final = Struct("!ii")
+_LENGTH: Final = Struct("!i")
+
+
+def integer(data: bytes, size: int, *, signed: bool = True) -> int:
+    if len(data) != size:
+        raise ValueError(f"{size} bytes expected, not {len(data)}")
+    return int.from_bytes(data, "big", signed=signed)
+
+
+def float4_text(data: bytes) -> str:
+    """As float4out with the shortest digits that give the same number again (extra_float_digits above 0)."""
+    value: float = unpack("!f", _exactly(data, 4))[0]
+    for precision in range(9):
+        shortest = f"{value:.{precision}e}"
+        if "e" not in shortest or pack("!f", float(shortest)) == data:
+            break
+    return _float_text(shortest, value, 6)
+
+
+def float8_text(data: bytes) -> str:
+    value: float = unpack("!d", _exactly(data, 8))[0]
+    return _float_text(repr(value), value, 15)
+
+
+def _float_text(shortest: str, value: float, fixed_digits: int) -> str:
+    """Lay out the digits as ryu's to_chars in PostgreSQL does: fixed from 1e-4 up to so many digits, else `e`."""
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    mantissa, _, exponent = shortest.partition("e")
+    sign = "-" if mantissa.startswith("-") else ""
+    whole, _, fraction = mantissa.lstrip("-").partition(".")
+    power = int(exponent or "0") + len(whole) - 1
+    digits = whole + fraction
+    power -= len(digits) - len(digits.lstrip("0"))
+    digits = digits.strip("0")
+    if not digits:
+        return f"{sign}0"
+    if not -4 <= power < fixed_digits:
+        point = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{sign}{digits[0]}{point}e{'-' if power < 0 else '+'}{abs(power):02}"
+    if power < 0:
+        return f"{sign}0.{'0' * (-power - 1)}{digits}"
+    digits = digits.ljust(power + 1, "0")
+    point = f".{digits[power + 1 :]}" if len(digits) > power + 1 else ""
+    return f"{sign}{digits[: power + 1]}{point}"
+
+
+def numeric_text(data: bytes) -> str:
+    """As numeric_out: base-10000 digits, of which `weight` + 1 stand before the point, and a display scale."""
+    if len(data) < _NUMERIC_HEAD.size:
+        raise ValueError("a numeric is at least 8 bytes")
+    number, weight, sign, scale = _NUMERIC_HEAD.unpack_from(data)
+    if len(data) != _NUMERIC_HEAD.size + 2 * number:
+        raise ValueError("a numeric's length does not fit its digits")
+    if sign in _NUMERIC_SPECIAL:
+        return _NUMERIC_SPECIAL[sign]
+    digits: tuple[int, ...] = unpack(f"!{number}H", data[_NUMERIC_HEAD.size :])
+    if sign not in (0, _NUMERIC_NEGATIVE) or any(digit > 9999 for digit in digits):
+        raise ValueError("not a numeric")
+    lead = max(0, -weight - 1)
+    shown = "0000" * lead + "".join([f"{digit:04}" for digit in digits])
+    point = 4 * max(0, weight + 1)
+    shown = shown.ljust(point, "0")
+    whole = shown[:point].lstrip("0") or "0"
+    minus = "-" if sign else ""
+    return f"{minus}{whole}.{shown[point:].ljust(scale, '0')[:scale]}" if scale else f"{minus}{whole}"
+
+
+def bits_text(data: bytes) -> str:
+    size = integer(data[:4], 4)
+    if size < 0 or len(data) != 4 + (size + 7) // 8:
+        raise ValueError("a bit string's length does not fit its bits")
+    return "".join([f"{byte:08b}" for byte in data[4:]])[:size]
+
+
+def point_text(data: bytes) -> str:
+    _exactly(data, 16)
+    return f"({float8_text(data[:8])},{float8_text(data[8:])})"
+
+
+def uuid_text(data: bytes) -> str:
+    digits = _exactly(data, 16).hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def array_json(data: bytes, json: Callable[[bytes], str]) -> str:
+    """The JSON array of array_send's form: dimensions, then the elements in row-major order (arrayfuncs.c)."""
+    try:
+        dimensions, _flags, _element_oid = _ARRAY_HEAD.unpack_from(data)
+        at = _ARRAY_HEAD.size
+        lengths: list[int] = []
+        for _ in range(dimensions):
+            lengths.append(_ARRAY_DIMENSION.unpack_from(data, at)[0])
+            at += _ARRAY_DIMENSION.size
+        values: list[str] = []
+        while at < len(data):
+            size: int = _LENGTH.unpack_from(data, at)[0]
+            at += _LENGTH.size
+            if size < -1 or at + size > len(data):
+                raise ValueError("an array's element does not fit")
+            values.append("null" if size < 0 else json(data[at : at + size]))
+            at += max(size, 0)
+    except error as problem:
+        raise ValueError(f"an array ends too early: {problem}") from None
+    total = 1 if dimensions > 0 else 0
+    for length in lengths:
+        total *= length
+    if total != len(values):
+        raise ValueError(f"an array has {len(values)} elements where its dimensions say {total}")
+    for length in reversed(lengths):
+        values = [f"[{','.join(values[at : at + length])}]" for at in range(0, len(values), length)]
+    return values[0] if values else "[]"
+
+
+def _exactly(data: bytes, size: int) -> bytes:
+    if len(data) != size:
+        raise ValueError(f"{size} bytes expected, not {len(data)}")
+    return data

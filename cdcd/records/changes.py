@@ -1,0 +1,162 @@
+"""Stage 4: row of a raw frame -> JSON values.
+
+A frame (`w`, 25 bytes of header, then Insert, Update or Delete) is walked once: each value is cut out and converted
+where it stands, into the slot that its column has among the fragments of the record. Nothing is decoded into message
+objects on the way.
+
+Bounds are checked with as little as is enough. A length that points past the end makes the next read fail or the end
+come out wrong, and the caller owes the check that it comes out right (`ends`). What is wrong is found out afterwards:
+`explain` reads the frame again with stage 2's strict reader and then value by value, and names message, field
+and offset. So this walk and that reader accept the same frames, which the tests hold against each other.
+"""
+
+from json.encoder import encode_basestring
+from struct import Struct
+from typing import Final
+
+from cdcd.errors import ProtocolError
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, TupleData, Update, Value
+from cdcd.protocol.reader import read_message
+from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, STRING, Converter
+from cdcd.records.wiretext import SHORT, quote
+
+_NULL: Final = ord("n")
+_UNCHANGED: Final = ord("u")
+_TEXT: Final = ord("t")
+_BINARY: Final = ord("b")
+
+HEAD: Final = Struct("!xQ16xBIBH")
+"""The first fields of a row frame: LSN, message tag, relation oid, kind of the first row, its number of columns."""
+STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
+"""The same with an xid after the tag, which is left out."""
+
+Plan = list[tuple[int, int, Converter]]
+"""For each column: its slot among a record's fragments, its converter's mode, and the converter."""
+
+HINT: Final = (
+    "Nothing past it was confirmed. Either the bytes were damaged on the way, or the server writes this type in a way"
+    " that this version of cdcd does not know."
+)
+HINT_ENCODING: Final = (
+    "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
+    " Correct the row, or leave the table out of the publication."
+)
+
+
+def read_row(  # noqa: PLR0917 - an object around these would cost as much as a column
+    frame: bytes, text: str, at: int, plan: Plan, values: list[str], unchanged: list[int]
+) -> int:
+    """Convert the row whose first value is at `at`, and return where it ends by what it says itself.
+
+    Args:
+        text: the frame as wire text.
+        values: gets the JSON of each value in its column's slot.
+        unchanged: gets the slot of each column whose value is unchanged TOAST; what is in the slot stays.
+
+    Raises:
+        ValueError, IndexError: the row is malformed; `explain` says how.
+    """
+    for slot, mode, converter in plan:
+        kind = frame[at]
+        if kind == _TEXT:
+            size = frame[at + 4]
+            if frame[at + 3] or frame[at + 2] or frame[at + 1]:
+                size += (frame[at + 1] << 24) + (frame[at + 2] << 16) + (frame[at + 3] << 8)
+            at += 5
+            end = at + size
+            value = text[at:end]
+            at = end
+            if mode == STRING:
+                values[slot] = encode_basestring(value) if size <= SHORT else quote(value)
+            elif mode == AS_IS:
+                values[slot] = value
+            elif mode == DECIMAL:
+                values[slot] = f'"{value}"' if value[-1] <= "9" else converter.json(value)
+            elif mode == FLOAT:
+                values[slot] = value if "." in value else converter.json(value)
+            elif mode == BOOLEAN:
+                values[slot] = "true" if value == "t" else converter.json(value)
+            else:
+                values[slot] = converter.json(value)
+        elif kind == _NULL:
+            values[slot] = "null"
+            at += 1
+        elif kind == _UNCHANGED:
+            unchanged.append(slot)
+            at += 1
+        elif kind == _BINARY:
+            end = at + 5 + int.from_bytes(frame[at + 1 : at + 5], "big")
+            values[slot] = converter.binary(frame[at + 5 : end])
+            at = end
+        else:
+            raise ValueError("unknown kind of value")
+    return at
+
+
+def explain(frame: bytes, in_stream: bool, relation: Relation, plan: Plan) -> ProtocolError:
+    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been."""
+    try:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    except ProtocolError as error:
+        return error
+    assert isinstance(message, Insert | Update | Delete), "only row messages come here"
+    at = XLOG_HEADER + (9 if in_stream else 5)
+    for row, name in _rows(message):
+        at += 3
+        table = f"{type(message).__name__} of {relation.schema}.{relation.name}"
+        if len(row) != len(plan):
+            return ProtocolError(
+                f"{table}: field {name} at offset {at - 2}: {len(row)} columns, but {len(plan)} in the Relation.",
+                hint=HINT,
+            )
+        for index, value in enumerate(row):
+            column = relation.columns[index]
+            problem = _problem(value, plan[index][2])
+            if problem:
+                field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
+                hint = HINT_ENCODING if problem is NOT_UTF8 else HINT
+                return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
+            at += _size(value)
+    raise AssertionError("a row was refused in which nothing is wrong")
+
+
+NOT_UTF8: Final = "the text is not UTF-8"
+
+
+def _rows(message: Insert | Update | Delete) -> list[tuple[TupleData, str]]:
+    if isinstance(message, Insert):
+        return [(message.new, "new")]
+    if isinstance(message, Delete):
+        return [(message.old, "old")]
+    old = [] if message.old is None else [(message.old, "old")]
+    return [*old, (message.new, "new")]
+
+
+def _size(value: Value) -> int:
+    if value is None or value is UNCHANGED:
+        return 1
+    return 5 + len(value.data if isinstance(value, Binary) else value)
+
+
+def _problem(value: Value, converter: Converter) -> str:
+    """What is wrong with a value, without showing it: it may be somebody's secret. Empty when nothing is."""
+    try:
+        if isinstance(value, Binary):
+            converter.binary(value.data).encode("latin-1").decode("utf-8")
+        elif isinstance(value, bytes):
+            value.decode("utf-8")
+            converter.json(value.decode("latin-1"))
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    except (ValueError, IndexError):
+        if isinstance(value, Binary):
+            known = (
+                "is not of its type's form"
+                if converter.has_binary
+                else "is of a type without a binary reader"
+            )
+            return f"a binary value of {len(value.data)} bytes {known}"
+        assert isinstance(value, bytes)
+        return f"a text of {len(value)} bytes is not of its type's form"
+    return ""

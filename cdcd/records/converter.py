@@ -1,0 +1,87 @@
+"""The converter of a type: one value in, its JSON out. `values.py` says which type has which.
+
+Both are wire text. A value that is not of its type's form is a ValueError, which stage 4 turns into a ProtocolError.
+"""
+
+from binascii import b2a_base64
+from typing import ClassVar, Final
+
+from cdcd.records.wiretext import quote, wire
+
+# What stage 4 does itself with a text in the usual case, since a call costs it as much as a column: the mode.
+CONVERTED: Final = 0
+"""`Converter.json` makes the JSON."""
+AS_IS: Final = 1
+"""The text is the JSON."""
+STRING: Final = 2
+"""The text becomes a JSON string."""
+DECIMAL: Final = 3
+"""The text becomes a JSON string without a look inside, if it ends with a digit."""
+FLOAT: Final = 4
+"""The text is the JSON, if it has a decimal point."""
+BOOLEAN: Final = 5
+"""`t` is true."""
+
+
+class Converter:
+    """JSON for values of one type, as a column declares it. `mode` says whether `json` need be called at all."""
+
+    mode: ClassVar[int] = CONVERTED
+    has_binary: ClassVar[bool] = True
+
+    def json(self, text: str) -> str:
+        """The JSON of a value in text form, both wire text."""
+        raise NotImplementedError
+
+    def binary(self, data: bytes) -> str:
+        """The same JSON for the same value in binary form."""
+        raise ValueError("there is no reader for the binary form of this type")
+
+    def unchanged(self, placeholder: str) -> str:
+        """The JSON that stands for a TOASTed value which the server did not send; never null."""
+        return quote(wire(placeholder))
+
+    def unchanged_element(self, placeholder: str) -> list[str]:
+        """The elements of the array that stands for an array which the server did not send."""
+        return [self.unchanged(placeholder)]
+
+
+class Text(Converter):
+    """Types whose binary form is their text."""
+
+    mode = STRING
+
+    def json(self, text: str) -> str:
+        return quote(text)
+
+    def binary(self, data: bytes) -> str:
+        return quote(data.decode("latin-1"))
+
+
+class Opaque(Text):
+    """Types of which we know the text only: ranges, text search, geometry, composites, unknown ones."""
+
+    has_binary = False
+
+    def binary(self, data: bytes) -> str:
+        return Converter.binary(self, data)
+
+
+class Number(Converter):
+    """Types that are JSON numbers; an array of them is stood for by the placeholder's bytes, as in Java signed."""
+
+    def unchanged_element(self, placeholder: str) -> list[str]:
+        return [str(byte - 256 if byte > 127 else byte) for byte in placeholder.encode("utf-8")]
+
+
+def float_json(text: str) -> str:
+    last = text[-1:]
+    if not last.isdigit():
+        if text in ("NaN", "Infinity", "-Infinity"):
+            return f'"{text}"'
+        raise ValueError(f"{text!r} is not a number")
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
+def base64_json(data: bytes) -> str:
+    return f'"{b2a_base64(data, newline=False).decode("ascii")}"'

@@ -1,0 +1,118 @@
+"""Stage 5: JSON values -> what stands around them in a record: the source block and the times.
+
+Debezium's `source` has what a consumer needs to order and find an event. Its fields here are Debezium's for
+PostgreSQL, in its order, and two at the end under the names of Debezium's SQL Server connector: `commit_lsn`, the
+position of the transaction, and `event_serial_no`, the number of the event in it, from 1. Together they order all
+events of a slot, which `lsn` does not: rows of one multi-insert share one, and transactions commit in another order
+than their rows were written.
+
+Everything but three numbers (twice the event's LSN, its serial number) is the same for all events of a transaction on a
+table, so it is made once for that and kept in pieces. All strings here are wire text.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.errors import ConfigError
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.records.wiretext import quote, wire
+
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
+"""Topic, key, value and headers; a value of None is a tombstone."""
+
+HEADER_NEW_KEY: Final = "__debezium.newkey"
+HEADER_OLD_KEY: Final = "__debezium.oldkey"
+HEADER_UNCHANGED: Final = "cdcd.unchanged"
+"""JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeSettings:
+    """What the records' form depends on, apart from the data.
+
+    Attributes:
+        version: cdcd's version, `source.version`.
+        prefix: of the topics, `source.name`.
+        database: its name, `source.db`.
+        message_topic: for logical messages; None is `<prefix>.message`.
+        tombstones: a delete is followed by a record without a value.
+        truncate: TRUNCATE makes records.
+        decimal: how numeric is written; only "string" so far.
+        interval: likewise; only "iso8601" so far.
+        unavailable: stands for a value that the server did not send.
+    """
+
+    version: str
+    prefix: str
+    database: str
+    message_topic: str | None = None
+    tombstones: bool = True
+    truncate: bool = True
+    decimal: str = "string"
+    interval: str = "iso8601"
+    unavailable: str = "__debezium_unavailable_value"
+
+    def __post_init__(self) -> None:
+        if self.decimal != "string":
+            raise ConfigError(f"decimal: {self.decimal} is not supported.", hint="It can be: string.")
+        if self.interval != "iso8601":
+            raise ConfigError(f"interval: {self.interval} is not supported.", hint="It can be: iso8601.")
+
+
+class SourceBlock:
+    """The pieces of `source` for the transaction that is open.
+
+    In a record they stand in this order: `head`, the event's LSN, `times`, the table's own piece (`of_table`),
+    `transaction`, the LSN again, `tail`, the serial number. The closing brace is the next piece's.
+    """
+
+    def __init__(self, settings: EnvelopeSettings) -> None:
+        self.head = ""
+        self.times = ""
+        self.transaction = ""
+        self.tail = ""
+        name = quote(wire(settings.prefix))
+        self._identity = f'"version":{quote(wire(settings.version))},"connector":"postgresql","name":{name}'
+        self._database = quote(wire(settings.database))
+        self._commit_lsn = 0
+
+    def begin(self, xid: int | None, commit_lsn: int, unix_us: int, last_commit_lsn: int | None) -> None:
+        """A transaction begins. `unix_us`: its commit, in microseconds since 1970; `xid` None: there is none."""
+        last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
+        self.head = (
+            f',"source":{{{self._identity},"ts_ms":{unix_us // 1000},"snapshot":"false",'
+            f'"db":{self._database},"sequence":"[{last},\\"'
+        )
+        self.times = f'\\"]","ts_us":{unix_us},"ts_ns":{unix_us * 1000}'
+        self.transaction = f',"txId":{"null" if xid is None else xid},"lsn":'
+        self._commit_lsn = commit_lsn
+        self.set_origin(None, None)
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """The transaction was made on another server; `lsn` is where it was committed there."""
+        origin = "null" if name is None else quote(wire(name))
+        origin_lsn = "null" if lsn is None else lsn
+        self.tail = (
+            f',"xmin":null,"origin":{origin},"origin_lsn":{origin_lsn},'
+            f'"commit_lsn":{self._commit_lsn},"event_serial_no":'
+        )
+
+
+def of_table(schema: str, name: str) -> str:
+    """A table's own piece of `source`; both empty for a logical message."""
+    return f',"schema":{quote(wire(schema))},"table":{quote(wire(name))}'
+
+
+def closing(op: str) -> str:
+    """What stands between the serial number and the times of an envelope."""
+    return f'}},"transaction":null,"op":"{op}",'
+
+
+def processed_at(now_us: int) -> str:
+    """The times at the end of an envelope, and its end."""
+    return f'"ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'
+
+
+def unix_us(postgres_us: int) -> int:
+    """Microseconds since 1970 of a time on the wire, in microseconds since 2000."""
+    return postgres_us + POSTGRES_EPOCH_US

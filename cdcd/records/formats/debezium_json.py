@@ -1,0 +1,332 @@
+"""Stage 6: envelope -> bytes of Debezium's JSON, without schemas, for key and value.
+
+For each Relation message a table's fragments are made (`table_fragments.py`): its topic, its key, and for its columns
+the JSON that never changes (`,"name":`) and the converters of what goes between. A row is then: copy the list of
+fragments, let stage 4 put the values in, put in the event's LSN and number, join, encode. The list's second half is the
+source block, made anew for each transaction that touches the table.
+
+Records are Debezium's: `c`, `u`, `d` with a tombstone after it; an update that changes the key is `d` (header
+`__debezium.newkey`), tombstone, `c` (header `__debezium.oldkey`). `before` is what the server sent of the old row: all
+of it under REPLICA IDENTITY FULL, else on a delete or a changed key the identity, the other columns null. Deviations,
+each because the other way loses something or helps nobody:
+
+- A value that the server did not send (unchanged TOAST) is Debezium's placeholder, and the record names its column
+  in the header `cdcd.unchanged`.
+- A delete in a table without a key has no tombstone: it would have neither key nor value.
+- Tables without columns have events, with `{}` for a row. Columns that differ only in case are two columns.
+- `source` has `commit_lsn` and `event_serial_no` at its end. Both halves of a key change have the same number.
+- Truncate is on, one record for each table, to its topic, with a null key.
+
+The same frames in the same transactions give the same bytes, but for the times of processing at the envelope's end.
+"""
+
+from collections.abc import Mapping
+from struct import error
+from typing import Final
+
+from cdcd.errors import ProtocolError
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdcd.protocol.reader import read_message
+from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, explain, read_row
+from cdcd.records.converter import base64_json
+from cdcd.records.envelope import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    EnvelopeSettings,
+    Record,
+    SourceBlock,
+    closing,
+    of_table,
+    processed_at,
+    unix_us,
+)
+from cdcd.records.formats.table_fragments import TableFragments, Tally
+from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.records.routing import Routes, topic_name
+from cdcd.records.wiretext import quote, to_bytes, wire
+
+_NEW_ROW: Final = ord("N")
+_OLD_ROW: Final = ord("O")
+_OLD_KEY: Final = ord("K")
+
+_UPDATED: Final = closing("u")
+_DELETED: Final = closing("d")
+_TRUNCATED: Final = closing("t")
+
+_INSERT: Final = Insert.tag
+_UPDATE: Final = Update.tag
+_ROW_TAGS: Final = (Insert.tag, Update.tag, Delete.tag)
+
+Headers = list[tuple[str, bytes]]
+
+
+class DebeziumJsonEncoder:
+    """Turns the row frames of committed transactions into records.
+
+    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
+    it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+    """
+
+    def __init__(self, settings: EnvelopeSettings) -> None:
+        self._settings = settings
+        self._routes = Routes(settings.prefix)
+        self._message_topic = topic_name(settings.message_topic or f"{settings.prefix}.message")
+        self._routes.claim(self._message_topic, "logical messages")
+        self._tables: dict[int, TableFragments] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._messages = 0
+        self._source = SourceBlock(settings)
+        self._alone = SourceBlock(settings)
+        self._transaction = 0
+        self._serial = 0
+        self._lsn = ""
+        self._now_us = -1
+        self._processed_at = ""
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+        counts = {("", "m"): self._messages}
+        for table, tally in self._tallies.items():
+            counts[table, "c"] = tally.created
+            counts[table, "u"] = tally.updated
+            counts[table, "d"] = tally.deleted
+            counts[table, "t"] = tally.truncated
+        return {key: count for key, count in counts.items() if count}
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take a relation's description, the first or a changed one.
+
+        Raises:
+            SinkError: its topic's name is too long or collides with another's.
+        """
+        topic = self._routes.table(relation.schema, relation.name)
+        tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
+        self._tables[relation.oid] = TableFragments(
+            relation, table, types=types, topic=topic, tally=tally, unavailable=self._settings.unavailable
+        )
+
+    def knows(self, relation_oid: int) -> bool:
+        return relation_oid in self._tables
+
+    def topic_of(self, relation_oid: int) -> str:
+        """The topic of a relation that was defined."""
+        return self._tables[relation_oid].topic
+
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        """A committed transaction's events follow; the first has the number 1.
+
+        Args:
+            commit_time: in microseconds since 2000, as on the wire.
+            last_commit_lsn: of the transaction before it, None when that is not known.
+        """
+        self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
+        self._transaction += 1
+        self._serial = 0
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
+        self._source.set_origin(name, lsn or None)
+        self._transaction += 1
+
+    def skip(self, events: int) -> None:
+        """So many first events of the transaction are delivered already; the next has the number after theirs."""
+        self._serial += events
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
+
+        Args:
+            frame: the CopyData payload, `w` and header included.
+            in_stream: the message has the xid of a streamed transaction after its tag.
+            now_us: when it is processed, in microseconds since 1970.
+
+        Returns:
+            The bytes of the keys and values that were appended; 0 for an event without records.
+
+        Raises:
+            ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
+            SourceError: the server did not send a part of the key.
+        """
+        self._serial += 1
+        if now_us != self._now_us:
+            self._now_us = now_us
+            self._processed_at = processed_at(now_us)
+        table: TableFragments | None = None
+        try:
+            if in_stream:
+                lsn, tag, oid, kind, width = STREAMED_HEAD.unpack_from(frame)
+                at = STREAMED_HEAD.size
+            else:
+                lsn, tag, oid, kind, width = HEAD.unpack_from(frame)
+                at = HEAD.size
+            self._lsn = str(lsn)
+            if tag in _ROW_TAGS:
+                table = self._table(oid)
+                if width != table.width:
+                    raise ValueError("the row has another number of columns than the relation")
+                if tag != _INSERT:
+                    change = self._update if tag == _UPDATE else self._delete
+                    return change(table, frame, kind, at, out)
+                if kind != _NEW_ROW:
+                    raise ValueError("unknown kind of row")
+                parts = table.event_template.copy()
+                unchanged: list[int] = []
+                if read_row(frame, frame.decode("latin-1"), at, table.plan, parts, unchanged) != len(frame):
+                    raise ValueError("the row does not end with the frame")
+                headers = _headers(table.stand_in(parts, unchanged)) if unchanged else None
+                table.tally.created += 1
+                return self._append(table, table.key(parts), parts, headers, out)
+        except (ValueError, IndexError, error) as cause:
+            if table is not None:
+                raise explain(frame, in_stream, table.relation, table.plan) from cause
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        if isinstance(message, Truncate):
+            return self._truncate(message, out)
+        assert isinstance(message, LogicalMessage), "only events come here"
+        return self._message(message, self._source, self._serial, out)
+
+    def encode_message(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        """The same for a Message outside any transaction.
+
+        Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
+        record, where the next commit record may begin; the byte before it stands for the commit's
+        (`Assembler._standalone`).
+        """
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, LogicalMessage), "only logical messages come here"
+        self._now_us = now_us
+        self._processed_at = processed_at(now_us)
+        self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
+        return self._message(message, self._alone, 0, out)
+
+    def _update(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
+        text = frame.decode("latin-1")
+        old: list[str] | None = None
+        unchanged_old: list[int] = []
+        whole = kind == _OLD_ROW
+        if whole or kind == _OLD_KEY:
+            old = table.old_template.copy()
+            at = read_row(frame, text, at, table.plan, old, unchanged_old)
+            kind = frame[at]
+            if (frame[at + 1] << 8) + frame[at + 2] != table.width:
+                raise ValueError("the row has another number of columns than the relation")
+            at += 3
+        if kind != _NEW_ROW:
+            raise ValueError("unknown kind of row")
+        parts = table.event_template.copy()
+        unchanged: list[int] = []
+        if read_row(frame, text, at, table.plan, parts, unchanged) != len(frame):
+            raise ValueError("the row does not end with the frame")
+        missing_old = table.stand_in(old, unchanged_old) if old is not None and unchanged_old else []
+        if unchanged and old is not None:
+            unchanged = table.take_over(parts, unchanged, old, unchanged_old, whole)
+        missing = table.stand_in(parts, unchanged) if unchanged else []
+        key = table.key(parts)
+        if old is not None:
+            old_key = table.key(old)
+            before = "".join(old)
+            if old_key is not None and key is not None and old_key != key:
+                left = [(HEADER_NEW_KEY, key), *_headers(missing_old)]
+                came = [(HEADER_OLD_KEY, old_key), *_headers(missing)]
+                table.tally.created += 1
+                size = self._append_delete(table, old_key, before, left, out)
+                return size + self._append(table, key, parts, came, out)
+            parts[1] = before
+            missing += [name for name in missing_old if name not in missing]
+        parts[-2] = _UPDATED
+        table.tally.updated += 1
+        return self._append(table, key, parts, _headers(missing) or None, out)
+
+    def _delete(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
+        if kind not in (_OLD_KEY, _OLD_ROW):
+            raise ValueError("unknown kind of row")
+        old = table.old_template.copy()
+        unchanged: list[int] = []
+        if read_row(frame, frame.decode("latin-1"), at, table.plan, old, unchanged) != len(frame):
+            raise ValueError("the row does not end with the frame")
+        headers = _headers(table.stand_in(old, unchanged)) if unchanged else None
+        return self._append_delete(table, table.key(old), "".join(old), headers, out)
+
+    def _append_delete(
+        self,
+        table: TableFragments,
+        key: bytes | None,
+        before: str,
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        parts = ['{"before":', before, ',"after":null', *table.source]
+        parts[-2] = _DELETED
+        table.tally.deleted += 1
+        size = self._append(table, key, parts, headers, out)
+        if key is not None and self._settings.tombstones:
+            out.append((table.topic, key, None, headers))
+            size += len(key)
+        return size
+
+    def _append(
+        self,
+        table: TableFragments,
+        key: bytes | None,
+        parts: list[str],
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        """Fill in what differs from event to event, and append the record."""
+        parts[-7] = parts[-5] = self._lsn
+        parts[-3] = str(self._serial)
+        parts[-1] = self._processed_at
+        value = to_bytes("".join(parts))
+        out.append((table.topic, key, value, headers))
+        return len(value) if key is None else len(key) + len(value)
+
+    def _truncate(self, message: Truncate, out: list[Record]) -> int:
+        size = 0
+        for oid in message.relation_oids:
+            table = self._table(oid)
+            if self._settings.truncate:
+                parts = ['{"before":null,"after":null', *table.source]
+                parts[-2] = _TRUNCATED
+                table.tally.truncated += 1
+                size += self._append(table, None, parts, None, out)
+        return size
+
+    def _table(self, oid: int) -> TableFragments:
+        """The fragments of a relation, ready for the transaction that is open."""
+        table = self._tables.get(oid)
+        if table is None:
+            raise ProtocolError(
+                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
+            )
+        if table.transaction != self._transaction:
+            table.renew(self._source, self._transaction)
+        return table
+
+    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+        prefix = quote(wire(message.prefix))
+        lsn = message.lsn
+        # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
+        value = to_bytes(
+            f'{{"op":"m","ts_ms":{self._now_us // 1000}{source.head}{lsn}{source.times}{_NO_TABLE}'
+            f'{source.transaction}{lsn}{source.tail}{serial}}},"transaction":null,'
+            f'"message":{{"prefix":{prefix},"content":{base64_json(message.content)}}}}}'
+        )
+        key = to_bytes(f'{{"prefix":{prefix}}}')
+        self._messages += 1
+        out.append((self._message_topic, key, value, None))
+        return len(key) + len(value)
+
+
+_NO_TABLE: Final = of_table("", "")
+
+
+def _headers(missing: list[str]) -> Headers:
+    """The header that names columns whose value is missing, if there are any."""
+    return [(HEADER_UNCHANGED, f"[{','.join(missing)}]".encode("latin-1"))] if missing else []

@@ -1,0 +1,173 @@
+"""What a table's columns are: types and keys, as the catalog describes them.
+
+A Relation message names its columns' types by oid only, and says which columns are the replica identity, not which
+are the key that consumers should see. The rest comes from the catalog (`cdcd.postgres.catalog`), for built-in types
+from the table below.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.protocol.messages import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDescription:
+    """A row of pg_type.
+
+    Attributes:
+        kind: `typtype`: b base (and true array), c composite, d domain, e enum, r range, m multirange.
+        category: `typcategory`; A for arrays.
+        element_oid: `typelem` where values are arrays in array_out's form, else 0.
+        base_oid: `typbasetype`, 0 but for domains.
+        base_modifier: `typtypmod`, the modifier that a domain gives its base type, -1 for none.
+        delimiter: `typdelim`, what stands between two values of this type in an array.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    kind: str
+    category: str
+    element_oid: int
+    base_oid: int
+    base_modifier: int
+    delimiter: str = ","
+
+    @property
+    def is_array(self) -> bool:
+        return self.element_oid != 0 and self.category == "A" and self.kind == "b"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """The keys that the catalog knows for a table, as column names in the index's order; () for none."""
+
+    primary_key: tuple[str, ...] = ()
+    unique_key: tuple[str, ...] = ()
+
+
+def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
+    """The columns that make the record's key, () for a table without one.
+
+    With REPLICA IDENTITY DEFAULT and USING INDEX they are the columns that the server flags, since an old key holds
+    just those. FULL flags all columns and NOTHING none, so there it is the primary key, else the unique key, if the
+    publication has all of its columns.
+    """
+    if relation.replica_identity in ("d", "i"):
+        return tuple([column.name for column in relation.columns if column.is_key])
+    published = {column.name for column in relation.columns}
+    for key in (table.primary_key, table.unique_key):
+        if key and published.issuperset(key):
+            return key
+    return ()
+
+
+# (oid, name, kind, category, oid of the array type or 0). Written from PostgreSQL 18's pg_type, of which those of 13
+# to 17 are subsets, and checked against real servers by tests/integration/test_types.py. Left out: pseudo-types,
+# which no column has, and row types of system catalogs. The vectors' element is not named because their text is not
+# an array's: `1 2 3`.
+_ROWS: Final[tuple[tuple[int, str, str, str, int], ...]] = (
+    (16, "bool", "b", "B", 1000),
+    (17, "bytea", "b", "U", 1001),
+    (18, "char", "b", "Z", 1002),
+    (19, "name", "b", "S", 1003),
+    (20, "int8", "b", "N", 1016),
+    (21, "int2", "b", "N", 1005),
+    (22, "int2vector", "b", "A", 1006),
+    (23, "int4", "b", "N", 1007),
+    (24, "regproc", "b", "N", 1008),
+    (25, "text", "b", "S", 1009),
+    (26, "oid", "b", "N", 1028),
+    (27, "tid", "b", "U", 1010),
+    (28, "xid", "b", "U", 1011),
+    (29, "cid", "b", "U", 1012),
+    (30, "oidvector", "b", "A", 1013),
+    (114, "json", "b", "U", 199),
+    (142, "xml", "b", "U", 143),
+    (194, "pg_node_tree", "b", "Z", 0),
+    (600, "point", "b", "G", 1017),
+    (601, "lseg", "b", "G", 1018),
+    (602, "path", "b", "G", 1019),
+    (603, "box", "b", "G", 1020),
+    (604, "polygon", "b", "G", 1027),
+    (628, "line", "b", "G", 629),
+    (650, "cidr", "b", "I", 651),
+    (700, "float4", "b", "N", 1021),
+    (701, "float8", "b", "N", 1022),
+    (718, "circle", "b", "G", 719),
+    (774, "macaddr8", "b", "U", 775),
+    (790, "money", "b", "N", 791),
+    (829, "macaddr", "b", "U", 1040),
+    (869, "inet", "b", "I", 1041),
+    (1033, "aclitem", "b", "U", 1034),
+    (1042, "bpchar", "b", "S", 1014),
+    (1043, "varchar", "b", "S", 1015),
+    (1082, "date", "b", "D", 1182),
+    (1083, "time", "b", "D", 1183),
+    (1114, "timestamp", "b", "D", 1115),
+    (1184, "timestamptz", "b", "D", 1185),
+    (1186, "interval", "b", "T", 1187),
+    (1266, "timetz", "b", "D", 1270),
+    (1560, "bit", "b", "V", 1561),
+    (1562, "varbit", "b", "V", 1563),
+    (1700, "numeric", "b", "N", 1231),
+    (1790, "refcursor", "b", "U", 2201),
+    (2202, "regprocedure", "b", "N", 2207),
+    (2203, "regoper", "b", "N", 2208),
+    (2204, "regoperator", "b", "N", 2209),
+    (2205, "regclass", "b", "N", 2210),
+    (2206, "regtype", "b", "N", 2211),
+    (2950, "uuid", "b", "U", 2951),
+    (2970, "txid_snapshot", "b", "U", 2949),
+    (3220, "pg_lsn", "b", "U", 3221),
+    (3361, "pg_ndistinct", "b", "Z", 0),
+    (3402, "pg_dependencies", "b", "Z", 0),
+    (3614, "tsvector", "b", "U", 3643),
+    (3615, "tsquery", "b", "U", 3645),
+    (3642, "gtsvector", "b", "U", 3644),
+    (3734, "regconfig", "b", "N", 3735),
+    (3769, "regdictionary", "b", "N", 3770),
+    (3802, "jsonb", "b", "U", 3807),
+    (3904, "int4range", "r", "R", 3905),
+    (3906, "numrange", "r", "R", 3907),
+    (3908, "tsrange", "r", "R", 3909),
+    (3910, "tstzrange", "r", "R", 3911),
+    (3912, "daterange", "r", "R", 3913),
+    (3926, "int8range", "r", "R", 3927),
+    (4072, "jsonpath", "b", "U", 4073),
+    (4089, "regnamespace", "b", "N", 4090),
+    (4096, "regrole", "b", "N", 4097),
+    (4191, "regcollation", "b", "N", 4192),
+    (4451, "int4multirange", "m", "R", 6150),
+    (4532, "nummultirange", "m", "R", 6151),
+    (4533, "tsmultirange", "m", "R", 6152),
+    (4534, "tstzmultirange", "m", "R", 6153),
+    (4535, "datemultirange", "m", "R", 6155),
+    (4536, "int8multirange", "m", "R", 6157),
+    (4600, "pg_brin_bloom_summary", "b", "Z", 0),
+    (4601, "pg_brin_minmax_multi_summary", "b", "Z", 0),
+    (5017, "pg_mcv_list", "b", "Z", 0),
+    (5038, "pg_snapshot", "b", "U", 5039),
+    (5069, "xid8", "b", "U", 271),
+)
+
+_DELIMITERS: Final[Mapping[int, str]] = {603: ";"}
+"""box, whose text is full of commas, is the only built-in type with another delimiter."""
+
+
+def _builtin_types() -> dict[int, TypeDescription]:
+    types: dict[int, TypeDescription] = {}
+    for oid, name, kind, category, array_oid in _ROWS:
+        delimiter = _DELIMITERS.get(oid, ",")
+        types[oid] = TypeDescription(oid, "pg_catalog", name, kind, category, 0, 0, -1, delimiter)
+        if array_oid:
+            types[array_oid] = TypeDescription(
+                array_oid, "pg_catalog", f"_{name}", "b", "A", oid, 0, -1, delimiter
+            )
+    return types
+
+
+BUILTIN_TYPES: Final[Mapping[int, TypeDescription]] = _builtin_types()
+"""Every type below oid 12000 that a column can have, by oid, with arrays, ranges and multiranges."""

@@ -1,0 +1,460 @@
+"""What each PostgreSQL type looks like in JSON, and the converters that make it so.
+
+A converter turns one value, in the text form that the server sends with our session settings (datestyle ISO,
+intervalstyle postgres, timezone UTC, bytea_output hex, lc_monetary C, extra_float_digits 1 or more), into JSON, both as
+wire text. Most types follow Debezium 3.x with `decimal.handling.mode=string` and `interval.handling.mode=string`, the
+rest is written down here. The rules for what is rare but legal:
+
+- float4, float8: the server's shortest digits; whole numbers with `.0` so that a column is of one JSON type; NaN,
+  Infinity and -Infinity as JSON strings, as Jackson quotes them; negative zero is `-0.0`. Debezium writes 1e+20 as
+  1.0E20, which is the same number.
+- numeric: its text in a string; NaN is "NAN", infinities "POSITIVE_INFINITY" and "NEGATIVE_INFINITY" (Debezium's
+  SpecialValueDecimal). money: the amount in a string, `-1234.50`.
+- date: days since 1970-01-01, with BC and years past 9999 in the proleptic Gregorian calendar; infinity is -2147472692
+  and -infinity -2147472691, Debezium's numbers (PostgreSQL's, wrapped round 32 bits): no real date has them.
+- timestamp: microseconds since 1970-01-01, milliseconds where the declared precision is 3 or less; infinity
+  9223372036825200000 and -infinity -9223372036832400000 (a thousandth of them in milliseconds).
+- timestamptz: `2024-01-31T12:34:56.789000Z` with as many digits as the declared precision (6 without one);
+  `+10000-01-01T…`, `-0043-03-15T…` (44 BC); "infinity", "-infinity".
+- time: microseconds of the day, milliseconds where the precision is 3 or less; 24:00:00 is 86400000000.
+  timetz: in UTC, `17:00:00Z`; 24:00:00+00 stays `24:00:00Z`, with another offset it goes round the clock.
+- interval: `P1Y2M3DT4H5M6.78S`; PostgreSQL 17's infinities are "infinity" and "-infinity".
+- bit, bit varying: of declared length 1 a boolean; else base64 of the bits as a little-endian number without its
+  leading zero bytes. bytea: base64.
+- point: `{"x","y","wkb","srid"}`; box, circle, line, lseg, path and polygon are their text (Debezium before 3.7 leaves
+  them out, 3.7.0.Alpha1 gives the text).
+- arrays: JSON arrays, one nesting for each dimension, NULL is null, lower bounds are dropped. A domain is as its base
+  type, also inside an array. hstore: an object in a string; vector, halfvec: arrays of numbers; sparsevec:
+  `{"dimensions","vector":[[index,value],…]}`; PostGIS's geometry and geography: `{"wkb","srid"}`.
+- everything else, that is text, json, xml, enums, ranges, network addresses, and also composites and types nobody
+  knows: the text as a JSON string. **Debezium leaves composites and unknown types out** unless told otherwise (and
+  then gives base64): we do not lose a column in silence.
+
+A value that is not of its type's form is a ValueError, which stage 4 turns into a ProtocolError.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from hashlib import md5
+from struct import pack
+from typing import ClassVar, Final
+from uuid import UUID
+
+from cdcd.errors import SourceError
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.records import binary, literals, temporal
+from cdcd.records.converter import (
+    AS_IS,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    Converter,
+    Number,
+    Opaque,
+    Text,
+    base64_json,
+    float_json,
+)
+from cdcd.records.extension_types import EXTENSION_TYPES
+from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
+from cdcd.records.wiretext import quote
+
+TIME_DIGITS: Final = 6
+"""Digits after the second where a time type has no declared precision."""
+
+DATES_MAX: Final = 8192
+"""Dates whose number is remembered, since tables have few different ones; about 1 MB."""
+
+_POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
+_NESTING_MAX: Final = 64
+
+
+class Jsonb(Text):
+    """Like json, its binary form with a version before the text."""
+
+    def binary(self, data: bytes) -> str:
+        if data[:1] != b"\x01":
+            raise ValueError("a jsonb version other than 1")
+        return quote(data[1:].decode("latin-1"))
+
+
+class Char(Text):
+    """The one-byte type "char": zero is the empty string, above ASCII its octal escape (char.c, since 16)."""
+
+    def binary(self, data: bytes) -> str:
+        byte = binary.integer(data, 1, signed=False)
+        if byte == 0:
+            return '""'
+        return quote(chr(byte)) if byte < 0x80 else quote(f"\\{byte:03o}")
+
+
+class Integer(Number):
+    """int2, int4, int8, oid."""
+
+    mode = AS_IS
+
+    def __init__(self, size: int, signed: bool = True) -> None:
+        self._size = size
+        self._with_sign = signed
+
+    def json(self, text: str) -> str:
+        return text
+
+    def binary(self, data: bytes) -> str:
+        return str(binary.integer(data, self._size, signed=self._with_sign))
+
+
+class Boolean(Converter):
+    """`t` and `f`."""
+
+    mode = BOOLEAN
+
+    def json(self, text: str) -> str:
+        if text == "t":
+            return "true"
+        if text == "f":
+            return "false"
+        raise ValueError(f"{text!r} is not a boolean")
+
+    def binary(self, data: bytes) -> str:
+        return "true" if binary.integer(data, 1) else "false"
+
+
+class Float(Number):
+    """float4 and float8, by their size in bytes."""
+
+    mode = FLOAT
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def json(self, text: str) -> str:
+        return float_json(text)
+
+    def binary(self, data: bytes) -> str:
+        return float_json(binary.float4_text(data) if self._size == 4 else binary.float8_text(data))
+
+    def unchanged_element(self, placeholder: str) -> list[str]:
+        return [f"{byte}.0" for byte in Number.unchanged_element(self, placeholder)]
+
+
+_DECIMAL_SPECIAL: Final[Mapping[str, str]] = {
+    "NaN": '"NAN"',
+    "Infinity": '"POSITIVE_INFINITY"',
+    "-Infinity": '"NEGATIVE_INFINITY"',
+}
+
+
+class DecimalString(Converter):
+    """numeric under `decimal: string`."""
+
+    mode = DECIMAL
+
+    def json(self, text: str) -> str:
+        if text[-1:].isdigit():
+            return f'"{text}"'
+        special = _DECIMAL_SPECIAL.get(text)
+        if special is None:
+            raise ValueError(f"{text!r} is not a number")
+        return special
+
+    def binary(self, data: bytes) -> str:
+        return self.json(binary.numeric_text(data))
+
+
+class Money(Converter):
+    """`-$1,234.50` in lc_monetary C; older servers may put parentheses around a negative amount."""
+
+    _AMOUNT: ClassVar[re.Pattern[str]] = re.compile(r"([-(]?)\$?(\d[\d,]*\.\d\d)\)?", re.ASCII)
+
+    def json(self, text: str) -> str:
+        match = self._AMOUNT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not money in lc_monetary C")
+        return f'"{"-" if match[1] else ""}{match[2].replace(",", "")}"'
+
+    def binary(self, data: bytes) -> str:
+        cents = binary.integer(data, 8)
+        return f'"{"-" if cents < 0 else ""}{abs(cents) // 100}.{abs(cents) % 100:02}"'
+
+
+class Bytea(Converter):
+    r"""`\xff00` (bytea_output hex)."""
+
+    def json(self, text: str) -> str:
+        if text[:2] != "\\x":
+            raise ValueError("a bytea that is not in bytea_output hex")
+        return base64_json(bytes.fromhex(text[2:]))
+
+    def binary(self, data: bytes) -> str:
+        return base64_json(data)
+
+    def unchanged(self, placeholder: str) -> str:
+        return base64_json(placeholder.encode("utf-8"))
+
+
+class Bits(Converter):
+    """bit and bit varying; the modifier is the declared length."""
+
+    def __init__(self, modifier: int) -> None:
+        self._single = modifier == 1
+
+    def json(self, text: str) -> str:
+        number = int(f"0{text}", 2)
+        if self._single and text:
+            return "true" if number else "false"
+        return base64_json(number.to_bytes((number.bit_length() + 7) // 8, "little"))
+
+    def binary(self, data: bytes) -> str:
+        return self.json(binary.bits_text(data))
+
+    def unchanged(self, placeholder: str) -> str:
+        return base64_json(placeholder.encode("utf-8"))
+
+
+class Date(Number):
+    """`2024-01-31`, `0044-03-15 BC`."""
+
+    _INFINITE: ClassVar[dict[str, int]] = {"infinity": -2147472692, "-infinity": -2147472691}
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def json(self, text: str) -> str:
+        json = self._known.get(text)
+        if json is None:
+            json = str(_named(self._INFINITE, text) if text[-1:] == "y" else temporal.epoch_days(text))
+            if len(self._known) >= DATES_MAX:
+                self._known.clear()
+            self._known[text] = json
+        return json
+
+    def binary(self, data: bytes) -> str:
+        days = binary.integer(data, 4)
+        infinite = _infinity(days, 32)
+        return str(days + _POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
+
+
+def _named(numbers: Mapping[str, int], text: str) -> int:
+    """The number that stands for one of the infinities."""
+    number = numbers.get(text)
+    if number is None:
+        raise ValueError(f"{text!r} is not a date or time")
+    return number
+
+
+def _infinity(number: int, bits: int) -> str | None:
+    """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
+    if number == 2 ** (bits - 1) - 1:
+        return "infinity"
+    return "-infinity" if number == -(2 ** (bits - 1)) else None
+
+
+class Time(Number):
+    """`17:00:00.25`; the modifier is the declared precision, as for all that follow."""
+
+    def __init__(self, modifier: int) -> None:
+        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
+
+    def json(self, text: str) -> str:
+        return str(temporal.day_us(text) // self._unit_us)
+
+    def binary(self, data: bytes) -> str:
+        return str(binary.integer(data, 8) // self._unit_us)
+
+
+class TimeTz(Converter):
+    """`17:00:00.25+02`."""
+
+    def json(self, text: str) -> str:
+        return f'"{temporal.iso_time(text)}"'
+
+    def binary(self, data: bytes) -> str:
+        micros, west_s = binary.integer(data[:8], 8), binary.integer(data[8:], 4)
+        return f'"{temporal.iso_time_of(micros, -west_s)}"'
+
+
+class Timestamp(Number):
+    """`2024-01-31 17:00:00.25`."""
+
+    _INFINITE_US: ClassVar[dict[str, int]] = {
+        "infinity": 9_223_372_036_825_200_000,
+        "-infinity": -9_223_372_036_832_400_000,
+    }
+
+    def __init__(self, modifier: int) -> None:
+        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
+
+    def json(self, text: str) -> str:
+        if text[-1:] == "y":
+            return str(_named(self._INFINITE_US, text) // self._unit_us)
+        micros = temporal.epoch_us(text)
+        return str(micros if self._unit_us == 1 else micros // 1000)
+
+    def binary(self, data: bytes) -> str:
+        micros = binary.integer(data, 8)
+        infinite = _infinity(micros, 64)
+        if infinite is not None:
+            return self.json(infinite)
+        return str((micros + POSTGRES_EPOCH_US) // self._unit_us)
+
+
+class TimestampTz(Converter):
+    """`2024-01-31 17:00:00.25+00`."""
+
+    def __init__(self, modifier: int) -> None:
+        self._digits = modifier if modifier >= 0 else TIME_DIGITS
+
+    def json(self, text: str) -> str:
+        if text[-1:] == "y" and text in ("infinity", "-infinity"):
+            return f'"{text}"'
+        return f'"{temporal.iso_timestamp(text, self._digits)}"'
+
+    def binary(self, data: bytes) -> str:
+        micros = binary.integer(data, 8)
+        infinite = _infinity(micros, 64)
+        if infinite is not None:
+            return f'"{infinite}"'
+        return f'"{temporal.iso_timestamp_of(micros + POSTGRES_EPOCH_US, self._digits)}"'
+
+
+class IntervalString(Converter):
+    """interval under `interval: iso8601`."""
+
+    def json(self, text: str) -> str:
+        if text in ("infinity", "-infinity"):
+            return f'"{text}"'
+        return f'"{temporal.iso_interval(text)}"'
+
+    def binary(self, data: bytes) -> str:
+        micros, days = binary.integer(data[:8], 8), binary.integer(data[8:12], 4)
+        months = binary.integer(data[12:], 4)
+        infinite = _infinity(micros, 64)
+        if infinite is not None and infinite == _infinity(days, 32) == _infinity(months, 32):
+            return f'"{infinite}"'
+        return f'"{temporal.iso_interval_of(months, days, micros)}"'
+
+
+class Point(Converter):
+    """`(1,2.5)`."""
+
+    _POINT: ClassVar[re.Pattern[str]] = re.compile(r"\(([^(),]+),([^(),]+)\)")
+
+    def json(self, text: str) -> str:
+        match = self._POINT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not a point")
+        # Well-known binary: little-endian, geometry type 1.
+        wkb = base64_json(pack("<BIdd", 1, 1, float(match[1]), float(match[2])))
+        return f'{{"x":{float_json(match[1])},"y":{float_json(match[2])},"wkb":{wkb},"srid":null}}'
+
+    def binary(self, data: bytes) -> str:
+        return self.json(binary.point_text(data))
+
+
+class Uuid(Text):
+    """Text with a binary form of its own."""
+
+    def binary(self, data: bytes) -> str:
+        return f'"{binary.uuid_text(data)}"'
+
+    def unchanged_element(self, placeholder: str) -> list[str]:
+        """Java's UUID.nameUUIDFromBytes of the placeholder."""
+        digest = md5(placeholder.encode("utf-8"), usedforsecurity=False).digest()
+        return [f'"{UUID(bytes=digest, version=3)}"']
+
+
+class Array(Converter):
+    """`{1,2,NULL}`, with elements of any type."""
+
+    def __init__(self, element: Converter, delimiter: str) -> None:
+        self._element = element
+        self._flat = element.mode == AS_IS and delimiter == ","
+        self._token = literals.array_token(delimiter)
+
+    def json(self, text: str) -> str:
+        if self._flat:
+            return literals.flat_array_json(text)
+        return literals.array_json(text, self._token, self._element.json)
+
+    def binary(self, data: bytes) -> str:
+        return binary.array_json(data, self._element.binary)
+
+    def unchanged(self, placeholder: str) -> str:
+        return f"[{','.join(self._element.unchanged_element(placeholder))}]"
+
+
+_TEXT: Final = Text()
+_OPAQUE: Final = Opaque()
+_JSON_NUMBERS: Final = Integer(4)
+
+_PLAIN: Final[Mapping[int, Converter]] = {
+    16: Boolean(),
+    17: Bytea(),
+    18: Char(),
+    19: _TEXT,  # name
+    20: Integer(8),
+    21: Integer(2),
+    23: _JSON_NUMBERS,
+    25: _TEXT,
+    26: Integer(4, signed=False),  # oid
+    114: _TEXT,  # json
+    142: _TEXT,  # xml
+    600: Point(),
+    700: Float(4),
+    701: Float(8),
+    790: Money(),
+    1042: _TEXT,  # bpchar
+    1043: _TEXT,  # varchar
+    1082: Date(),
+    1186: IntervalString(),
+    1266: TimeTz(),
+    1700: DecimalString(),
+    1790: _TEXT,  # refcursor
+    2950: Uuid(),
+    3802: Jsonb(),
+}
+"""Built-in types that look the same whatever their modifier; those in neither table are `Opaque`."""
+
+_BY_MODIFIER: Final[Mapping[int, Callable[[int], Converter]]] = {
+    1083: Time,
+    1114: Timestamp,
+    1184: TimestampTz,
+    1560: Bits,
+    1562: Bits,  # varbit
+}
+
+
+def converter_for(
+    oid: int, modifier: int, types: Mapping[int, TypeDescription], nesting: int = 0
+) -> Converter:
+    """The converter of a column's type.
+
+    Args:
+        modifier: the column's `atttypmod`; a domain's own goes before it.
+        types: what the catalog says about types that are not built in; one that it does not know is `Opaque`.
+
+    Raises:
+        SourceError: the types are nested without an end.
+    """
+    if nesting > _NESTING_MAX:
+        raise SourceError(f"The type with oid {oid} is nested more than {_NESTING_MAX} deep.")
+    plain = _PLAIN.get(oid)
+    if plain is not None:
+        return plain
+    by_modifier = _BY_MODIFIER.get(oid)
+    if by_modifier is not None:
+        return by_modifier(modifier)
+    description = BUILTIN_TYPES.get(oid) or types.get(oid)
+    if description is None:
+        return _OPAQUE
+    if description.kind == "d":
+        return converter_for(description.base_oid, description.base_modifier, types, nesting + 1)
+    if description.is_array:
+        element = converter_for(description.element_oid, modifier, types, nesting + 1)
+        return Array(element, description.delimiter)
+    if description.kind == "e":
+        return _TEXT
+    if description.kind == "b" and description.namespace != "pg_catalog":
+        return EXTENSION_TYPES.get(description.name, _OPAQUE)
+    return _OPAQUE
