@@ -1,0 +1,154 @@
+"""What a `read_committed` reader finds in the topics: all of it up to now, or what comes as it comes."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+from uuid import uuid4
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+POLL_S: Final = 0.2
+AT_ONCE: Final = 5_000
+PATIENCE_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A record as it lies in its partition. A `value` of None is a tombstone."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+class TopicError(Exception):
+    """The topics cannot be read to their end; the message says where and why."""
+
+
+class Reader:
+    """All topics `<prefix>.*`, from their beginnings, in every partition, also those that come later."""
+
+    def __init__(
+        self, bootstrap_servers: str, prefix: str, *, leave_out: frozenset[str] = frozenset()
+    ) -> None:
+        """`leave_out`: topics that hold no changes; the checkpoint's is always left out."""
+        self._bootstrap_servers = bootstrap_servers
+        self._prefix = f"{prefix}."
+        self._leave_out = leave_out | {f"{prefix}.checkpoint"}
+        self._consumer = self._open(isolation="read_committed")
+        self._assigned: set[tuple[str, int]] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def discover(self) -> int:
+        """Begin to read partitions that are new; returns how many there are by now."""
+        found = {
+            (name, partition)
+            for name, topic in self._consumer.list_topics(timeout=PATIENCE_S).topics.items()
+            if name.startswith(self._prefix) and name not in self._leave_out
+            for partition in topic.partitions
+        }
+        new = sorted(found - self._assigned)
+        if new:
+            self._consumer.incremental_assign([TopicPartition(*each, OFFSET_BEGINNING) for each in new])
+            self._assigned |= found
+        return len(self._assigned)
+
+    def poll(self, timeout_s: float = POLL_S) -> list[Raw]:
+        """What has come; waits so long for the first."""
+        return [
+            _raw(message) for message in self._consumer.consume(AT_ONCE, timeout_s) if _is_record(message)
+        ]
+
+    def read_all(self, timeout_s: float = 120) -> Iterator[Raw]:
+        """Everything that was written before this call, when it is committed.
+
+        Waits for transactions that are open, as a reader would. TopicError when one stays open too long.
+        """
+        self.discover()
+        ends = self._ends()
+        due = {each for each, end in ends.items() if end > 0}
+        deadline = time.monotonic() + timeout_s
+        while due:
+            for message in self._consumer.consume(AT_ONCE, POLL_S):
+                is_record = _is_record(message)
+                raw = _raw(message)
+                end = ends[raw.topic, raw.partition]
+                if is_record and raw.offset < end:
+                    yield raw
+                # Otherwise it is the end that a read_committed reader is told, which is where the first open
+                # transaction begins, or behind the markers of the last one.
+                if raw.offset + is_record >= end:
+                    due.discard((raw.topic, raw.partition))
+            if time.monotonic() > deadline:
+                where = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(due))
+                raise TopicError(
+                    f"Not read to the end within {timeout_s:.0f} s: {where}. Is a transaction open there?"
+                )
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        uncommitted = self._open(isolation="read_uncommitted")
+        try:
+            ends = {}
+            for topic, partition in self._assigned:
+                low_high = uncommitted.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=PATIENCE_S
+                )
+                if low_high is None:
+                    raise TopicError(
+                        f"The end of {topic}/{partition} was not told within {PATIENCE_S:.0f} s."
+                    )
+                low, high = low_high
+                ends[topic, partition] = high if high > low else 0
+            return ends
+        finally:
+            uncommitted.close()
+
+    def _open(self, *, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._bootstrap_servers,
+                "group.id": f"{self._prefix}{uuid4().hex}",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "allow.auto.create.topics": False,
+                # A broker that is killed on purpose is no news.
+                "log_level": 0,
+            }
+        )
+
+
+def _is_record(message: Message) -> bool:
+    error = message.error()
+    if error is None:
+        return True
+    if error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    return False
+
+
+def _raw(message: Message) -> Raw:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    headers: tuple[tuple[str, bytes], ...] = tuple(message.headers() or ())  # type: ignore[arg-type]
+    return Raw(topic, partition, offset, _bytes(message.key()), _bytes(message.value()), headers)
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
