@@ -7,41 +7,22 @@ something was found. The other side is asked all the same.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final
 
 from cdcd.daemon.config import Config
-from cdcd.errors import CdcdError
-
-Level = Literal["ok", "warning", "error"]
+from cdcd.errors import CdcdError, SinkUnavailable, TransientError
+from cdcd.findings import Finding
+from cdcd.kafka import client
+from cdcd.kafka import preflight as kafka
+from cdcd.kafka.topics import TopicSpec
+from cdcd.postgres import preflight as postgres
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.inspection import Wanted
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
 
-
-class Finding(Protocol):
-    """About what, what is so, and what to do about it (empty where nothing is to be done)."""
-
-    @property
-    def level(self) -> Level: ...
-
-    @property
-    def subject(self) -> str: ...
-
-    @property
-    def found(self) -> str: ...
-
-    @property
-    def fix(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Unasked:
-    """Stands for a side that could not be asked, or not to the end."""
-
-    subject: str
-    found: str
-    fix: str
-    level: Level = "error"
+Ask = Callable[[Config], Awaitable[Sequence[Finding]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +33,9 @@ class Report:
     exit_code: int
 
 
-Ask = Callable[[Config], Awaitable[Sequence[Finding]]]
-
-
 def examine(config: Config) -> Report:
     """Ask both sides. Raises nothing that the world can cause: that is in the report."""
-    return asyncio.run(gather(config, SIDES))
+    return asyncio.run(gather(config, {"PostgreSQL": ask_postgres, "Kafka": ask_kafka}))
 
 
 async def gather(config: Config, sides: Mapping[str, Ask]) -> Report:
@@ -73,7 +51,56 @@ async def _ask(name: str, ask: Ask, config: Config) -> tuple[Sequence[Finding], 
     try:
         return await ask(config), 0
     except CdcdError as error:
-        return [Unasked(name, error.message, error.hint)], error.exit_code
+        return [Finding("error", name, error.message, error.hint)], error.exit_code
 
 
-SIDES: Final[Mapping[str, Ask]] = {}
+async def ask_postgres(config: Config) -> Sequence[Finding]:
+    """PostgreSQL's findings, from the settings that a run would use."""
+    source = config.postgres
+    wanted = Wanted(
+        slot=source.slot,
+        publication=source.publication,
+        tables=source.tables,
+        prefix=config.topics.prefix,
+        protocol=source.protocol,
+        streaming=source.streaming,
+        two_phase=source.two_phase,
+        messages=source.messages,
+        origin=source.origin,
+        binary=source.binary,
+        status_interval_s=source.status_interval_s,
+        application_name=f"{config.name} check",
+        connect_timeout_s=source.connect_timeout_s,
+    )
+    return await postgres.examine(parse_dsn(source.libpq()), wanted)
+
+
+async def ask_kafka(config: Config) -> Sequence[Finding]:
+    """Kafka's findings, from the settings that a run would use."""
+    sink, topics = config.kafka, config.topics
+    known = [topics.checkpoint]
+    if config.postgres.messages:
+        known.append(topics.message)
+    if sink.oversized == "dead_letter":
+        known.append(sink.dead_letter_topic)
+    connection, producer = client.split(sink.librdkafka())
+    largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
+    wanted = kafka.Wanted(
+        topics=known,
+        checkpoint=topics.checkpoint,
+        prefix=topics.prefix,
+        spec=TopicSpec(
+            topics.create.enabled,
+            topics.create.partitions,
+            topics.create.replication_factor,
+            topics.create.config,
+        ),
+        exactly_once=sink.delivery == "exactly_once",
+        transaction_timeout_s=sink.transaction.timeout_s,
+        # What is no number is for librdkafka to refuse, in its words.
+        message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
+    )
+    try:
+        return await asyncio.to_thread(kafka.examine, connection, wanted)
+    except TransientError as error:
+        raise SinkUnavailable(error.message, hint=error.hint) from error

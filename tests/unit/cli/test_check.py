@@ -4,13 +4,16 @@ import pytest
 
 from cdcd.cli.__main__ import main
 from cdcd.daemon import preflight
-from cdcd.daemon.preflight import Report, Unasked
+from cdcd.daemon.preflight import Report
+from cdcd.findings import Finding
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 REPORT = Report(
     (
-        Unasked("wal_level", "logical", "", level="ok"),
-        Unasked("public.[bold]a", "REPLICA IDENTITY NOTHING", "ALTER TABLE ... REPLICA IDENTITY FULL"),
+        Finding("ok", "wal_level", "logical"),
+        Finding(
+            "error", "public.[bold]a", "REPLICA IDENTITY NOTHING", "ALTER TABLE ... REPLICA IDENTITY FULL"
+        ),
     ),
     10,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cdcd.daemon.config import LogConfig
-from cdcd.daemon.facts import Failed, ShutdownFinished, KafkaRetry, SlotCreated, StandbyWaiting
+from cdcd.daemon.facts import Failed, KafkaRetry, ShutdownFinished, SlotCreated, StandbyWaiting
 from cdcd.daemon.logs import configure_logging
 
 
