@@ -80,12 +80,12 @@ class Daemon:
         self.config = {**config, "spool": spool}
         self.config_path = folder / "cdcd.yaml"
         self.events: list[Event] = []
-        self._lines: list[str] = []
+        self.lines: list[str] = []
         self._heard = threading.Condition()
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._since = 0
-        self._lines_since = 0
+        self.lines_since = 0
 
     def __enter__(self) -> Self:
         return self
@@ -103,7 +103,7 @@ class Daemon:
         self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
         command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(self.config_path), *arguments]
         self._since = len(self.events)
-        self._lines_since = len(self._lines)
+        self.lines_since = len(self.lines)
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
             stdin=subprocess.DEVNULL,
@@ -218,12 +218,12 @@ class Daemon:
     def output(self, *, all_lives: bool = False) -> str:
         """What it said on standard error since the last `start`, or ever: the log, and what is no log."""
         with self._heard:
-            return "\n".join(self._lines[0 if all_lives else self._lines_since :])
+            return "\n".join(self.lines[0 if all_lives else self.lines_since :])
 
     def last_words(self) -> str:
         """The end of its log."""
         with self._heard:
-            return "\n".join(self._lines[-LAST_WORDS:])
+            return "\n".join(self.lines[-LAST_WORDS:])
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "the daemon was never started"
@@ -249,7 +249,7 @@ class Daemon:
         except ValueError:
             event = None
         with self._heard:
-            self._lines.append(line)
+            self.lines.append(line)
             if isinstance(event, dict) and "event" in event:
                 self.events.append(event)
             self._heard.notify_all()
