@@ -38,9 +38,9 @@ class PublishedTable:
     has_identity: bool
     """False: an old row cannot be named, so that UPDATE and DELETE fail in the source (55000) when published."""
     has_primary_key: bool
-    columns: tuple[str, ...] | None
+    columns: tuple[str, ...] | None = None
     """The column list, where the publication has one (15 and up)."""
-    row_filter: str | None
+    row_filter: str | None = None
 
     @property
     def qualified(self) -> str:
@@ -74,13 +74,18 @@ SELECT n.nspname FROM pg_publication_namespace m JOIN pg_namespace n ON n.oid = 
   JOIN pg_publication p ON p.oid = m.pnpubid WHERE p.pubname = %s ORDER BY 1
 """
 
-# The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
-_TABLES: Final = """
+_TABLE: Final = """
 SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
        CASE c.relreplident WHEN 'f' THEN true WHEN 'n' THEN false
             WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
             ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+"""
+
+# The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
+_TABLES: Final = (
+    _TABLE  # noqa: S608  both parts are constants
+    + """
        to_jsonb(t) -> 'attnames', to_jsonb(t) ->> 'rowfilter',
        (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                AND a.attgenerated = '')
@@ -90,14 +95,18 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
  WHERE t.pubname = %s
  ORDER BY n.nspname, c.relname
 """
+)
 
-_CANDIDATES: Final = """
-SELECT c.oid, n.nspname, c.relname, ARRAY(SELECT relid::oid::bigint FROM pg_partition_ancestors(c.oid))
+_CANDIDATES: Final = (
+    _TABLE  # noqa: S608  both parts are constants
+    + """
+       ARRAY(SELECT relid::oid::bigint FROM pg_partition_ancestors(c.oid))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)
    AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
  ORDER BY n.nspname, c.relname
 """
+)
 
 
 _WHOLE_SCHEMAS: Final = """
@@ -117,7 +126,7 @@ async def read_publication(connection: Connection, name: str) -> Publication | N
         schemas: Any = ()
         if connection.info.server_version >= SCHEMA_SINCE:
             schemas = await (await connection.execute(_SCHEMAS, (name,))).fetchall()
-        tables: Any = await (await connection.execute(_TABLES, (name,))).fetchall()
+        tables: Any = await (await connection.execute(_TABLES.encode(), (name,))).fetchall()
     return Publication(
         name=name,
         all_tables=fields["puballtables"],
@@ -228,10 +237,29 @@ def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
 class Candidate:
     """A table that could be published. `ancestors`: oids of the partitioned tables above it, itself included."""
 
-    oid: int
-    schema: str
-    name: str
+    table: PublishedTable
     ancestors: tuple[int, ...]
+
+
+def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candidate]) -> list[PublishedTable]:
+    """The tables that match any of the patterns, without partitions whose partitioned table does too.
+
+    Raises SourceError when a pattern without wildcards matches nothing.
+    """
+    chosen: dict[int, Candidate] = {}
+    for pattern in patterns:
+        matched = [each for each in candidates if pattern.matches(each.table.schema, each.table.name)]
+        if not matched and pattern.is_literal:
+            raise SourceError(
+                f"postgres.tables: there is no table {pattern.text} that can be published.",
+                hint="Check schema, name and case; views, foreign, unlogged and temporary tables send no changes.",
+            )
+        chosen |= {each.table.oid: each for each in matched}
+    return [
+        each.table
+        for each in chosen.values()
+        if not any(above in chosen for above in each.ancestors if above != each.table.oid)
+    ]
 
 
 def choose_target(
@@ -239,40 +267,45 @@ def choose_target(
 ) -> str:
     """What follows FOR in CREATE PUBLICATION. `schemas`: those that may be published whole.
 
-    Raises SourceError when nothing matches, or a name without wildcards does not.
+    Raises SourceError when nothing matches, or a pattern without wildcards does not.
     """
     whole = {pattern.whole_schema for pattern in patterns if pattern.whole_schema} & set(schemas)
-    chosen: dict[int, Candidate] = {}
-    for pattern in patterns:
-        matched = {table.oid: table for table in candidates if pattern.matches(table.schema, table.name)}
-        if not matched and pattern.is_literal:
-            raise SourceError(
-                f"postgres.tables: there is no table {pattern.text} that can be published.",
-                hint="Check schema, name and case; views, foreign, unlogged and temporary tables send no changes.",
-            )
-        if pattern.whole_schema not in whole:
-            chosen |= matched
-    # A partition comes with its partitioned table.
+    single = [pattern for pattern in patterns if pattern.whole_schema not in whole]
     tables = [
-        f"{identifier(table.schema)}.{identifier(table.name)}"
-        for table in chosen.values()
-        if not any(above in chosen for above in table.ancestors if above != table.oid)
+        f"{identifier(table.schema)}.{identifier(table.name)}" for table in choose_tables(single, candidates)
     ]
     parts = [f"TABLES IN SCHEMA {', '.join(map(identifier, sorted(whole)))}"] if whole else []
     parts += [f"TABLE {', '.join(tables)}"] if tables else []
     if not parts:
-        raise SourceError(
-            f"postgres.tables: no table matches {', '.join(pattern.text for pattern in patterns)}.",
-            hint="Create the tables first, correct the patterns, or create the publication yourself.",
-        )
+        raise _nothing_matches(patterns)
     return ", ".join(parts)
 
 
-async def _find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
+def _nothing_matches(patterns: Sequence[TablePattern]) -> SourceError:
+    return SourceError(
+        f"postgres.tables: no table matches {', '.join(pattern.text for pattern in patterns)}.",
+        hint="Create the tables first, correct the patterns, or create the publication yourself.",
+    )
+
+
+async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) -> tuple[PublishedTable, ...]:
+    """What a publication for `patterns` would cover now. Raises SourceError when that is nothing."""
+    tables = choose_tables(patterns, await _read_candidates(connection))
+    if not tables:
+        raise _nothing_matches(patterns)
+    return tuple(tables)
+
+
+async def _read_candidates(connection: Connection) -> list[Candidate]:
     with translated("listing tables", {}):
-        rows: Any = await (await connection.execute(_CANDIDATES)).fetchall()
-        schemas: Any = []
-        if connection.info.server_version >= SCHEMA_SINCE:
+        rows: Any = await (await connection.execute(_CANDIDATES.encode())).fetchall()
+    return [Candidate(PublishedTable(*row[:6]), tuple(row[6])) for row in rows]
+
+
+async def _find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
+    candidates = await _read_candidates(connection)
+    schemas: Any = []
+    if connection.info.server_version >= SCHEMA_SINCE:
+        with translated("listing schemas", {}):
             schemas = await (await connection.execute(_WHOLE_SCHEMAS)).fetchall()
-    candidates = [Candidate(oid, schema, name, tuple(ancestors)) for oid, schema, name, ancestors in rows]
     return choose_target(patterns, candidates, [schema for (schema,) in schemas])

@@ -62,7 +62,7 @@ def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, u
 def test_a_topic_that_cannot_hold_the_checkpoint_is_refused(
     broker: KafkaBroker, unique: str, partitions: int, config: dict[str, str], says: str
 ):
-    client = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "logger": QUIET})
+    client = AdminClient(properties(broker))
     client.create_topics([NewTopic(unique, partitions, 1, config=config)])[unique].result(10)
     with pytest.raises(SinkError, match=says):
         ensure_topics(properties(broker), [unique], TopicSpec(), checkpoint=unique)
@@ -122,7 +122,7 @@ def test_wrong_credentials_and_missing_rights_are_told_apart(private_broker, uni
     assert unique in error.message
     assert "kafka-acls" in error.hint
 
-    allow = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers, "logger": QUIET})
+    allow = AdminClient({**properties(broker), "bootstrap.servers": broker.admin_bootstrap_servers})
     rules = [
         AclBinding(
             Resource.TOPIC,

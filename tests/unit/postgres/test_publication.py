@@ -3,16 +3,21 @@
 import pytest
 
 from cdcd.errors import ConfigError, SourceError
-from cdcd.postgres.publication import Candidate, choose_target, parse_pattern
+from cdcd.postgres.publication import Candidate, PublishedTable, choose_target, parse_pattern
+
+
+def candidate(oid: int, schema: str, name: str, *ancestors: int) -> Candidate:
+    return Candidate(PublishedTable(oid, schema, name, "d", True, True, None, None), ancestors)
+
 
 TABLES = [
-    Candidate(1, "public", "orders", ()),
-    Candidate(2, "public", "order_lines", ()),
-    Candidate(3, "sales", "a.b", ()),
-    Candidate(4, "sales", 'quo"te', ()),
-    Candidate(5, "Sales", "Kunde*", ()),
-    Candidate(6, "part", "root", (6,)),
-    Candidate(7, "part", "leaf", (7, 6)),
+    candidate(1, "public", "orders"),
+    candidate(2, "public", "order_lines"),
+    candidate(3, "sales", "a.b"),
+    candidate(4, "sales", 'quo"te'),
+    candidate(5, "Sales", "Kunde*"),
+    candidate(6, "part", "root", 6),
+    candidate(7, "part", "leaf", 7, 6),
 ]
 
 
@@ -45,7 +50,9 @@ def test_a_pattern_matches_whole_names_with_case(pattern: str, matched: list[int
             parse_pattern(pattern)
         return
     parsed = parse_pattern(pattern)
-    assert [table.oid for table in TABLES if parsed.matches(table.schema, table.name)] == matched
+    assert [
+        each.table.oid for each in TABLES if parsed.matches(each.table.schema, each.table.name)
+    ] == matched
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,198 @@
+"""What there is to know about a server before a pipeline starts on it: read once, nothing changed.
+
+Both kinds of connection that the daemon opens are opened, so that what would stop the daemon stops the check in the
+same words.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cdcd.errors import CdcdError
+from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.publication import (
+    Publication,
+    PublishedTable,
+    find_tables,
+    parse_pattern,
+    read_publication,
+)
+from cdcd.postgres.refusals import translated
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.postgres.slot import SlotState, read_slot
+from cdcd.protocol.versions import StreamingMode
+
+OPEN_LONG_S: Final = 60
+"""Transactions open for so long are worth naming: a slot's creation waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the configuration asks of PostgreSQL."""
+
+    slot: str
+    publication: str
+    tables: Sequence[str] | None
+    prefix: str
+    """Of the topics' names, which must not collide."""
+    protocol: int | Literal["auto"] = "auto"
+    streaming: StreamingMode | Literal["auto", "off", "on", "parallel"] = "auto"
+    two_phase: bool = False
+    messages: bool = True
+    origin: Literal["any", "none"] = "any"
+    binary: bool = False
+    status_interval_s: float = 10.0
+    application_name: str = "cdcd check"
+    connect_timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A row of pg_settings: `value` as a number in `unit`s where it is one, `shown` as SHOW prints it."""
+
+    shown: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Who we are to the server, and what surrounds us."""
+
+    role: str
+    database: str
+    version: str
+    superuser: bool
+    may_create: bool
+    """CREATE on the database, which CREATE PUBLICATION needs."""
+    in_recovery: bool
+    encoding: str
+    slots: int
+    senders: int
+    open_transactions: tuple[str, ...]
+    """Those that a slot's creation would wait for, open for long or prepared, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the checks look at."""
+
+    server_version: int
+    session: Session
+    settings: Mapping[str, Setting]
+    walsender_refusal: CdcdError | None
+    slot: SlotState | None
+    slot_reader: str
+    """application_name of the session that reads the slot, "" if none does."""
+    publication: Publication | None
+    matched: tuple[PublishedTable, ...] | CdcdError
+    """The tables that a publication still to be created would have."""
+    foreign: frozenset[str]
+    """Of the published tables, or those to be published, the ones that this role does not own."""
+    unreadable: frozenset[str]
+    """Likewise, the ones it may not SELECT from."""
+
+    @property
+    def tables(self) -> tuple[PublishedTable, ...]:
+        if self.publication:
+            return self.publication.tables
+        return () if isinstance(self.matched, CdcdError) else self.matched
+
+
+_SETTINGS: Final = """
+SELECT name, current_setting(name),
+       CASE WHEN vartype IN ('integer', 'real') THEN setting::float8 ELSE 0 END, coalesce(unit, '')
+  FROM pg_settings WHERE name = ANY(%s)
+"""
+
+_SETTING_NAMES: Final = (
+    "wal_level",
+    "max_replication_slots",
+    "max_wal_senders",
+    "max_slot_wal_keep_size",
+    "idle_replication_slot_timeout",
+    "wal_sender_timeout",
+    "max_prepared_transactions",
+    "logical_decoding_work_mem",
+    "synchronous_standby_names",
+)
+
+_SESSION: Final = """
+SELECT current_user, current_database(), current_setting('server_version'), r.rolsuper,
+       has_database_privilege(current_database(), 'CREATE'), pg_is_in_recovery(), current_setting('server_encoding'),
+       (SELECT count(*) FROM pg_replication_slots),
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'),
+       ARRAY(SELECT format('session %%s (%%s), for %%s s', pid, application_name,
+                           extract(epoch FROM now() - xact_start)::int)
+               FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND xact_start < now() - make_interval(secs => %s)
+              ORDER BY xact_start) ||
+       ARRAY(SELECT format('prepared transaction %%s', gid) FROM pg_prepared_xacts ORDER BY prepared)
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
+
+_RIGHTS: Final = """
+SELECT format('%%s.%%s', n.nspname, c.relname), pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT')
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s)
+"""
+
+
+async def read_facts(dsn: Dsn, wanted: Wanted) -> Facts:
+    """Ask the server; nothing is changed. Raises TransientError, SourceError, ConfigError."""
+    connection = await connect(
+        dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
+    )
+    try:
+        with translated("looking at the server", dsn.names):
+            return await _read_facts(connection, await _try_walsender(dsn, wanted), wanted)
+    finally:
+        await connection.close()
+
+
+async def _try_walsender(dsn: Dsn, wanted: Wanted) -> CdcdError | None:
+    try:
+        stream = await ReplicationStream.open(
+            dsn, application_name=wanted.application_name, connect_timeout_s=wanted.connect_timeout_s
+        )
+    except CdcdError as error:
+        return error
+    stream.close()
+    return None
+
+
+async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted: Wanted) -> Facts:
+    async def rows(query: str, *parameters: object) -> Any:
+        return await (await connection.execute(query.encode(), parameters)).fetchall()
+
+    session = Session(*(await rows(_SESSION, OPEN_LONG_S))[0])
+    settings = {
+        name: Setting(shown, value, unit)
+        for name, shown, value, unit in await rows(_SETTINGS, list(_SETTING_NAMES))
+    }
+    slot = await read_slot(connection, wanted.slot)
+    reader = await rows(
+        "SELECT application_name FROM pg_stat_activity WHERE pid = %s", slot and slot.active_pid
+    )
+    publication = await read_publication(connection, wanted.publication)
+    matched: tuple[PublishedTable, ...] | CdcdError = ()
+    if publication is None:
+        try:
+            matched = await find_tables(
+                connection, [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
+            )
+        except CdcdError as error:
+            # FOR ALL TABLES may begin with none.
+            matched = () if wanted.tables is None else error
+    shown = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
+    rights = await rows(_RIGHTS, [table.oid for table in shown])
+    return Facts(
+        server_version=connection.info.server_version,
+        session=session,
+        settings=settings,
+        walsender_refusal=refusal,
+        slot=slot,
+        slot_reader=reader[0][0] if reader else "",
+        publication=publication,
+        matched=matched,
+        foreign=frozenset(table for table, owns, _ in rights if not owns),
+        unreadable=frozenset(table for table, _, reads in rights if not reads),
+    )
