@@ -1,12 +1,12 @@
 """From a configuration to a pipeline that is ready to run, in the one order that is safe.
 
 1. The advisory lock: from here on no other instance of the pipeline is active.
-2. The server and its publication, created where it is missing.
-3. Kafka: topics, then `init_transactions`, which shuts out a former instance that is still alive somewhere, then the
+2. Kafka: topics, then `init_transactions`, which shuts out a former instance that is still alive somewhere, then the
    checkpoint, which only now can not change any more.
-4. The slot, created only where there is no checkpoint either: beside one, a missing slot is a gap.
-5. Checkpoint against slot: where to resume, or why not.
-6. START_REPLICATION, from the slot's own position: what the checkpoint covers is skipped here, not by asking the
+3. Checkpoint against server and slot: where to resume, or why not, before anything is made on a server that may be
+   the wrong one. Beside a checkpoint, a missing slot is a gap.
+4. Publication and slot, created where they are missing.
+5. START_REPLICATION, from the slot's own position: what the checkpoint covers is skipped here, not by asking the
    server to start later, because it would leave out prepared transactions that are not decided yet.
 """
 
@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -110,13 +111,16 @@ class Opening:
         config = self._config
         dsn = parse_dsn(config.postgres.libpq())
         lock = await self._lock(dsn)
-        sql = await connect(dsn, application_name=f"{config.name} catalog")
+        sql = await connect(
+            dsn,
+            application_name=f"{config.name} catalog",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+        )
         self._stack.push_async_callback(sql.close)
         stream = await ReplicationStream.open(
             dsn, application_name=config.name, connect_timeout_s=config.postgres.connect_timeout_s
         )
         self._stack.callback(stream.close)
-        identity = await stream.identify()
         options = start_options(
             stream.server_version,
             config.postgres.protocol,
@@ -127,11 +131,18 @@ class Opening:
             origin=config.postgres.origin,
             binary=config.postgres.binary,
         )
-        await self._publication(sql)
         sink = await self._sink(lock, messages=options.messages)
         found = await self._kafka(sink.open)
-        slot = await self._slot(sql, stream, identity, found, accept_gap=accept_gap)
-        checkpoint = await self._resume(sink, found, slot, identity, accept_gap=accept_gap)
+        # Only now: a former instance may have delivered what the server wrote until it was shut out.
+        identity = await stream.identify()
+        slot = await self._find_slot(sql, identity)
+        source = await self._source(stream, identity, slot, found)
+        resume(found, source, accept_gap=accept_gap)
+        await self._publication(sql)
+        if slot is None:
+            slot = await self._create_slot(sql, stream, identity)
+            source = replace(source, slot_confirmed=slot.confirmed_flush_lsn)
+        checkpoint = await self._resume(sink, found, source, accept_gap=accept_gap)
         pipeline = await self._pipeline(stream, lock, sink, sql, checkpoint, slot, options, identity)
         await stream.start(
             config.postgres.slot,
@@ -180,45 +191,35 @@ class Opening:
         if ensured.created:
             self._observe(PublicationCreated(publication=postgres.publication))
 
-    async def _slot(
-        self,
-        sql: Connection,
-        stream: ReplicationStream,
-        identity: Identity,
-        found: Checkpoint | None,
-        *,
-        accept_gap: bool,
-    ) -> SlotState:
+    async def _find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
         postgres = self._config.postgres
         state = await read_slot(sql, postgres.slot)
         if state is None:
-            if found is not None and not accept_gap:
-                raise PositionError(
-                    f"Slot {postgres.slot} is gone, but Kafka has a checkpoint ({found.position}): it was dropped, or "
-                    "this is another server. What was committed since can not be streamed any more.",
-                    hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`, "
-                    "which creates the slot anew.",
-                )
-            created = await create_slot(
-                stream,
-                postgres.slot,
-                two_phase=postgres.two_phase,
-                observer=sql,
-                on_wait=lambda wait: self._observe(
-                    SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")
-                ),
-            )
-            self._observe(SlotCreated(slot=postgres.slot, position=str(Lsn(created.consistent_point))))
-            state = await read_slot(sql, postgres.slot)
-        if state is None:
-            raise PositionError(
-                f"Slot {postgres.slot} was dropped as soon as it was created.", hint="By whom?"
-            )
+            return None
         check_slot(state, identity.database)
         if state.two_phase and not postgres.two_phase:
             raise SourceError(
                 f"Slot {postgres.slot} decodes prepared transactions at PREPARE, the configuration says otherwise.",
                 hint="Set postgres.two_phase: true; a slot keeps this mode once it has it (PostgreSQL before 18).",
+            )
+        return state
+
+    async def _create_slot(self, sql: Connection, stream: ReplicationStream, identity: Identity) -> SlotState:
+        postgres = self._config.postgres
+        created = await create_slot(
+            stream,
+            postgres.slot,
+            two_phase=postgres.two_phase,
+            observer=sql,
+            on_wait=lambda wait: self._observe(
+                SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")
+            ),
+        )
+        self._observe(SlotCreated(slot=postgres.slot, position=str(Lsn(created.consistent_point))))
+        state = await self._find_slot(sql, identity)
+        if state is None:
+            raise PositionError(
+                f"Slot {postgres.slot} was dropped as soon as it was created.", hint="By whom?"
             )
         return state
 
@@ -271,34 +272,38 @@ class Opening:
         self._stack.push_async_callback(self._in_kafka_thread, sink.close)
         return sink
 
-    async def _resume(
+    async def _source(
         self,
-        sink: Sink,
-        found: Checkpoint | None,
-        slot: SlotState,
+        stream: ReplicationStream,
         identity: Identity,
-        *,
-        accept_gap: bool,
-    ) -> Checkpoint:
-        config = self._config
-        assert slot.confirmed_flush_lsn is not None
-        source = Source(
+        slot: SlotState | None,
+        found: Checkpoint | None,
+    ) -> Source:
+        postgres = self._config.postgres
+        before = identity.timeline if found is None else found.timeline
+        return Source(
             system_identifier=identity.system_identifier,
             timeline=identity.timeline,
             wal_end=identity.flushed,
-            slot_confirmed=slot.confirmed_flush_lsn,
-            stream=f"publication={config.postgres.publication} messages={config.postgres.messages} "
-            f"origin={config.postgres.origin}",
+            slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
+            stream=f"publication={postgres.publication} messages={postgres.messages} origin={postgres.origin}",
+            branched_at=await stream.branched_at(before, identity.timeline),
+            slot=postgres.slot,
         )
-        position = resume(found, source, accept_gap=accept_gap)
+
+    async def _resume(
+        self, sink: Sink, found: Checkpoint | None, source: Source, *, accept_gap: bool
+    ) -> Checkpoint:
+        topic = self._config.topics.checkpoint
+        try:
+            position = resume(found, source, accept_gap=False)
+        except PositionError as gap:
+            if not accept_gap:
+                raise
+            position = resume(found, source, accept_gap=True)
+            self._observe(GapAccepted(message=gap.message, position=str(position)))
         start = Checkpoint(source.system_identifier, source.timeline, source.stream, position)
-        self._observe(
-            CheckpointRead(topic=config.topics.checkpoint, found=found is not None, position=str(position))
-        )
-        if accept_gap and found is not None and position != found.position:
-            self._observe(
-                GapAccepted(message=f"the checkpoint was at {found.position}", position=str(position))
-            )
+        self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
         if start != found:
             await self._kafka(lambda: sink.deliver(Batch(position, position), start))
         return start

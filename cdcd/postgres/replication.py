@@ -136,6 +136,21 @@ class ReplicationStream:
         assert position
         return Identity(system, int(timeline), Lsn.parse(position), database or "")
 
+    async def branched_at(self, timeline: int, current: int) -> int | None:
+        """Where the history of the server's `current` timeline left `timeline`, an LSN; None where it never was on it.
+
+        The lines of a history file: timeline, switch point, reason (timeline.c, readTimeLineHistory)."""
+        if timeline >= current:
+            return None
+        ((_, content),) = await self.query(
+            f"TIMELINE_HISTORY {current}", f"reading the history of timeline {current}"
+        )
+        for line in (content or "").splitlines():
+            fields = line.split("\t")
+            if fields[0].strip() == str(timeline):
+                return Lsn.parse(fields[1])
+        return None
+
     async def show(self, name: str) -> str:
         """The value of a setting in this session, as SHOW prints it."""
         ((value,),) = await self.query(f"SHOW {name}", f"reading the setting {name}")

@@ -128,56 +128,40 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the server says of itself before the stream starts; LSNs as plain integers."""
+    """What the server says of itself before the stream starts; LSNs as plain integers.
+
+    `slot_confirmed` is None where there is no slot yet; `slot` is its name, for errors. `branched_at` is where the
+    server's history left the checkpoint's timeline: None when it is on that timeline still, or never was.
+    """
 
     system_identifier: str
     timeline: int
     wal_end: int
-    slot_confirmed: int
+    slot_confirmed: int | None
     stream: str
+    branched_at: int | None = None
+    slot: str = ""
 
 
 def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Position:
     """The position to resume from, or why the checkpoint and the slot can not be put together.
 
-    Without a checkpoint the stream starts where the slot stands. With one, the slot must not be ahead of it:
-    changes between the two were confirmed by somebody else and are gone (a slot dropped and created again, or
+    Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
+    it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
     advanced by hand), which `accept_gap` accepts, once, for the person who knows.
 
     Raises:
         PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
     """
-    start = Position(commit_lsn=0, end_lsn=source.slot_confirmed)
+    start = Position(end_lsn=max(source.slot_confirmed or 0, source.branched_at or 0))
     if checkpoint is None:
         return start
+    gap = _gap(checkpoint, source)
+    if gap is not None:
+        if accept_gap:
+            return start
+        raise gap
     position = checkpoint.position
-    if checkpoint.system_identifier != source.system_identifier:
-        if accept_gap:
-            return start
-        raise PositionError(
-            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
-            f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
-            hint="Point postgres.dsn at the old cluster, or give the pipeline a new name; "
-            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between.",
-        )
-    if position.end_lsn > source.wal_end:
-        if accept_gap:
-            return start
-        raise PositionError(
-            f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
-            "restored from a backup, or failed over to a standby that lacked changes.",
-            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept it "
-            "with `cdcd run --accept-gap`, which goes on from the slot's position.",
-        )
-    if source.slot_confirmed > position.end_lsn:
-        if accept_gap:
-            return start
-        raise PositionError(
-            f"The slot is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
-            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
-            "between are lost to this pipeline.",
-            hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
-        )
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(
             f"The last run stopped inside the transaction {Lsn(position.commit_lsn)}, with other options "
@@ -185,3 +169,52 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
             hint="Run once with the former options until the transaction is through, then change them.",
         )
     return position
+
+
+def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
+    """Why the slot does not go on where the checkpoint ends, if so."""
+    position = checkpoint.position
+    if checkpoint.system_identifier != source.system_identifier:
+        return PositionError(
+            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
+            f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
+            hint="Point postgres.dsn at the old cluster, or give the pipeline a new name; "
+            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between.",
+        )
+    if checkpoint.timeline != source.timeline and source.branched_at is None:
+        return PositionError(
+            f"The checkpoint ({position}) is of timeline {checkpoint.timeline}, which is not in the history of the "
+            f"server's timeline {source.timeline}: a former primary came back, or this is another branch of it.",
+            hint="Point postgres.dsn at the primary that has the checkpoint's timeline, or accept with `cdcd run "
+            "--accept-gap` that Kafka and this server differ; it goes on from the slot's position.",
+        )
+    if source.branched_at is not None and position.end_lsn > source.branched_at:
+        return PositionError(
+            f"The checkpoint ({position}) is ahead of where this server left timeline {checkpoint.timeline} "
+            f"({Lsn(source.branched_at)}): it failed over to a standby that lacked changes, or was restored to an "
+            "earlier point.",
+            hint="Kafka holds changes that this server never had. Bring back the server that has them, or accept it "
+            "with `cdcd run --accept-gap`, which goes on from where the two part.",
+        )
+    if position.end_lsn > source.wal_end:
+        return PositionError(
+            f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
+            "restored from a backup, or lost its last changes.",
+            hint="Kafka holds changes that this server lost. Bring back the server that has them, or accept it "
+            "with `cdcd run --accept-gap`, which goes on from the slot's position.",
+        )
+    if source.slot_confirmed is None:
+        return PositionError(
+            f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and what was "
+            "committed since then is lost to this pipeline.",
+            hint="Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or "
+            "accept the gap with `cdcd run --accept-gap`, which creates the slot anew.",
+        )
+    if source.slot_confirmed > position.end_lsn:
+        return PositionError(
+            f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
+            f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
+            "between are lost to this pipeline.",
+            hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
+        )
+    return None

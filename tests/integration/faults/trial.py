@@ -12,7 +12,6 @@ Every DSN holds a password, and nothing that a process says may contain it: `clo
 """
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 import psycopg
 import yaml
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from psycopg.conninfo import make_conninfo
 
 from deploy.local.cache import REPOSITORY
@@ -106,6 +105,9 @@ class Trial:
     def configure(self, **sections: Any) -> None:
         """Lay `sections` over the configuration, for the next start; None takes a section or a key out."""
         for section, value in sections.items():
+            if value is None:
+                self.daemon.config.pop(section)
+                continue
             old = self.daemon.config.get(section)
             merged = {**old, **value} if isinstance(old, Mapping) and isinstance(value, Mapping) else value
             if isinstance(merged, Mapping):
@@ -185,11 +187,7 @@ class Trial:
     def check(self) -> Report:
         """`cdcd check`, with the configuration of the next start."""
         self.daemon.config_path.write_text(yaml.safe_dump(self.daemon.config, sort_keys=False))
-        command = [sys.executable, "-m", "cdcd.cli", "check", "--format", "json"]
-        done = subprocess.run(
-            [*command, "--config", str(self.daemon.config_path)],
-            capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=REPOSITORY, env=os.environ,
-        )  # fmt: skip
+        done = command("check", "--format", "json", "--config", str(self.daemon.config_path))
         self.said += [done.stdout, done.stderr]
         assert done.stdout, done.stderr
         return Report(done.returncode, json.loads(done.stdout)["findings"])
@@ -222,22 +220,39 @@ class Trial:
                 if message is None:
                     self._go_on(deadline, f"{topic} has {len(found)} records, not {count}")
                 elif (error := message.error()) is None:
-                    found.append((message.key() or b"", message.value(), dict(message.headers() or [])))
+                    found.append((message.key() or b"", message.value(), dict(_headers(message))))
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 elif count is None:
                     break
         return found
 
+    def topics(self) -> list[str]:
+        with _reader(self.reader_servers) as consumer:
+            return list(consumer.list_topics(timeout=WAIT_S).topics)
+
     def _go_on(self, deadline: float, otherwise: str) -> None:
         assert self.daemon.is_running(), f"the daemon has ended:\n{self.daemon.last_words()}"
         assert time.monotonic() < deadline, f"{otherwise}:\n{self.daemon.last_words()}"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`cdcd` with these arguments, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "cdcd.cli", *arguments],
+        capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=REPOSITORY,
+    )  # fmt: skip
 
 
 def _outcome(code: int, output: str) -> Outcome:
     plain = [line for line in output.splitlines() if not line.startswith("{")]
     message, _, hint = "\n".join(plain).partition("\nhint: ")
     return Outcome(code, message.removeprefix("error: "), hint, output)
+
+
+def _headers(message: Message) -> list[tuple[str, bytes]]:
+    headers: Any = message.headers() or []
+    return list(headers)
 
 
 @contextmanager
