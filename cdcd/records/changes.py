@@ -153,7 +153,7 @@ def _problem(value: Value, converter: Converter) -> str:
         if isinstance(value, Binary):
             known = (
                 "is not of its type's form"
-                if converter.has_binary
+                if converter.reads_binary()
                 else "is of a type without a binary reader"
             )
             return f"a binary value of {len(value.data)} bytes {known}"

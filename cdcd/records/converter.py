@@ -27,7 +27,6 @@ class Converter:
     """JSON for values of one type, as a column declares it. `mode` says whether `json` need be called at all."""
 
     mode: ClassVar[int] = CONVERTED
-    has_binary: ClassVar[bool] = True
 
     def json(self, text: str) -> str:
         """The JSON of a value in text form, both wire text."""
@@ -36,6 +35,10 @@ class Converter:
     def binary(self, data: bytes) -> str:
         """The same JSON for the same value in binary form."""
         raise ValueError("there is no reader for the binary form of this type")
+
+    def reads_binary(self) -> bool:
+        """Whether `binary` knows the type's binary form."""
+        return True
 
     def unchanged(self, placeholder: str) -> str:
         """The JSON that stands for a TOASTed value which the server did not send; never null."""
@@ -61,7 +64,8 @@ class Text(Converter):
 class Opaque(Text):
     """Types of which we know the text only: ranges, text search, geometry, composites, unknown ones."""
 
-    has_binary = False
+    def reads_binary(self) -> bool:
+        return False
 
     def binary(self, data: bytes) -> str:
         return Converter.binary(self, data)

@@ -12,7 +12,8 @@ from cdcd.records.wiretext import quote, wire
 class Hstore(Converter):
     """`"a"=>"1", "b"=>NULL`: an object inside a string, as in Debezium with `hstore.handling.mode=json`."""
 
-    has_binary = False
+    def reads_binary(self) -> bool:
+        return False
 
     def json(self, text: str) -> str:
         return quote(literals.hstore_json(text))
@@ -25,7 +26,8 @@ class Hstore(Converter):
 class Vector(Number):
     """pgvector's vector and halfvec: `[1,2.5]`."""
 
-    has_binary = False
+    def reads_binary(self) -> bool:
+        return False
 
     def json(self, text: str) -> str:
         if not (text.startswith("[") and text.endswith("]")):
@@ -39,8 +41,10 @@ class Vector(Number):
 class SparseVector(Converter):
     """pgvector's sparsevec: `{1:1.5,3:2}/5`."""
 
-    has_binary = False
     _FORM: ClassVar[re.Pattern[str]] = re.compile(r"\{([^{}]*)\}/(\d+)", re.ASCII)
+
+    def reads_binary(self) -> bool:
+        return False
 
     def json(self, text: str) -> str:
         match = self._FORM.fullmatch(text)
@@ -54,7 +58,8 @@ class SparseVector(Converter):
 class Geometry(Converter):
     """PostGIS's geometry and geography: hexadecimal EWKB, whose SRID is there where bit 29 of its type says so."""
 
-    has_binary = False
+    def reads_binary(self) -> bool:
+        return False
 
     def json(self, text: str) -> str:
         data = bytes.fromhex(text)

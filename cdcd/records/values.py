@@ -380,6 +380,9 @@ class Array(Converter):
     def binary(self, data: bytes) -> str:
         return binary.array_json(data, self._element.binary)
 
+    def reads_binary(self) -> bool:
+        return self._element.reads_binary()
+
     def unchanged(self, placeholder: str) -> str:
         return f"[{','.join(self._element.unchanged_element(placeholder))}]"
 
