@@ -39,7 +39,7 @@ from cdcd.daemon.facts import (
 )
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.pipeline import Limits, Pipeline
-from cdcd.errors import CdcdError, LimitError, PositionError, SinkUnavailable, SourceError, TransientError
+from cdcd.errors import CdcdError, LimitError, PositionError, SinkUnavailableError, SourceError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.sink import Sink, SinkSettings
@@ -137,12 +137,12 @@ class Opening:
         identity = await stream.identify()
         slot = await self._find_slot(sql, identity)
         source = await self._source(stream, identity, slot, found)
-        resume(found, source, accept_gap=accept_gap)
+        gap = _gap(found, source, accept_gap=accept_gap)
         await self._publication(sql)
         if slot is None:
             slot = await self._create_slot(sql, stream, identity)
             source = replace(source, slot_confirmed=slot.confirmed_flush_lsn)
-        checkpoint = await self._resume(sink, found, source, accept_gap=accept_gap)
+        checkpoint = await self._resume(sink, found, source, gap)
         pipeline = await self._pipeline(stream, lock, sink, sql, checkpoint, slot, options, identity)
         await stream.start(
             config.postgres.slot,
@@ -292,15 +292,11 @@ class Opening:
         )
 
     async def _resume(
-        self, sink: Sink, found: Checkpoint | None, source: Source, *, accept_gap: bool
+        self, sink: Sink, found: Checkpoint | None, source: Source, gap: PositionError | None
     ) -> Checkpoint:
         topic = self._config.topics.checkpoint
-        try:
-            position = resume(found, source, accept_gap=False)
-        except PositionError as gap:
-            if not accept_gap:
-                raise
-            position = resume(found, source, accept_gap=True)
+        position = resume(found, source, accept_gap=gap is not None)
+        if gap is not None:
             self._observe(GapAccepted(message=gap.message, position=str(position)))
         start = Checkpoint(source.system_identifier, source.timeline, source.stream, position)
         self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
@@ -431,7 +427,7 @@ class Opening:
         while True:
             try:
                 return await self._ensure_topics([topic])
-            except SinkUnavailable as error:
+            except SinkUnavailableError as error:
                 if self._giving_up.is_set():
                     raise
                 self._observe(KafkaRetry(message=error.message, hint=error.hint, wait_s=wait_s))
@@ -439,13 +435,24 @@ class Opening:
                 wait_s = min(2 * wait_s, retry.max_s)
 
     async def _kafka(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
-        """Run a blocking Kafka call, `anywhere` if it does not touch the sink; a broker away is `SinkUnavailable`."""
+        """Run a blocking Kafka call, `anywhere` if it does not touch the sink; a broker away is `SinkUnavailableError`."""
         try:
             if anywhere:
                 return await asyncio.to_thread(call)
             return await self._in_kafka_thread(call)
         except TransientError as error:
-            raise SinkUnavailable(error.message, hint=error.hint) from error
+            raise SinkUnavailableError(error.message, hint=error.hint) from error
 
     def _in_kafka_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(self._kafka_thread, call)
+
+
+def _gap(found: Checkpoint | None, source: Source, *, accept_gap: bool) -> PositionError | None:
+    """The gap between checkpoint and source if there is one and it is accepted; raised if it is not."""
+    try:
+        resume(found, source, accept_gap=False)
+    except PositionError as gap:
+        if not accept_gap:
+            raise
+        return gap
+    return None
