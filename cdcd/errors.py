@@ -32,7 +32,7 @@ class TransientError(CdcdError):
     exit_code = 3
 
 
-class SinkUnavailable(TransientError):
+class SinkUnavailableError(TransientError):
     """Kafka does not answer; the exit code is for a start that never succeeded."""
 
     exit_code = 4

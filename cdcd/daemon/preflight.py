@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.daemon.config import Config
-from cdcd.errors import CdcdError, SinkUnavailable, TransientError
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.findings import Finding
 from cdcd.kafka import client
 from cdcd.kafka import preflight as kafka
@@ -103,4 +103,4 @@ async def ask_kafka(config: Config) -> Sequence[Finding]:
     try:
         return await asyncio.to_thread(kafka.examine, connection, wanted)
     except TransientError as error:
-        raise SinkUnavailable(error.message, hint=error.hint) from error
+        raise SinkUnavailableError(error.message, hint=error.hint) from error

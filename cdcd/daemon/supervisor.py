@@ -31,7 +31,7 @@ from cdcd.daemon.http import serve_http
 from cdcd.daemon.logs import configure_logging
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.opening import Opening
-from cdcd.errors import FatalError, SinkUnavailable, TransientError
+from cdcd.errors import FatalError, SinkUnavailableError, TransientError
 
 HEARTBEAT_S: Final = 0.5
 
@@ -143,7 +143,7 @@ class Supervisor:
                 self._flushed = max(self._flushed, self._opening.flushed)
 
     async def _back_off(self, error: TransientError, failures: int) -> None:
-        side: Side = "kafka" if isinstance(error, SinkUnavailable) else "postgres"
+        side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
         retry = self._config.kafka.retry if side == "kafka" else self._config.postgres.retry
         longest = min(retry.max_s, retry.initial_s * 2 ** min(failures - 1, 30))
         wait_s = random.uniform(longest / 2, longest)  # noqa: S311  spreads reconnects, guards nothing

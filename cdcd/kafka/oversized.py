@@ -29,7 +29,7 @@ class Oversized:
     policy: Policy = "fail"
     dead_letter_topic: str = ""
     directory: str = ""
-    on_replaced: Callable[[str, int, str], None] = lambda topic, size, to: None
+    on_replaced: Callable[[str, int, str], None] | None = None
 
     def replace(self, batch: Batch, topic: str, key: bytes | None, value: bytes | None) -> bool:
         """Put something smaller, or elsewhere, in the refused record's place; False where nothing can be done.
@@ -50,7 +50,7 @@ class Oversized:
         topic, key, _, headers = record
         headers = list(headers or ())
         if self.policy == "dead_letter":
-            self.on_replaced(topic, len(value), self.dead_letter_topic)
+            self._tell(topic, value, self.dead_letter_topic)
             size = str(len(value)).encode()
             return (
                 self.dead_letter_topic,
@@ -59,9 +59,13 @@ class Oversized:
                 [*headers, ("cdcd.topic", topic.encode()), ("cdcd.size", size)],
             )
         path, digest = self._store(value)
-        self.on_replaced(topic, len(value), str(path))
+        self._tell(topic, value, str(path))
         claim = {"claim_check": {"file": str(path), "size": len(value), "sha256": digest}}
         return (topic, key, json.dumps(claim).encode(), [*headers, ("cdcd.claim_check", str(path).encode())])
+
+    def _tell(self, topic: str, value: bytes, to: str) -> None:
+        if self.on_replaced is not None:
+            self.on_replaced(topic, len(value), to)
 
     def _store(self, value: bytes) -> tuple[Path, str]:
         digest = hashlib.sha256(value).hexdigest()

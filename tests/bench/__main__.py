@@ -95,7 +95,7 @@ def _create_topic(broker: KafkaBroker, name: str, **config: str) -> None:
         created.result()
 
 
-def _drain(
+def _drain(  # noqa: PLR0917  the parts of one run
     server: PostgresServer, broker: KafkaBroker, folder: Path, workload: Workload, rows: int, repeat: int
 ) -> list[Drained]:
     names = [(f"{workload.name}_{number}_r", f"{workload.name}_{number}_c") for number in range(repeat)]
@@ -182,9 +182,8 @@ def _print(drained: dict[str, list[Drained]], latencies: list[Latency], version:
         )
     print("\ncommit to read_committed consumer, 1,000 single-row transactions a second")
     for latency in latencies:
-        print(
-            f"  {latency.delivery:<24} p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms ({latency.records} records)"
-        )
+        figures = f"p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms"
+        print(f"  {latency.delivery:<24} {figures} ({latency.records} records)")
 
 
 def _line(what: str, values: list[float], unit: str) -> None:

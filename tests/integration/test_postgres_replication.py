@@ -473,7 +473,8 @@ def test_time_in_which_nobody_receives_does_not_count_as_silence(database: Datab
     prepare(database)
 
     async def run() -> None:
-        async with streaming(database.dsn(), unique, silence_s_max=0.4) as stream:
+        dsn = database.dsn(options="-c wal_sender_timeout=0")
+        async with streaming(dsn, unique, silence_s_max=0.4) as stream:
             await asyncio.sleep(1)
             receiving = asyncio.create_task(until(stream, 1))
             await asyncio.sleep(0.1)

@@ -5,7 +5,7 @@ import pytest
 
 from cdcd.daemon.config import Config, parse_config
 from cdcd.daemon.preflight import Ask, Report, ask_kafka, ask_postgres, gather
-from cdcd.errors import CdcdError, ConfigError, SinkUnavailable, SourceError, TransientError
+from cdcd.errors import CdcdError, ConfigError, SinkUnavailableError, SourceError, TransientError
 from cdcd.findings import Finding, Level
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n", {})
@@ -53,7 +53,7 @@ def test_a_side_that_cannot_be_asked_is_a_finding_and_gives_its_own_code():
 
 
 def test_when_neither_can_be_asked_postgresqls_code_is_given():
-    report = gathered(fails(ConfigError("a")), fails(SinkUnavailable("b")))
+    report = gathered(fails(ConfigError("a")), fails(SinkUnavailableError("b")))
     assert report.exit_code == ConfigError.exit_code
     assert [one.subject for one in report.findings] == ["PostgreSQL", "Kafka"]
 
@@ -124,4 +124,4 @@ def test_a_broker_that_does_not_answer_gives_kafkas_code_and_not_postgresqls(mon
 
     monkeypatch.setattr("cdcd.kafka.preflight.examine", examine)
     report = gathered(answers(), ask_kafka)
-    assert report == Report((Finding("error", "Kafka", "no answer", "is it up?"),), SinkUnavailable.exit_code)
+    assert report == Report((Finding("error", "Kafka", "no answer", "is it up?"),), SinkUnavailableError.exit_code)
