@@ -333,6 +333,8 @@ class Opening:
         assembler = Assembler(self._ledger, spool, position, abort_info=options.abort_info)
         self._stack.callback(assembler.close)
 
+        self._telemetry.queue_bytes_max = config.kafka.queue_bytes_max
+
         async def describe(relation: Relation) -> None:
             await self._describe(sql, encoder, relation)
 
