@@ -2,9 +2,9 @@
 PYTHON ?= python3
 SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark
+SLOW = chaos or soak or bench or spark or deploy
 
-.PHONY: setup servers demo test unit check sim integration chaos soak spark bench profile lock clean
+.PHONY: setup servers demo test unit check sim integration chaos soak spark bench profile deploy-test lock clean
 
 setup: .venv/stamp
 
@@ -38,6 +38,9 @@ soak: servers
 spark: .venv/stamp-spark servers
 	$(PYTEST) -m spark
 
+deploy-test: .venv/stamp-deploy servers
+	$(PYTEST) -m deploy
+
 bench: servers
 	.venv/bin/python -m tests.bench
 
@@ -47,7 +50,9 @@ profile: servers
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
 	$(LOCK) --extra dev pyproject.toml -o requirements.lock
+	$(LOCK) pyproject.toml -c requirements.lock -o requirements-runtime.lock
 	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
+	$(LOCK) --extra deploy pyproject.toml -c requirements.lock -o requirements-deploy.lock
 	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
 clean:
@@ -63,4 +68,8 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q -
 
 .venv/stamp-spark: .venv/stamp requirements-spark.lock
 	.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
+	touch $@
+
+.venv/stamp-deploy: .venv/stamp requirements-deploy.lock
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-deploy.lock
 	touch $@

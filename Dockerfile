@@ -1,0 +1,77 @@
+# The daemon's image:                   docker build -t cdcd .
+# The image of the Spark jobs:          docker build -t cdcd-spark --target spark .
+# A mirror of PyPI, or a company's CA:  --secret id=pip,src=pip.conf   (in no layer of the result)
+#
+# It runs with a read-only root file system and as any user: only /var/spool/cdcd is written to. The configuration is
+# /etc/cdcd/cdcd.yaml; for probes and scrapes from outside it must say `http: {host: 0.0.0.0}`.
+
+# Any glibc system with Python 3.11 or newer and its venv module will do.
+ARG BASE_IMAGE=docker.io/library/python:3.13.15-slim-trixie@sha256:ffb752e139c0a19692a43af8d8523b274222dd68eebad5d583b45c2201c6e30a
+
+
+FROM ${BASE_IMAGE} AS builder
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /src
+# What is installed here has no pip of its own: the tools' one reaches over.
+RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
+COPY requirements.lock requirements-runtime.lock ./
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /tools/bin/pip install --require-hashes -r requirements.lock && \
+    /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements-runtime.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY cdcd cdcd
+RUN /tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . && \
+    /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /dist/*.whl
+
+
+FROM ${BASE_IMAGE} AS runtime
+# librdkafka and the JSON of a batch are many short-lived blocks: without these, glibc gives their pages back and
+# faults them in again for every batch.
+ENV PATH=/opt/cdcd/bin:$PATH \
+    CDCD_CONFIG=/etc/cdcd/cdcd.yaml \
+    TMPDIR=/var/spool/cdcd \
+    PYTHONDONTWRITEBYTECODE=1 \
+    MALLOC_ARENA_MAX=2 \
+    MALLOC_TRIM_THRESHOLD_=67108864 \
+    MALLOC_TOP_PAD_=4194304
+# libpq asks for the name of the user it runs as. Mode 1777, for a cluster that picks its own user.
+RUN echo 'cdcd:x:10001:' >> /etc/group && \
+    echo 'cdcd:x:10001:10001::/var/spool/cdcd:/usr/sbin/nologin' >> /etc/passwd && \
+    install -d -m 1777 -o 10001 -g 10001 /var/spool/cdcd
+VOLUME /var/spool/cdcd
+USER 10001:10001
+WORKDIR /var/spool/cdcd
+ENTRYPOINT ["/opt/cdcd/bin/cdcd"]
+ARG VERSION=unknown
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="cdcd" \
+      org.opencontainers.image.description="Committed PostgreSQL changes to Kafka, exactly once, in commit order" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+
+FROM builder AS spark-builder
+COPY requirements-spark.lock ./
+# pyspark exists as a source archive only, and is built where setuptools is.
+RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
+    /tools/bin/pip wheel --require-hashes --no-build-isolation --wheel-dir /wheels -r requirements-spark.lock && \
+    /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /wheels/*.whl
+
+
+FROM runtime AS spark
+USER 0:0
+RUN apt-get update -qq && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless procps && \
+    rm -rf /var/lib/apt/lists/*
+COPY --from=spark-builder /opt/cdcd /opt/cdcd
+USER 10001:10001
+
+
+FROM runtime AS daemon
+COPY --from=builder /opt/cdcd /opt/cdcd
+EXPOSE 9464
+# With another http.port, set CDCD_HTTP__PORT instead of the file's key: it is read here too.
+HEALTHCHECK --interval=30s --timeout=5s --start-period=15s CMD ["/opt/cdcd/bin/python", "-c", \
+    "import os, urllib.request as http; http.urlopen('http://127.0.0.1:' + os.environ.get('CDCD_HTTP__PORT', '9464') + '/healthz', timeout=4)"]
+CMD ["run"]

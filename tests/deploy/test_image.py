@@ -1,0 +1,130 @@
+"""The Dockerfile's images, built and run without an engine."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from cdcd import __version__
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker, PostgresServer, free_port
+from tests.deploy.container import BASE, Container, Images, why_not
+from tests.integration.daemon import until
+
+pytestmark = [
+    pytest.mark.deploy,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(bool(why_not()), reason=why_not()),
+]
+
+SIZE_BYTES_MAX: Final = 150_000_000
+MIB: Final = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def images() -> Iterator[Images]:
+    with Images() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def image(images: Images) -> str:
+    return images.build("daemon", VERSION=__version__, REVISION="0123abc")
+
+
+def test_the_image_is_small(images: Images, image: str) -> None:
+    added = images.size_bytes(image) - images.size_bytes(BASE)
+    print(f"beyond the base: {added / 1e6:.1f} MB")
+    assert added < SIZE_BYTES_MAX
+
+
+def test_the_image_says_what_it_is_and_runs_the_daemon_without_a_shell_or_root(
+    images: Images, image: str
+) -> None:
+    settings = images.settings(image)
+    assert settings["Entrypoint"] == ["/opt/cdcd/bin/cdcd"]
+    assert settings["Cmd"] == ["run"]
+    assert settings["User"] == "10001:10001"
+    assert settings["Volumes"] == {"/var/spool/cdcd": {}}
+    assert settings["Healthcheck"]["Test"][0] == "CMD"
+    assert settings["Labels"]["org.opencontainers.image.version"] == __version__
+    assert settings["Labels"]["org.opencontainers.image.revision"] == "0123abc"
+    assert settings["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+def test_the_image_has_no_pip_no_sources_and_nothing_that_its_user_may_write_to(
+    images: Images, image: str
+) -> None:
+    _, root = images.mounted(image)
+    assert not list((root / "opt/cdcd").rglob("pip"))
+    assert not (root / "src").exists()
+    assert not (root / "etc/pip.conf").exists()
+    ours = [path for path in (root / "opt").rglob("*") if not path.is_symlink()]
+    assert [path for path in ours if path.stat().st_uid != 0 or path.stat().st_mode & 0o022] == []
+
+
+def test_the_daemon_in_the_image_delivers_and_stops_when_asked(
+    images: Images, image: str, scratch: Path
+) -> None:
+    with (
+        PostgresServer(18, scratch / "postgres", settings={"logical_decoding_work_mem": "64kB"}) as postgres,
+        KafkaBroker(scratch / "kafka") as broker,
+    ):
+        # GIVEN a configuration mounted into the container, and little memory for large transactions
+        postgres.execute("CREATE TABLE item (id int PRIMARY KEY, note text)")
+        port = free_port()
+        config = {
+            "name": "boxed",
+            "postgres": {"dsn": postgres.dsn()},
+            "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+            "spool": {"memory_bytes_max": MIB},
+            "http": {"host": "0.0.0.0"},
+        }
+        folder = scratch / "config"
+        folder.mkdir()
+        (folder / "cdcd.yaml").write_text(yaml.safe_dump(config))
+        log = scratch / "container.log"
+        with Container(images, image, folder, log, {"CDCD_HTTP__PORT": str(port)}) as container:
+
+            def said(event: str) -> bool:
+                assert container.is_running(), log.read_text()
+                return f'"{event}"' in log.read_text()
+
+            until(lambda: said("stream.started") or None, "never streamed")
+
+            # WHEN a transaction is committed that has to be spooled to the only place that can be written
+            postgres.execute(
+                "INSERT INTO item SELECT n, repeat('x', 100) FROM generate_series(1, 50000) AS n"
+            )
+
+            # THEN every row arrives once
+            with Reader(broker.bootstrap_servers, "boxed") as reader:
+                keys: list[bytes | None] = []
+                deadline = time.monotonic() + 60
+                while len(keys) < 50_000 and time.monotonic() < deadline:
+                    reader.discover()
+                    keys += [raw.key for raw in reader.poll()]
+            assert len(keys) == len(set(keys)) == 50_000
+            assert said("spool.spilled")
+
+            # AND it is pid 1, the image's health check finds it well, and SIGTERM ends it in good order
+            status = Path(f"/proc/{container.pid}/status").read_text()
+            assert [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid")] == ["1"]
+            container.execute(images.settings(image)["Healthcheck"]["Test"][1:])
+            assert container.terminate(timeout_s=30) == 0, log.read_text()
+            assert '"shutdown.finished"' in log.read_text()
+
+
+def test_the_spark_image_has_pyspark_and_a_java_runtime_beside_the_daemon(images: Images) -> None:
+    container, _ = images.mounted(images.build("spark"))
+    said = [
+        images.buildah("run", "--isolation", "chroot", container, "--", *command)
+        for command in (
+            ["/opt/cdcd/bin/cdcd", "--version"],
+            ["/opt/cdcd/bin/spark-submit", "--version"],
+        )
+    ]
+    assert __version__ in said[0]
