@@ -63,6 +63,7 @@ class Session:
     database: str
     version: str
     superuser: bool
+    """Or a member of what a managed PostgreSQL has in its place."""
     may_create: bool
     """CREATE on the database, which CREATE PUBLICATION needs."""
     in_recovery: bool
@@ -118,7 +119,9 @@ _SETTING_NAMES: Final = (
 )
 
 _SESSION: Final = """
-SELECT current_user, current_database(), current_setting('server_version'), r.rolsuper,
+SELECT current_user, current_database(), current_setting('server_version'),
+       r.rolsuper OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_superuser', 'cloudsqlsuperuser',
+           'alloydbsuperuser', 'azure_pg_admin') AND pg_has_role(r.oid, m.oid, 'MEMBER')),
        has_database_privilege(current_database(), 'CREATE'), pg_is_in_recovery(), current_setting('server_encoding'),
        (SELECT count(*) FROM pg_replication_slots),
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender'),

@@ -178,6 +178,10 @@ class ReplicationStream:
         self._names |= {"slot": slot, "publication": publication}
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options)
         command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {Lsn(position)} ({listed})"
+        if self._silence_s_max:
+            # Busy with a large transaction of which nothing is published, the server looks at what we send only after
+            # half of its own timeout (walsender.c, WalSndUpdateProgress).
+            self._silence_s_max = max(self._silence_s_max, await self.wal_sender_timeout_s())
         deadline = time.monotonic() + slot_wait_s
         waiting = False
         while True:

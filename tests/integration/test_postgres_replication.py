@@ -431,11 +431,12 @@ class Wire:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, up: bool) -> None:
         try:
-            while data := await source.read(65536):
-                if not self.cut:
-                    self.sent_up += len(data) if up else 0
-                    sink.write(data)
-                    await sink.drain()
+            with suppress(OSError):
+                while data := await source.read(65536):
+                    if not self.cut:
+                        self.sent_up += len(data) if up else 0
+                        sink.write(data)
+                        await sink.drain()
         finally:
             sink.close()
 
@@ -450,9 +451,10 @@ def test_a_silent_death_is_noticed_and_a_quiet_server_is_not_mistaken_for_one(
         wire = Wire(database.server.port)
         async with wire.open() as port:
             dsn = parse_dsn(
-                f"host=127.0.0.1 port={port} dbname={database.name} user=postgres sslmode=disable"
+                f"host=127.0.0.1 port={port} dbname={database.name} user=postgres sslmode=disable "
+                "options='-c wal_sender_timeout=600ms'"
             )
-            async with streaming(dsn, unique, silence_s_max=0.6) as stream:
+            async with streaming(dsn, unique, silence_s_max=0.1) as stream:
                 await stream.send(status(0))
                 receiving = asyncio.create_task(ending(stream))
                 before = wire.sent_up
