@@ -117,6 +117,7 @@ class Demo:
         shop.start()
         deadline = None if seconds is None else time.monotonic() + seconds
         self._view.phase = "the shop is open"
+        self._view.open()
         while not self._interrupts.count and (deadline is None or time.monotonic() < deadline):
             self._view.news = shop.news
             self._look(reader)
@@ -134,7 +135,7 @@ class Demo:
                 self._look(reader)
                 if time.monotonic() > deadline:
                     raise DemoError(f"The daemon did not catch up within {CAUGHT_UP_S:.0f} s: {flushed}.")
-        self._look(reader)
+        self._view.measure(self.daemon.metrics() if self.daemon else {})
         self._view.phase = "done"
 
     def _look(self, reader: Reader) -> None:
@@ -176,8 +177,7 @@ class Demo:
         kinds = ", ".join(f"{name} {count}" for name, count in sorted(shop.stats.items()))
         say(f"\nThe shop: {kinds}")
         say(f"The topics: {report.records} records of {report.transactions} transactions in {elapsed:.0f} s")
-        delivered = view._metrics.get("cdcd_transactions_total", {})
-        say("The daemon: " + ", ".join(f"{kind} {count:.0f}" for (kind,), count in sorted(delivered.items())))
+        say(f"The daemon: {view.transactions()}")
         ordered = sorted(view.latencies)
         if ordered:
             half, last = quantile(ordered, 0.5), quantile(ordered, 0.99)

@@ -124,7 +124,7 @@ class Shop:
                     with connection.transaction():
                         _VISITS[name][0](connection, dice, self.stats)
                     self.stats[name] += 1
-                except (errors.DeadlockDetected, errors.CheckViolation):
+                except (errors.DeadlockDetected, errors.CheckViolation, errors.ForeignKeyViolation):
                     self.stats["rolled back"] += 1
                 due = max(due + interval, time.monotonic() - 1)
 

@@ -67,8 +67,11 @@ class Reader:
 
     def poll(self, timeout_s: float = POLL_S) -> list[Raw]:
         """What has come; waits so long for the first."""
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
         return [
-            _raw(message) for message in self._consumer.consume(AT_ONCE, timeout_s) if _is_record(message)
+            _raw(message) for message in (first, *self._consumer.consume(AT_ONCE, 0)) if _is_record(message)
         ]
 
     def read_all(self, timeout_s: float = 120) -> Iterator[Raw]:

@@ -29,6 +29,7 @@ class TopicView:
     ops: Counter[str] = field(default_factory=Counter)
     arrivals: deque[tuple[float, int]] = field(default_factory=deque)
     last: str = ""
+    commit_lsn: int = 0
 
     def rate(self, now: float) -> float:
         while self.arrivals and self.arrivals[0][0] < now - WINDOW_S:
@@ -45,10 +46,14 @@ class View:
         self.topics: dict[str, TopicView] = {}
         self.records = 0
         self.latencies: list[float] = []
-        """Seconds from each commit to its record's arrival here, of all records so far."""
+        """Seconds from each commit to its first record's arrival here, once for each topic it has records in."""
         self._recent: deque[tuple[float, float]] = deque()
         self._prefix = f"{prefix}."
         self._metrics: Samples = {}
+        self._started = time.monotonic()
+
+    def open(self) -> None:
+        """The clock that is shown begins here."""
         self._started = time.monotonic()
 
     def take(self, records: Iterable[Raw]) -> None:
@@ -65,9 +70,12 @@ class View:
             else:
                 topic.arrivals.append((now, 1))
             topic.last = _summary(envelope)
-            latency = clock - envelope["source"]["ts_us"] / 1e6
-            self.latencies.append(latency)
-            self._recent.append((now, latency))
+            source = envelope["source"]
+            if source["commit_lsn"] != topic.commit_lsn:
+                topic.commit_lsn = source["commit_lsn"]
+                latency = clock - source["ts_us"] / 1e6
+                self.latencies.append(latency)
+                self._recent.append((now, latency))
         while self._recent and self._recent[0][0] < now - WINDOW_S:
             self._recent.popleft()
 
@@ -77,6 +85,11 @@ class View:
 
     def value(self, name: str, *labels: str) -> float | None:
         return self._metrics.get(name, {}).get(labels)
+
+    def transactions(self) -> str:
+        """The daemon's count of transactions by kind."""
+        kinds = sorted(self._metrics.get("cdcd_transactions_total", {}).items())
+        return ", ".join(f"{kind.replace('_', ' ')} {count:.0f}" for (kind,), count in kinds)
 
     def rate(self) -> float:
         now = time.monotonic()

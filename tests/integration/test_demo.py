@@ -1,0 +1,167 @@
+"""`make demo` as a person runs it: to its end, broken off, and with a daemon that dies."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+OPEN = "Ctrl-C ends it"
+
+
+class Demo:
+    """A demo in a process of its own, with a temporary folder by which its processes are known."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.said = ""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.demo", *arguments],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            bufsize=1,
+        )
+
+    def await_saying(self, words: str) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said += line
+            if words in line:
+                return
+        pytest.fail(f"the demo ended without saying {words!r}:\n{self.said}")
+
+    def interrupt(self) -> None:
+        self._process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout_s: float = 120) -> int:
+        rest, _ = self._process.communicate(timeout=timeout_s)
+        self.said += rest
+        return self._process.returncode
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+
+    def children(self) -> dict[int, str]:
+        """Processes that run with something of this demo's folder in their command line, by pid."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if f"{self.folder}/" in command:
+                found[int(entry.name)] = command
+        return found
+
+    def await_no_children(self, timeout_s: float = 10) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (left := self.children()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left
+
+
+@pytest.fixture
+def demo(scratch: Path) -> Iterator[Callable[..., Demo]]:
+    with ExitStack() as stack:
+
+        def start(*arguments: str) -> Demo:
+            folder = scratch / f"demo-{time.monotonic_ns()}"
+            folder.mkdir(mode=0o711)
+            folder.chmod(0o711)
+            started = Demo(folder, *arguments)
+            stack.callback(started.close)
+            return started
+
+        yield start
+
+
+def test_it_ends_by_itself_equal_and_leaves_nothing(demo: Callable[..., Demo]) -> None:
+    # WHEN it runs for some seconds
+    run = demo("--seconds", "10")
+    code = run.wait()
+    # THEN the folded topics were the tables, with every kind of transaction among them
+    assert code == 0, run.said
+    assert run.said.rstrip().endswith("\nequal")
+    tables = re.findall(r"^public\.(\w+): (\d+) rows, (\d+) folded .*: equal$", run.said, re.MULTILINE)
+    assert [name for name, _, _ in tables] == ["customers", "order_items", "orders", "products"]
+    assert all(int(rows) > 0 and rows == folded for _, rows, folded in tables)
+    counts = dict(
+        re.findall(r"(\w[\w ]*?) (\d+)(?:,|$)", run.said.partition("The daemon: ")[2].partition("\n")[0])
+    )
+    assert int(counts["streamed"]) > 0
+    assert int(counts["prepared"]) > 0
+    assert int(counts["subtransaction aborted"]) > 0
+    # AND neither processes nor files are left
+    run.await_no_children()
+    assert list(run.folder.iterdir()) == []
+
+
+def test_ctrl_c_ends_it_with_a_comparison(demo: Callable[..., Demo]) -> None:
+    run = demo()
+    run.await_saying(OPEN)
+    assert len(run.children()) >= 3
+    time.sleep(2)
+    run.interrupt()
+    assert run.wait() == 0, run.said
+    assert "The topics: " in run.said
+    run.await_no_children()
+    assert list(run.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.3])
+def test_ctrl_c_twice_leaves_at_once(demo: Callable[..., Demo], pause_s: float) -> None:
+    run = demo()
+    run.await_saying(OPEN)
+    time.sleep(1)
+    run.interrupt()
+    time.sleep(max(pause_s, 0.05))
+    run.interrupt()
+    assert run.wait(timeout_s=15) in {0, 130}, run.said
+    run.await_no_children()
+
+
+def test_ctrl_c_while_the_servers_start_leaves_nothing(demo: Callable[..., Demo]) -> None:
+    run = demo()
+    run.await_saying("Starting")
+    while not run.children():
+        time.sleep(0.01)
+    run.interrupt()
+    assert run.wait(timeout_s=15) == 130, run.said
+    run.await_no_children()
+    assert list(run.folder.iterdir()) == []
+
+
+def test_a_daemon_that_dies_is_reported_with_its_log(demo: Callable[..., Demo]) -> None:
+    run = demo()
+    run.await_saying(OPEN)
+    (daemon,) = [pid for pid, command in run.children().items() if "cdcd.cli" in command]
+    os.kill(daemon, signal.SIGKILL)
+    assert run.wait(timeout_s=30) == 1
+    assert "The daemon ended with exit code -9 (killed by a signal)." in run.said
+    assert "stream.started" in run.said
+    (log,) = re.findall(r"The daemon's log: (\S+)", run.said)
+    assert "stream.started" in Path(log).read_text()
+    run.await_no_children()
+
+
+def test_a_demo_that_is_killed_takes_its_servers_with_it(demo: Callable[..., Demo]) -> None:
+    run = demo()
+    run.await_saying(OPEN)
+    run.kill()
+    run.wait()
+    run.await_no_children()
