@@ -35,21 +35,20 @@ class Refusal:
 
 
 _LOST_SLOT: Final = (
-    "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT "
-    "pg_drop_replication_slot('{slot}')), bring the "
-    "consumers back to a known state and let cdcd create a new one; raise max_slot_wal_keep_size against a "
-    "repetition."
+    "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT pg_drop_replication_slot('{slot}')), "
+    "bring the consumers back to a known state and let cdcd create a new one; raise max_slot_wal_keep_size against "
+    "a repetition."
 )
 _PUBLICATION: Final = (
-    "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped "
-    "and created again, "
-    "what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring the "
-    "consumers back to a "
-    "known state and start again."
+    "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped and "
+    "created again, what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring "
+    "the consumers back to a known state and start again."
 )
 _CREDENTIALS: Final = (
     "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from."
 )
+
+_REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)"
 
 REFUSALS: Final[tuple[Refusal, ...]] = (
     # A connection that PostgreSQL does not let in.
@@ -61,8 +60,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "pg_hba.conf",
         SourceError,
         "Add a line for role {role} and this host to pg_hba.conf (a `host` line for database {database}; "
-        "`replication` in the "
-        "database column is for physical replication only) and run SELECT pg_reload_conf().",
+        "`replication` in the database column is for physical replication only) and run SELECT pg_reload_conf().",
     ),
     Refusal("28000", "not permitted to log in", SourceError, "ALTER ROLE {role} LOGIN;"),
     Refusal(
@@ -72,24 +70,9 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "CREATE ROLE {role} LOGIN REPLICATION; or correct the user in postgres.dsn.",
     ),
     Refusal("28", "", SourceError, "Check the role, pg_hba.conf and the authentication method."),
-    Refusal(
-        "42501",
-        "start walsender",
-        SourceError,
-        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
-    ),
-    Refusal(
-        "42501",
-        "start WAL sender",
-        SourceError,
-        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
-    ),
-    Refusal(
-        "42501",
-        "use replication slots",
-        SourceError,
-        "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)",
-    ),
+    Refusal("42501", "start walsender", SourceError, _REPLICATION),
+    Refusal("42501", "start WAL sender", SourceError, _REPLICATION),
+    Refusal("42501", "use replication slots", SourceError, _REPLICATION),
     Refusal(
         "42501",
         "permission denied for database",
@@ -114,23 +97,23 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "42501",
         "FOR TABLES IN SCHEMA publication",
         SourceError,
-        "Create it as a superuser (CREATE PUBLICATION {publication} FOR TABLES IN SCHEMA ...), or name the "
-        "tables one by one.",
+        "Create it as a superuser (CREATE PUBLICATION {publication} FOR TABLES IN SCHEMA ...), or name the tables "
+        "one by one.",
     ),
     Refusal(
         "42501",
         "must be owner of",
         SourceError,
-        "Only a table's owner can publish it: create the publication as the owner, or GRANT the owner's "
-        "role TO {role}.",
+        "Only a table's owner can publish it: create the publication as the owner, or GRANT the owner's role TO "
+        "{role}.",
     ),
     Refusal("42501", "", SourceError, "Grant role {role} what the message names."),
     Refusal(
         "53300",
         "",
         TransientError,
-        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end "
-        "what holds them.",
+        "Every connection or WAL sender slot is taken: raise max_connections or max_wal_senders, or end what holds "
+        "them.",
     ),
     Refusal("", "too many c", TransientError, "Raise max_connections or end idle connections."),
     Refusal(
@@ -141,8 +124,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "08P01",
         "unsupported startup parameter",
         SourceError,
-        "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its "
-        "own.",
+        "A pooler stands between: connect to PostgreSQL itself, logical replication needs a session of its own.",
     ),
     # Starting up, shutting down, ended from outside. 57P04: the database itself was dropped.
     Refusal(
@@ -173,8 +155,8 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "53400",
         "all replication slots are in use",
         SourceError,
-        "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots) or raise "
-        "max_replication_slots and restart.",
+        "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots) or raise max_replication_slots "
+        "and restart.",
     ),
     Refusal(
         "55000", "wal_level", SourceError, "ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL."
@@ -208,9 +190,8 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "42704",
         "replication slot",
         PositionError,
-        "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back "
-        "to a known state "
-        "and start again with a new slot.",
+        "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back to a "
+        "known state and start again with a new slot.",
     ),
     Refusal("42704", "publication", SourceError, _PUBLICATION),
     Refusal(
