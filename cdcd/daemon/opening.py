@@ -39,7 +39,14 @@ from cdcd.daemon.facts import (
 )
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.pipeline import Limits, Pipeline
-from cdcd.errors import CdcdError, LimitError, PositionError, SinkUnavailableError, SourceError, TransientError
+from cdcd.errors import (
+    CdcdError,
+    LimitError,
+    PositionError,
+    SinkUnavailableError,
+    SourceError,
+    TransientError,
+)
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.sink import Sink, SinkSettings
@@ -63,8 +70,11 @@ from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Source, resume
 from cdcd.transactions.spool import Spool
 
+SLOT_WAIT_SHARE: Final = 1.25
+"""A walsender whose client died silently holds the slot until `wal_sender_timeout`: wait for it, and a little longer."""
+
 SLOT_WAIT_S: Final = 75.0
-"""A walsender whose client died silently holds the slot until `wal_sender_timeout`, 60 s by default."""
+"""The same where the server has no such timeout: about what TCP keepalives need."""
 
 VERIFY_S: Final = 5.0
 
@@ -149,7 +159,7 @@ class Opening:
             0,
             options.options,
             publication=config.postgres.publication,
-            slot_wait_s=SLOT_WAIT_S,
+            slot_wait_s=SLOT_WAIT_SHARE * await stream.wal_sender_timeout_s() or SLOT_WAIT_S,
             on_slot_active=lambda message: self._observe(
                 SlotWaiting(slot=config.postgres.slot, message=message)
             ),
