@@ -30,9 +30,16 @@ def float4_text(data: bytes) -> str:
     value: float = unpack("!f", _exactly(data, 4))[0]
     for precision in range(9):
         shortest = f"{value:.{precision}e}"
-        if "e" not in shortest or pack("!f", float(shortest)) == data:
+        if "e" not in shortest or _is_float4(shortest, data):
             break
     return _float_text(shortest, value, 6)
+
+
+def _is_float4(text: str, data: bytes) -> bool:
+    try:
+        return pack("!f", float(text)) == data
+    except OverflowError:  # rounded up past the greatest one
+        return False
 
 
 def float8_text(data: bytes) -> str:

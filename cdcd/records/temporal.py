@@ -19,14 +19,12 @@ _EPOCH_ORDINAL: Final = 719_163
 
 _YEARS_400_DAYS: Final = 146_097
 
-_DATE: Final = re.compile(r"(\d{4,7})-(\d\d)-(\d\d)( BC)?", re.ASCII)
-_TIMESTAMP: Final = re.compile(
-    r"(\d{4,7})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(\+00)?( BC)?", re.ASCII
-)
-_TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?", re.ASCII)
-_TIMETZ: Final = re.compile(
-    r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?", re.ASCII
-)
+_DAY: Final = r"(\d{4,7})-(\d\d)-(\d\d)"
+_CLOCK: Final = r"([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?"
+_DATE: Final = re.compile(rf"{_DAY}( BC)?", re.ASCII)
+_TIMESTAMP: Final = re.compile(rf"{_DAY} {_CLOCK}(\+00)?( BC)?", re.ASCII)
+_TIME: Final = re.compile(_CLOCK, re.ASCII)
+_TIMETZ: Final = re.compile(rf"{_CLOCK}([+-])(\d\d)(?::(\d\d)(?::(\d\d))?)?", re.ASCII)
 _INTERVAL: Final = re.compile(
     r"(?=.)(?:([+-]?\d+) years?)? ?(?:([+-]?\d+) mons?)? ?(?:([+-]?\d+) days?)? ?"
     r"(?:([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?",
@@ -89,7 +87,7 @@ def iso_timestamp_of(micros: int, digits: int) -> str:
     """The same for microseconds since 1970-01-01 UTC."""
     days, within = divmod(micros, DAY_US)
     year, month, day = _civil(days)
-    clock, fraction = _clock(within)
+    clock, fraction = _clock_text(within)
     fraction = fraction[:digits] if digits < 6 else fraction
     return f"{_iso_year(year)}-{month:02}-{day:02}T{clock}" + (f".{fraction}Z" if fraction else "Z")
 
@@ -111,7 +109,7 @@ def iso_time_of(micros: int, east_s: int) -> str:
     """The same for microseconds since midnight at a place so many seconds east of UTC."""
     if micros != DAY_US or east_s:
         micros = (micros - east_s * 1_000_000) % DAY_US
-    clock, fraction = _clock(micros)
+    clock, fraction = _clock_text(micros)
     fraction = fraction.rstrip("0")
     return f"{clock}.{fraction}Z" if fraction else f"{clock}Z"
 
@@ -153,7 +151,7 @@ def _clock_us(hours: str, minutes: str, seconds: str, fraction: str | None) -> i
     return whole * 1_000_000 + (int(fraction.ljust(6, "0")) if fraction else 0)
 
 
-def _clock(micros: int) -> tuple[str, str]:
+def _clock_text(micros: int) -> tuple[str, str]:
     """Microseconds since midnight as `HH:MM:SS` and six digits."""
     seconds, fraction = divmod(micros, 1_000_000)
     minutes, second = divmod(seconds, 60)

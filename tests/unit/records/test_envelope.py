@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from cdcd.errors import ConfigError
+from cdcd.records.envelope import EnvelopeSettings, SourceBlock, closing, of_table, processed_at, unix_us
+
+SETTINGS = EnvelopeSettings(version="1.2.3", prefix="shop", database="db")
+
+
+def block(source: SourceBlock, lsn: int = 100, serial: int = 7) -> dict[str, object]:
+    """The source block as a record has it, its fields in their order."""
+    text = (
+        f"{source.head}{lsn}{source.times}{of_table('public', 'orders')}{source.transaction}{lsn}{source.tail}{serial}"
+        f"{closing('c')}{processed_at(5_000_000)}"
+    )
+    assert text.startswith(",")
+    envelope = json.loads("{" + text[1:])
+    source_block: dict[str, object] = envelope["source"]
+    return source_block
+
+
+def test_the_source_has_debeziums_fields_in_its_order_and_ours_at_the_end():
+    source = SourceBlock(SETTINGS)
+    source.begin(77, 200, 1_700_000_000_123_456, 150)
+    assert list(block(source).items()) == [
+        ("version", "1.2.3"),
+        ("connector", "postgresql"),
+        ("name", "shop"),
+        ("ts_ms", 1_700_000_000_123),
+        ("snapshot", "false"),
+        ("db", "db"),
+        ("sequence", '["150","100"]'),
+        ("ts_us", 1_700_000_000_123_456),
+        ("ts_ns", 1_700_000_000_123_456_000),
+        ("schema", "public"),
+        ("table", "orders"),
+        ("txId", 77),
+        ("lsn", 100),
+        ("xmin", None),
+        ("origin", None),
+        ("origin_lsn", None),
+        ("commit_lsn", 200),
+        ("event_serial_no", 7),
+    ]
+
+
+def test_an_unknown_last_commit_is_null_in_the_sequence():
+    source = SourceBlock(SETTINGS)
+    source.begin(77, 200, 0, None)
+    assert block(source)["sequence"] == '[null,"100"]'
+
+
+def test_an_origin_holds_for_its_transaction_only():
+    source = SourceBlock(SETTINGS)
+    source.begin(77, 200, 0, None)
+    source.set_origin('up"stream', 55)
+    assert block(source)["origin"] == 'up"stream'
+    assert block(source)["origin_lsn"] == 55
+    source.begin(78, 300, 0, None)
+    assert block(source)["origin"] is None
+    assert block(source)["origin_lsn"] is None
+
+
+def test_names_are_json_whatever_is_in_them():
+    settings = EnvelopeSettings(version='"', prefix="p\\", database="\n")
+    source = SourceBlock(settings)
+    source.begin(None, 200, 0, None)
+    assert [block(source)[name] for name in ("version", "name", "db", "txId")] == ['"', "p\\", "\n", None]
+
+
+def test_the_envelope_ends_with_transaction_op_and_three_times():
+    text = closing("u") + processed_at(1_700_000_000_123_456)
+    assert text == (
+        '},"transaction":null,"op":"u",'
+        '"ts_ms":1700000000123,"ts_us":1700000000123456,"ts_ns":1700000000123456000}'
+    )
+
+
+def test_times_on_the_wire_count_from_2000():
+    assert unix_us(0) == 946_684_800_000_000
+
+
+@pytest.mark.parametrize("wrong", [{"decimal": "precise"}, {"interval": "numeric"}])
+def test_modes_that_are_not_there_yet_are_refused(wrong):
+    with pytest.raises(ConfigError) as caught:
+        EnvelopeSettings(version="1", prefix="p", database="d", **wrong)
+    assert caught.value.hint
