@@ -92,7 +92,7 @@ class Demo:
             dsn = postgres.dsn(NAME)
             shop = stack.enter_context(Shop(dsn, rate=self._rate))
             shop.create()
-            self.daemon = Daemon(self._folder, _config(dsn, broker.bootstrap_servers))
+            self.daemon = Daemon(self._folder, _config(dsn, broker.bootstrap_servers, self._folder / "spool"))
             stack.callback(self.daemon.kill)
             self.daemon.start()
             self._await_ready(self.daemon)
@@ -192,12 +192,14 @@ class Demo:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _config(dsn: str, bootstrap_servers: str) -> dict[str, Any]:
+def _config(dsn: str, bootstrap_servers: str, spool: Path) -> dict[str, Any]:
     return {
         "name": NAME,
         "postgres": {"dsn": dsn, "two_phase": True, "tables": ["public.*"]},
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "topics": {"create": {"partitions": 2}},
+        # Small, so that the import is seen to go to the disk.
+        "spool": {"directory": str(spool), "memory_bytes_max": 1_000_000},
     }
 
 
@@ -238,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _clean(folder: Path, *, keep: bool) -> None:
     """Remove the servers' data, and the logs and the configuration unless they are wanted."""
-    for name in ("postgres", "kafka"):
+    for name in ("postgres", "kafka", "spool"):
         shutil.rmtree(folder / name, ignore_errors=True)
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
