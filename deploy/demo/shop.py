@@ -141,7 +141,7 @@ class Shop:
                         connection.execute(_IMPORT, (number, part, IMPORT_ROWS // 4))
                         with connection.transaction(force_rollback=True):
                             connection.execute(_IMPORT, (number, f"{part}-void", 300))
-                            connection.execute("UPDATE products SET stock = 0")
+                            connection.execute("UPDATE products SET stock = 0 WHERE sku LIKE 'I%%'", ())
                     connection.execute("UPDATE products SET price = price + 1 WHERE sku LIKE 'I%%'", ())
                 with connection.transaction():
                     connection.execute("DELETE FROM products WHERE sku LIKE %s", (f"I{number - 1}-%",))
