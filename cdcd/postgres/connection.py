@@ -10,7 +10,8 @@ they are set right after it stands.
 libpq keeps no SQLSTATE for a failed connection attempt, and the server's words are in the server's language
 (lc_messages). libpq 18 does write the ErrorResponse into its protocol trace, so an attempt that failed with
 words we do not know is repeated once, traced into anonymous memory, and the code is read from there. No
-message contains a password."""
+message contains a password.
+"""
 
 import asyncio
 import os
@@ -167,7 +168,8 @@ def _malformed(libpq_says: str) -> str:
 
 def _stray_at(uri: str) -> bool:
     """Whether an unencoded @ stands where libpq would read a part of the password as host, port or
-    database."""
+    database.
+    """
     rest = uri.split("://", 1)[1]
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     return rest.count("@") > 1 or ("@" in rest and "@" not in authority)
@@ -317,7 +319,8 @@ def _text(value: bytes | None) -> str | None:
 
 async def connect(dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0) -> Connection:
     """An autocommit SQL connection with pinned settings. Errors as `open_pgconn`; the caller owes
-    `close()`."""
+    `close()`.
+    """
     pgconn = await open_pgconn(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
     connection: Connection = psycopg.AsyncConnection(pgconn)
     await connection.set_autocommit(True)

@@ -42,6 +42,8 @@ class Wanted:
     origin: Literal["any", "none"] = "any"
     binary: bool = False
     status_interval_s: float = 10.0
+    pipeline: str = ""
+    """The application_name of a daemon's own session on the slot."""
     application_name: str = "cdcd check"
     connect_timeout_s: float = 10.0
 
@@ -193,7 +195,7 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         settings=settings,
         walsender_refusal=refusal,
         slot=slot,
-        slot_reader=reader[0][0] if reader else "",
+        slot_reader=(reader[0][0] or "") if reader else "",
         publication=publication,
         matched=matched,
         foreign=frozenset(table for table, owns, _ in rights if not owns),

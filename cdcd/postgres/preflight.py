@@ -248,6 +248,14 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             found,
             "Its WAL is about to be removed: start cdcd now, or raise max_slot_wal_keep_size.",
         )
+    elif slot.active and facts.slot_reader not in ("", wanted.pipeline):
+        yield Finding(
+            "error",
+            name,
+            found,
+            f"End that session (SELECT pg_terminate_backend({slot.active_pid})), or give this pipeline a slot of its "
+            "own (postgres.slot): what another confirms never comes here.",
+        )
     else:
         yield Finding("ok", name, found)
     if slot.two_phase and not wanted.two_phase:

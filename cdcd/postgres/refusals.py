@@ -7,7 +7,8 @@ order, so the narrow ones come first. What no row knows is transient when it cam
 belongs to a class that passes by itself, and a `SourceError` otherwise.
 
 Codes: PostgreSQL src/backend/utils/errcodes.txt. Messages: slot.c, walsender.c, postinit.c, auth.c,
-pgoutput.c, fe-connect.c of 13 to 18."""
+pgoutput.c, fe-connect.c of 13 to 18.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -342,7 +343,8 @@ def refused(what: str, answer: Answer, names: Mapping[str, str], secrets: Iterab
     hints.
 
     Every one of `secrets` is blanked in the text: libpq repeats parts of a DSN that it could not make sense
-    of."""
+    of.
+    """
     row = find_refusal(answer)
     text = f"{what}: {' '.join(answer.message.split())}"
     if answer.detail:

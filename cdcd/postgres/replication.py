@@ -10,7 +10,8 @@ How libpq is read: `get_copy_data(1)` never reads the socket, `consume_input` re
 take every complete frame, read, take again, until a read brings nothing. Under TLS one read may leave a
 decrypted rest inside the TLS library that the socket's readiness does not show, at most one record of 16 KiB,
 which a second read takes. A frame that comes after a WARNING about a missing publication (PostgreSQL 18) is
-not handed over: it belongs to a stream with changes left out."""
+not handed over: it belongs to a stream with changes left out.
+"""
 
 import asyncio
 import re
@@ -100,7 +101,8 @@ class ReplicationStream:
 
         `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
         lost. `pause_s`: after a short burst, let so much time pass before the next look at the socket (0:
-        look at once)."""
+        look at once).
+        """
         pgconn = await open_pgconn(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
         )
@@ -139,7 +141,8 @@ class ReplicationStream:
     async def branched_at(self, timeline: int, current: int) -> int | None:
         """Where the history of the server's `current` timeline left `timeline`, an LSN; None where it never was on it.
 
-        The lines of a history file: timeline, switch point, reason (timeline.c, readTimeLineHistory)."""
+        The lines of a history file: timeline, switch point, reason (timeline.c, readTimeLineHistory).
+        """
         if timeline >= current:
             return None
         ((_, content),) = await self.query(
@@ -174,7 +177,8 @@ class ReplicationStream:
 
         A slot that another session holds is tried again every second for `slot_wait_s`: the walsender of a
         daemon that was killed lingers until `wal_sender_timeout`. After that: SourceError, naming its
-        process. `on_slot_active` is called once, with the server's words, when the waiting begins."""
+        process. `on_slot_active` is called once, with the server's words, when the waiting begins.
+        """
         self._names |= {"slot": slot, "publication": publication}
         listed = ", ".join(f"{name} {literal(value)}" for name, value in options)
         command = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {Lsn(position)} ({listed})"
@@ -208,7 +212,8 @@ class ReplicationStream:
 
         Waits while there is none. Cancel-safe: a frame is taken only in the step that returns it. Raises
         StreamEndedError, TransientError (connection lost, server stopping, silence), SourceError (publication
-        gone), PositionError (slot gone)."""
+        gone), PositionError (slot gone).
+        """
         if self._short_burst and self._pause_s:
             self._short_burst = False
             await asyncio.sleep(self._pause_s)
@@ -261,6 +266,7 @@ class ReplicationStream:
                 except psycopg.Error as error:
                     # What came before the loss is still in libpq's buffer, the server's last words too.
                     lost = error
+                    self._let_go()
         except psycopg.Error as error:
             self._fail(refused("receiving from the server", answer_of(error), self._names))
         if frames:
@@ -339,9 +345,15 @@ class ReplicationStream:
 
     def _fail(self, failure: CdcdError) -> None:
         self._failure = failure
-        # libpq closes the socket of a lost connection: stop watching before the number belongs to another
-        # one.
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Stop watching at once: libpq closes the socket of a lost connection, and its number may be another's next."""
         self._unwatch()
+        if self._room is not None:
+            room, self._room = self._room, None
+            asyncio.get_running_loop().remove_writer(self._socket)
+            _wake(room, False)
 
     async def send(self, status: bytes) -> None:
         """Send one standby status update; returns when the kernel has it. Any task may call it."""
@@ -357,10 +369,11 @@ class ReplicationStream:
                     await self._await_room()
                 await self._flush()
         except psycopg.Error as error:
-            failure = refused("sending to the server", answer_of(error), self._names)
-            # The server's last words, if any, are still to be read: `receive` knows better than we why it
-            # ended.
-            raise self._failure or failure from None
+            self._let_go()
+            if self._waiter:
+                # The server's last words, if any, are still to be read, by whoever receives.
+                _wake(self._waiter, True)
+            raise self._failure or refused("sending to the server", answer_of(error), self._names) from None
 
     async def _flush(self) -> None:
         while self._pgconn.flush() == 1:
@@ -385,7 +398,8 @@ class ReplicationStream:
         """Ask the server to end the stream, throw away what still comes, and close.
 
         True: the server said that it ended it, so it has read every status update sent before. The one way to
-        know."""
+        know.
+        """
         ended = False
         try:
             async with asyncio.timeout(timeout_s):

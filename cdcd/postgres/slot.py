@@ -5,7 +5,8 @@ dropped, invalidated, or created again), changes are missing, and no code here g
 `PositionError`.
 
 A slot's creation has to wait until every transaction that was open when it began, prepared ones included, has
-ended (snapbuild.c, SnapBuildWaitSnapshot). That may take for ever, so it is reported with what holds it."""
+ended (snapbuild.c, SnapBuildWaitSnapshot). That may take for ever, so it is reported with what holds it.
+"""
 
 import asyncio
 import time
@@ -187,7 +188,8 @@ async def create_slot(
     Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
     connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
     ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
-    TransientError."""
+    TransientError.
+    """
     command = _create_command(stream.server_version, name, two_phase=two_phase, failover=failover)
     creation = asyncio.create_task(stream.query(command, f"creating slot {name}", slot=name))
     began = time.monotonic()

@@ -513,3 +513,30 @@ def test_status_updates_pass_while_nobody_receives(database: Database, unique: s
             assert await until(stream, 50_000) == list(range(1, 50_001))
 
     asyncio.run(run())
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_lost_connection_is_told_to_the_sender_and_to_the_receiver_whoever_comes_first(
+    database: Database, unique: str
+):
+    prepare(database)
+
+    async def run(receiving_first: bool) -> list[CdcdError]:
+        errors: list[CdcdError] = []
+        async with streaming(database.dsn(), f"{unique[-8:]}_{int(receiving_first)}") as stream:
+            receiving = asyncio.create_task(ending(stream)) if receiving_first else None
+            await asyncio.sleep(0.05)
+            database.execute(f"SELECT pg_terminate_backend({stream.backend_pid})")
+            await asyncio.sleep(0.2)
+            for _ in range(3):
+                try:
+                    await stream.send(status(1))
+                except CdcdError as error:
+                    errors.append(error)
+                await asyncio.sleep(0.05)
+            return [*errors, await (receiving or ending(stream))]
+
+    for receiving_first in (True, False):
+        errors = asyncio.run(run(receiving_first))
+        assert [error for error in errors if type(error) is not TransientError] == []
+        assert "57P01" in errors[-1].message
