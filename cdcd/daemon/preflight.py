@@ -69,6 +69,7 @@ async def ask_postgres(config: Config) -> Sequence[Finding]:
         origin=source.origin,
         binary=source.binary,
         status_interval_s=source.status_interval_s,
+        pipeline=config.name,
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
     )

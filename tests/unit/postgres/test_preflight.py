@@ -48,7 +48,7 @@ FACTS = Facts(
     unreadable=frozenset(),
 )
 
-WANTED = Wanted("s", "p", ("public.*",), "shop")
+WANTED = Wanted("s", "p", ("public.*",), "shop", pipeline="shop")
 
 
 def with_setting(**settings: Setting) -> Facts:
@@ -248,7 +248,10 @@ def test_inserts_alone_need_no_replica_identity() -> None:
 def test_the_slots_reader_and_its_wal_are_told() -> None:
     facts = replace(with_slot(active=True, active_pid=42, retained_bytes=3 << 30), slot_reader="shop")
     (finding,) = preflight.check_slot_state(facts, WANTED)
-    assert finding.found == "read by shop (PID 42); keeps 3 GB of WAL (reserved)"
+    assert (finding.level, finding.found) == ("ok", "read by shop (PID 42); keeps 3 GB of WAL (reserved)")
+    (finding,) = preflight.check_slot_state(replace(facts, slot_reader="psql"), WANTED)
+    assert finding.level == "error"
+    assert "pg_terminate_backend(42)" in finding.fix
 
 
 def test_a_short_server_timeout_shortens_our_interval() -> None:
