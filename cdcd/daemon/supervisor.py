@@ -31,7 +31,7 @@ from cdcd.daemon.http import serve_http
 from cdcd.daemon.logs import configure_logging
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.opening import Opening
-from cdcd.errors import FatalError, SinkUnavailableError, TransientError
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 
 HEARTBEAT_S: Final = 0.5
 
@@ -45,7 +45,7 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
         with serve_http(config, telemetry) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
-    except FatalError as error:
+    except CdcdError as error:
         observe(
             Failed(
                 error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
@@ -110,8 +110,11 @@ class Supervisor:
                 if self._telemetry.streaming:
                     self._streamed = True
                     failures = 0
-                if not self._streamed and time.monotonic() - began > self._config.startup_timeout_s:
-                    raise
+                patience_s = self._config.startup_timeout_s
+                if not self._streamed and time.monotonic() - began > patience_s:
+                    raise type(error)(
+                        f"{error.message} (given up after startup_timeout_s: {patience_s:g})", hint=error.hint
+                    ) from error
                 failures += 1
                 await self._back_off(error, failures)
             finally:
