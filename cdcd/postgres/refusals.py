@@ -37,13 +37,13 @@ class Refusal:
 
 _LOST_SLOT: Final = (
     "The WAL this slot needs is gone, so changes are missing. Drop it (SELECT pg_drop_replication_slot('{slot}')), "
-    "bring the consumers back to a known state and let cdcd create a new one; raise max_slot_wal_keep_size against "
-    "a repetition."
+    "bring the consumers back to a known state, and create a new one with `cdcd run --accept-gap`; raise "
+    "max_slot_wal_keep_size against a repetition."
 )
 _PUBLICATION: Final = (
     "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped and "
     "created again, what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring "
-    "the consumers back to a known state and start again."
+    "the consumers back to a known state, and create a new slot with `cdcd run --accept-gap`."
 )
 _CREDENTIALS: Final = (
     "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from."
@@ -192,7 +192,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "replication slot",
         PositionError,
         "The slot was dropped underneath: what changed since then is lost to cdcd. Bring the consumers back to a "
-        "known state and start again with a new slot.",
+        "known state, and create a new slot with `cdcd run --accept-gap`.",
     ),
     Refusal("42704", "publication", SourceError, _PUBLICATION),
     Refusal(

@@ -132,8 +132,8 @@ def check_slot(state: SlotState, database: str) -> None:
         raise PositionError(
             f"Slot {state.name} has been invalidated ({state.invalidation_reason}): the server no longer has the WAL "
             f"after {Lsn(state.confirmed_flush_lsn or 0)}, so changes are missing.",
-            hint=f"SELECT pg_drop_replication_slot('{state.name}'), bring the consumers back to a known state and let "
-            "cdcd create a new slot; against a repetition raise max_slot_wal_keep_size.",
+            hint=f"SELECT pg_drop_replication_slot('{state.name}'), bring the consumers back to a known state, and "
+            "create a new slot with `cdcd run --accept-gap`; against a repetition raise max_slot_wal_keep_size.",
         )
     if state.confirmed_flush_lsn is None:
         raise SlotActiveError(
