@@ -1,0 +1,117 @@
+"""A Kafka cluster as one transactional producer sees it (KIP-98), and what a read_committed reader sees.
+
+A producer's transaction is known to the coordinator by the `transactional.id`; `init_transactions` raises the epoch,
+which fences older producers, and ends what they left open. An answer that is lost leaves the producer in the dark: its
+EndTxn may have been carried out, or lost, or be still on its way (KAFKA-17754).
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from random import Random
+
+from tests.sim.oracle import Oracle
+from tests.sim.settings import Settings
+
+
+class BrokerError(Exception):
+    """An answer that says no, or no answer."""
+
+
+class EpochFencedError(Exception):
+    """The producer's epoch is not the newest."""
+
+
+class Broker:
+    """The log, the checkpoint topic, and the transaction coordinator."""
+
+    def __init__(self, settings: Settings, rng: Random, oracle: Oracle) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.oracle = oracle
+        self.away = False
+        self.healthy = False
+        self.epoch = 0
+        self.checkpoint: bytes | None = None
+        self._open: list[int] | None = None
+        self._open_checkpoint: bytes | None = None
+        self._late: deque[int] = deque()
+
+    def step(self) -> None:
+        """A late EndTxn arrives."""
+        if self._late and self.rng.random() < 0.2:
+            self._end(self._late.popleft())
+
+    def initialize(self) -> Iterator[None]:
+        """init_transactions: fence, and end what is open. Afterwards `epoch` is the caller's."""
+        yield from self._answer()
+        self.epoch += 1
+        self._open = None
+        self._open_checkpoint = None
+
+    def begin(self, epoch: int) -> None:
+        """Only the producer knows of it until something is produced."""
+        if epoch == self.epoch:
+            self._open = None
+            self._open_checkpoint = None
+
+    def produce(self, epoch: int, records: list[int], checkpoint: bytes | None) -> Iterator[None]:
+        """Some of the records, then perhaps a failure."""
+        yield from self._answer()
+        self._check(epoch)
+        if self._open is None:
+            self._open = []
+        self._open += records
+        if checkpoint is not None:
+            self._open_checkpoint = checkpoint
+
+    def commit(self, epoch: int) -> Iterator[None]:
+        """commit_transaction: returns when it is committed, raises when it is not, or when nobody knows."""
+        yield from self._answer()
+        self._check(epoch)
+        if not self.healthy and self.rng.random() < self.settings.p_unknown:
+            fate = self.rng.random()
+            if fate < 0.4:
+                self._end(epoch)
+            elif fate < 0.8:
+                self._late.append(epoch)
+            raise BrokerError
+        self._end(epoch)
+
+    def write(self, records: list[int], checkpoint: bytes | None) -> Iterator[None]:
+        """Without transactions: each record is visible at once, also when the answer is lost."""
+        yield from self._answer()
+        if not self.healthy and self.rng.random() < self.settings.p_unknown:
+            self.oracle.append(records[: int(self.rng.random() * (len(records) + 1))])
+            raise BrokerError
+        self.oracle.append(records)
+        if checkpoint is not None:
+            self.checkpoint = checkpoint
+
+    def read_checkpoint(self) -> Iterator[None]:
+        """Afterwards `checkpoint` is the last committed one."""
+        yield from self._answer()
+
+    def _answer(self) -> Iterator[None]:
+        """How long an answer takes, and whether it comes."""
+        if self.healthy:
+            return
+        settings, rng = self.settings, self.rng
+        if rng.random() < settings.p_hold:
+            for _ in range(int(rng.random() * 20)):
+                yield
+        if self.away or rng.random() < settings.p_reject:
+            raise BrokerError
+
+    def _check(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise EpochFencedError
+
+    def _end(self, epoch: int) -> None:
+        if epoch != self.epoch or self._open is None:
+            return
+        records, checkpoint = self._open, self._open_checkpoint
+        self._open = None
+        self._open_checkpoint = None
+        self.oracle.append(records)
+        if checkpoint is not None:
+            self.checkpoint = checkpoint

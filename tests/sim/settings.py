@@ -1,0 +1,128 @@
+"""What a seed decides before anything happens: the server, the daemon's limits, the workload, what may break.
+
+Each seed takes part of the features and faults only ("swarm testing", Groce et al.): what is always there hides what
+shows when it is absent.
+"""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+RECORD_BYTES: Final = 10
+"""What a Kafka record counts in the batches."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """All of it, drawn from the seed."""
+
+    version: int
+    streaming: tuple[str, ...]
+    two_phase: str
+    messages: bool
+    exactly_once: bool
+    resends_after_abort: bool
+    distributes: bool
+    truncate_records: bool
+    operations: int
+    sessions: int
+    multi_insert_max: int
+    work_mem_max: int
+    p_end: float
+    p_savepoint: float
+    p_abort: float
+    p_prepare: float
+    p_keep_prepared: float
+    p_message: float
+    p_origin: float
+    p_ddl: float
+    p_publication: float
+    batch_records_max: int
+    batch_bytes_max: int
+    queue_bytes_max: int
+    idle_s: float
+    status_interval_s: float
+    spool_memory_max: int
+    receive_max: int
+    p_workload: float
+    p_decode: float
+    p_keepalive: float
+    p_fault: float
+    p_aftershock: float
+    faults: tuple[str, ...]
+    p_reject: float
+    p_unknown: float
+    p_hold: float
+
+    def records_of(self, event: int, what: str) -> int:
+        """How many Kafka records an event gives: some two (a key change), a Truncate none where that is configured."""
+        if what == "T" and not self.truncate_records:
+            return 0
+        return 2 if event % 7 == 0 else 1
+
+    @property
+    def small(self) -> int:
+        """A transaction with fewer records than this must not be cut."""
+        return min(self.batch_records_max, -(-self.batch_bytes_max // RECORD_BYTES))
+
+
+FAULTS: Final = (
+    "disconnect",
+    "crash_daemon",
+    "crash_postgres",
+    "shutdown_postgres",
+    "freeze",
+    "broker_away",
+    "persist_slot",
+)
+"""What happens from outside. What Kafka's answers do (reject, fail after the write, hold) is drawn at each call."""
+
+
+def draw(rng: Random) -> Settings:
+    version = rng.choice((13, 14, 15, 16, 17, 18, 18))
+    streaming: tuple[str, ...] = ("off",)
+    if version >= 14 and rng.random() < 0.85:
+        modes = ["off", "on", "parallel"] if version >= 16 else ["off", "on"]
+        streaming = tuple(modes) if rng.random() < 0.5 else (rng.choice(modes[1:]),)
+    two_phase = rng.choice(("off", "on", "on", "later")) if version >= 15 else "off"
+    batch_records_max = rng.choice((2, 2, 3, 5, 10, 1000))
+    batch_bytes_max = RECORD_BYTES * rng.choice((2, 4, 8, 1000))
+    return Settings(
+        version=version,
+        streaming=streaming,
+        two_phase=two_phase,
+        messages=version >= 14 and rng.random() < 0.7,
+        exactly_once=rng.random() < 0.9,
+        resends_after_abort=rng.random() < 0.5,
+        distributes=rng.random() < 0.5,
+        truncate_records=rng.random() < 0.7,
+        operations=rng.choice((40, 80, 150, 250)),
+        sessions=rng.choice((1, 2, 3, 4)),
+        multi_insert_max=rng.choice((2, 4, 10)),
+        work_mem_max=rng.choice((0, 2, 5, 20)),
+        p_end=rng.choice((0.03, 0.08, 0.15, 0.3)),
+        p_savepoint=rng.choice((0.0, 0.15, 0.35)),
+        p_abort=rng.choice((0.0, 0.15, 0.4)),
+        p_prepare=rng.choice((0.0, 0.2, 0.4)) if version >= 15 else 0.1,
+        p_keep_prepared=rng.choice((0.1, 0.6)),
+        p_message=rng.choice((0.0, 0.05, 0.12)),
+        p_origin=rng.choice((0.0, 0.3)),
+        p_ddl=rng.choice((0.0, 0.04)),
+        p_publication=rng.choice((0.0, 0.1, 0.3)),
+        batch_records_max=batch_records_max,
+        batch_bytes_max=batch_bytes_max,
+        queue_bytes_max=batch_bytes_max * rng.choice((1, 2, 10)),
+        idle_s=rng.choice((0.0, 0.2, 1.0)),
+        status_interval_s=rng.choice((0.1, 1.0)),
+        spool_memory_max=rng.choice((0, 300, 1_000_000, 1_000_000)),
+        receive_max=rng.choice((1, 3, 30)),
+        p_workload=rng.choice((0.3, 0.7, 1.0)),
+        p_decode=rng.choice((0.2, 0.6, 1.0)),
+        p_keepalive=rng.choice((0.02, 0.1, 0.3)),
+        p_fault=rng.choice((0.0, 0.01, 0.03, 0.06)),
+        p_aftershock=rng.choice((0.0, 0.1, 0.2)),
+        faults=tuple(fault for fault in FAULTS if rng.random() < 0.6),
+        p_reject=rng.choice((0.0, 0.0, 0.05, 0.15)),
+        p_unknown=rng.choice((0.0, 0.0, 0.05, 0.2)),
+        p_hold=rng.choice((0.0, 0.1, 0.5)),
+    )

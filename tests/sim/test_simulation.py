@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from tests.sim import __main__ as command
+from tests.sim.planted import PLANTED
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+SEEDS_PER_TEST = 50
+
+
+@pytest.mark.parametrize("first", range(0, 600, SEEDS_PER_TEST))
+def test_every_promise_holds_whatever_breaks(first, tmp_path):
+    for seed in range(first, first + SEEDS_PER_TEST):
+        run_seed(seed, tmp_path)
+
+
+def run_seed(seed: int, tmp_path: Path) -> None:
+    try:
+        World(seed, str(tmp_path)).run()
+    except Exception as error:
+        error.add_note(f"replay: python -m tests.sim --seed {seed} --trace")
+        raise
+
+
+def test_a_seed_does_the_same_each_time(tmp_path):
+    def trace(seed: int) -> list[str]:
+        said: list[str] = []
+        World(seed, str(tmp_path), log=said.append).run()
+        return said
+
+    for seed in range(20):
+        assert trace(seed) == trace(seed)
+
+
+def test_nothing_stays_in_the_spool_directory(tmp_path):
+    for seed in range(20):
+        run_seed(seed, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_says_how_to_replay_a_seed_that_fails(capsys):
+    assert command.main(["--seeds", "20", "--planted", "confirm_on_receive"]) == 1
+    said = capsys.readouterr().out
+    assert "replay: python -m tests.sim --seed 0 --trace --planted confirm_on_receive" in said
+
+
+def test_the_command_counts_the_seeds_that_passed(capsys):
+    assert command.main(["--seeds", "5", "--start", "40"]) == 0
+    assert "5 seeds in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(PLANTED))
+def test_a_planted_bug_is_found(name, tmp_path):
+    seeds_max = 1000
+    for seed in range(seeds_max):
+        try:
+            World(seed, str(tmp_path), PLANTED[name]).run()
+        except Exception:  # noqa: BLE001  # in whichever way it shows
+            return
+    pytest.fail(f"{seeds_max} seeds did not find {name}")

@@ -1,0 +1,218 @@
+"""One seed: who moves next, what breaks, and that everything comes to rest as promised."""
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+from cdcd.transactions.position import Checkpoint
+from tests.sim.broker import Broker
+from tests.sim.instance import Instance, Parts, Surroundings
+from tests.sim.oracle import Oracle, PromiseBrokenError
+from tests.sim.postgres import NEVER, Postgres
+from tests.sim.settings import draw
+
+TICK_S: Final = 0.05
+QUIET_TICKS_MAX: Final = 20_000
+"""After the last fault, everything must have arrived and been confirmed within this."""
+
+RESTARTS: Final = ("disconnect", "crash_daemon")
+AFTERSHOCK_TICKS: Final = 40
+"""So long after a fault another restart is more likely: some bugs need two in a row."""
+
+ORDINARY: Final = Parts()
+
+
+class World:
+    """All models, one random number generator, and the clock."""
+
+    def __init__(
+        self,
+        seed: int,
+        spool_directory: str,
+        parts: Parts = ORDINARY,
+        log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.rng = Random(seed)
+        self.settings = draw(self.rng)
+        settings = self.settings
+        self.oracle = Oracle(exactly_once=settings.exactly_once, batch_records_max=settings.small)
+        self.postgres = Postgres(settings, self.rng, self.oracle)
+        self.broker = Broker(settings, self.rng, self.oracle)
+        self.around = Surroundings(
+            settings,
+            self.rng,
+            self.postgres,
+            self.broker,
+            self.oracle,
+            spool_directory,
+            log,
+            two_phase_from=int(self.rng.random() * 600),
+        )
+        self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
+        self._later: list[tuple[int, Callable[[], None]]] = []
+        self._shaking_until = 0
+
+    def run(self) -> None:
+        """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""
+        try:
+            self._live()
+            self._heal()
+            self._come_to_rest()
+        finally:
+            for instance in self.instances:
+                instance.abandon()
+
+    def _live(self) -> None:
+        settings, rng, postgres = self.settings, self.rng, self.postgres
+        if self.around.log is not None:
+            self.around.log(str(settings))
+        operations = settings.operations
+        while operations:
+            if postgres.up and postgres.stopping_since < 0 and rng.random() < settings.p_workload:
+                postgres.workload.step()
+                operations -= 1
+            if settings.faults and rng.random() < settings.p_fault:
+                self._break(rng.choice(settings.faults))
+            elif self.around.ticks < self._shaking_until and rng.random() < settings.p_aftershock:
+                self._break(rng.choice(RESTARTS))
+            self._tick()
+
+    def _tick(self) -> None:
+        around, rng = self.around, self.rng
+        around.ticks += 1
+        around.now += TICK_S
+        if self._later:
+            due = [action for at, action in self._later if at <= around.ticks]
+            self._later = [one for one in self._later if one[0] > around.ticks]
+            for action in due:
+                action()
+        if self.postgres.up and self.postgres.step(around.ticks):
+            self._in(5, 60, self.postgres.start)
+        self.broker.step()
+        first, second = self.instances
+        for _ in range(2):
+            first.step()
+        if rng.random() < 0.2 or self.postgres.lock_holder is second:
+            second.step()
+
+    # Faults.
+
+    def _in(self, least: int, most: int, action: Callable[[], None]) -> None:
+        self._later.append((self.around.ticks + self.rng.randint(least, most), action))
+
+    def _break(self, fault: str) -> None:
+        if self.around.log is not None:
+            self.around.log(f"--- {fault}")
+        self._shaking_until = self.around.ticks + AFTERSHOCK_TICKS
+        BREAKS[fault](self)
+
+    def _disconnect(self) -> None:
+        self.postgres.disconnect()
+
+    def _crash_daemon(self) -> None:
+        self._somebody().kill()
+
+    def _somebody(self) -> Instance:
+        """Mostly the one that is at work."""
+        holder = self.postgres.lock_holder
+        busy = [one for one in self.instances if one is holder]
+        return busy[0] if busy and self.rng.random() < 0.8 else self.rng.choice(self.instances)
+
+    def _crash_postgres(self) -> None:
+        if self.postgres.up:
+            self.postgres.crash()
+            self._in(1, 40, self.postgres.start)
+
+    def _shut_down_postgres(self) -> None:
+        if self.postgres.up and self.postgres.stopping_since < 0:
+            self.postgres.shut_down(self.around.ticks)
+
+    def _freeze(self) -> None:
+        """An instance stands still for longer than the server waits for it, which lets another one take over.
+
+        When it wakes up, fencing stops it (G7), which at_least_once does not have: there it may put an older
+        checkpoint over a newer one.
+        """
+        instance = self._somebody()
+        if instance.frozen or not self.settings.exactly_once:
+            return
+        instance.frozen = True
+        self._in(1, 60, lambda: self.postgres.drop(instance))
+        self._in(10, 120, lambda: self._wake(instance))
+
+    def _wake(self, instance: Instance) -> None:
+        instance.frozen = False
+
+    def _take_broker_away(self) -> None:
+        self.broker.away = True
+        self._in(5, 120, self._bring_broker_back)
+
+    def _bring_broker_back(self) -> None:
+        self.broker.away = False
+
+    def _persist(self) -> None:
+        self.postgres.persist()
+
+    # The end.
+
+    def _heal(self) -> None:
+        self.broker.healthy = True
+        self._bring_broker_back()
+        for instance in self.instances:
+            self._wake(instance)
+        while not self.postgres.up or self.postgres.stopping_since >= 0 or self._later:
+            for _, action in self._later:
+                action()
+            self._later.clear()
+            self._tick()
+        self.postgres.workload.finish()
+
+    def _come_to_rest(self) -> None:
+        """Everything is decided: all of it arrives, and the slot holds no WAL back (G6)."""
+        postgres, oracle = self.postgres, self.oracle
+        kill = self.rng.random() < 0.3
+        for _ in range(QUIET_TICKS_MAX):
+            self._tick()
+            if kill and postgres.confirmed < postgres.wal.end and self._kafka_is_complete():
+                # What Kafka has, PostgreSQL must still hear, though no more WAL is written.
+                kill = False
+                self._crash_daemon()
+            if postgres.confirmed == postgres.wal.end and oracle.delivered == len(oracle.expected):
+                break
+        else:
+            self._stalled()
+        oracle.finish()
+        holder = next(one for one in self.instances if postgres.lock_holder is one)
+        life = holder.life
+        assert life is not None
+        assert life.assembler is not None
+        if (
+            life.ledger.open_entries
+            or life.assembler.streamed_open
+            or life.assembler.prepared_open
+            or len(life.spool)
+        ):
+            raise PromiseBrokenError("something is left open")
+
+    def _kafka_is_complete(self) -> bool:
+        read = self.broker.checkpoint
+        return read is not None and Checkpoint.decode(read, "").position.end_lsn == self.postgres.wal.end
+
+    def _stalled(self) -> None:
+        oracle = self.oracle
+        raise PromiseBrokenError(
+            f"stalled: {oracle.delivered} of {len(oracle.expected)} records, slot at {self.postgres.confirmed:X} "
+            f"of {self.postgres.wal.end:X}, two_phase_at "
+            f"{'never' if self.postgres.two_phase_at == NEVER else hex(self.postgres.two_phase_at)}"
+        )
+
+
+BREAKS: Final[dict[str, Callable[[World], None]]] = {
+    "disconnect": World._disconnect,
+    "crash_daemon": World._crash_daemon,
+    "crash_postgres": World._crash_postgres,
+    "shutdown_postgres": World._shut_down_postgres,
+    "freeze": World._freeze,
+    "broker_away": World._take_broker_away,
+    "persist_slot": World._persist,
+}
