@@ -1,0 +1,57 @@
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.envelope import EnvelopeSettings, SourceBlock
+from cdcd.records.formats.table_fragments import FIRST_SLOT, TableFragments, Tally
+from cdcd.records.relations import TableDescription
+
+COLUMNS = (Column(1, "id", 23, -1), Column(0, "name", 25, -1), Column(0, "note", 25, -1))
+
+
+def fragments(*columns: Column, identity: str = "d") -> TableFragments:
+    relation = Relation(None, 1, "s", "t", identity, columns)
+    return TableFragments(
+        relation, TableDescription(), types={}, topic="p.s.t", tally=Tally(), unavailable="n/a"
+    )
+
+
+def test_a_column_has_its_slot_in_the_event_and_in_the_old_row():
+    made = fragments(*COLUMNS)
+    for index, (slot, _, _) in enumerate(made.plan):
+        assert slot == FIRST_SLOT + 2 * index
+        assert made.fragments[slot] == made.old_template[slot] == ""
+        assert made.fragments[slot - 1].endswith(f'"{COLUMNS[index].name}":')
+
+
+def test_the_old_row_by_itself_is_an_object():
+    made = fragments(*COLUMNS)
+    old = made.old_template.copy()
+    for slot, _, _ in made.plan:
+        old[slot] = "1"
+    assert "".join(old) == '{"id":1,"name":1,"note":1}'
+    assert "".join(fragments().old_template) == "{}"
+
+
+def test_the_source_is_made_anew_for_a_transaction_and_ends_the_template():
+    made = fragments(*COLUMNS)
+    source = SourceBlock(EnvelopeSettings("1", "p", "d"))
+    source.begin(1, 2, 3, None)
+    made.renew(source, 5)
+    assert made.transaction == 5
+    assert len(made.source) == 8
+    assert made.event_template[-7:] == made.source[-7:]
+    assert made.event_template[-8] == "}" + made.source[-8]
+    assert made.event_template[: len(made.fragments)] == made.fragments
+
+
+def test_what_the_old_row_has_is_taken_over_and_the_rest_stays_empty():
+    made = fragments(*COLUMNS)
+    id_slot, name_slot, note_slot = [slot for slot, _, _ in made.plan]
+    old = made.old_template.copy()
+    old[id_slot], old[name_slot] = "1", '"a"'
+    values = made.fragments.copy()
+    assert made.take_over(values, [id_slot, name_slot], old, [], whole=False) == [name_slot]
+    assert made.take_over(values, [id_slot, name_slot, note_slot], old, [note_slot], whole=True) == [
+        note_slot
+    ]
+    assert (values[id_slot], values[name_slot], values[note_slot]) == ("1", '"a"', "")
+    assert made.stand_in(values, [note_slot]) == ['"note"']
+    assert values[note_slot] == '"n/a"'
