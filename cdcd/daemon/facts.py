@@ -140,6 +140,21 @@ class StreamStarted(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class StreamingPaused(Fact):
+    """A transaction is received again after its commit: streamed, its rolled-back messages can not be told."""
+
+    event: ClassVar[str] = "streaming.paused"
+    commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingResumed(Fact):
+    """The transaction that needed it is delivered; large transactions are streamed again."""
+
+    event: ClassVar[str] = "streaming.resumed"
+
+
+@dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
     """Something failed in a way that is likely to pass; the next attempt is made after `wait_s`."""
 

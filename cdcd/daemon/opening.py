@@ -71,7 +71,7 @@ from cdcd.transactions.position import Checkpoint, Source, resume
 from cdcd.transactions.spool import Spool
 
 SLOT_WAIT_SHARE: Final = 1.25
-"""A walsender whose client died silently holds the slot until `wal_sender_timeout`: wait for it, and a little longer."""
+"""A walsender whose client died silently holds the slot until `wal_sender_timeout`: wait a little longer."""
 
 SLOT_WAIT_S: Final = 75.0
 """The same where the server has no such timeout: about what TCP keepalives need."""
@@ -85,7 +85,14 @@ class Opening:
     """Owns all that a life holds open; `open` once, `close` always."""
 
     def __init__(
-        self, config: Config, telemetry: Telemetry, observe: Observer, kafka_thread: Executor, *, flushed: int
+        self,
+        config: Config,
+        telemetry: Telemetry,
+        observe: Observer,
+        kafka_thread: Executor,
+        *,
+        flushed: int,
+        unstreamed_until: int,
     ) -> None:
         self._config = config
         self._telemetry = telemetry
@@ -96,6 +103,7 @@ class Opening:
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
         self._topics: set[str] = set()
         self._ledger = Ledger(flushed)
+        self._unstreamed_until = unstreamed_until
 
     @property
     def flushed(self) -> int:
@@ -135,7 +143,7 @@ class Opening:
             stream.server_version,
             config.postgres.protocol,
             [config.postgres.publication],
-            streaming=config.postgres.streaming,
+            streaming="off" if self._unstreamed_until else config.postgres.streaming,
             two_phase=config.postgres.two_phase,
             messages=config.postgres.messages,
             origin=config.postgres.origin,
@@ -376,6 +384,7 @@ class Opening:
             encoder=encoder,
             describe=describe,
             survey=survey,
+            unstreamed_until=self._unstreamed_until,
             telemetry=self._telemetry,
             observe=self._observe,
         )
@@ -447,7 +456,7 @@ class Opening:
                 wait_s = min(2 * wait_s, retry.max_s)
 
     async def _kafka(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
-        """Run a blocking Kafka call, `anywhere` if it does not touch the sink; a broker away is `SinkUnavailableError`."""
+        """Run a blocking Kafka call, `anywhere` if it does not touch the sink. A broker away: SinkUnavailableError."""
         try:
             if anywhere:
                 return await asyncio.to_thread(call)

@@ -83,12 +83,17 @@ class Limits:
     prepared_warning_age_s: float
 
 
+class StreamingAgainError(TransientError):
+    """What had to be received without streaming is delivered."""
+
+
 class Pipeline:
     """One life of the stream. `run` it once.
 
     Args:
         start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
         describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives.
+        unstreamed_until: this life goes without streaming, and ends when the commit at this LSN is delivered; 0: never.
         survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
     """
 
@@ -109,6 +114,7 @@ class Pipeline:
         encoder: DebeziumJsonEncoder,
         describe: Describe,
         survey: Survey,
+        unstreamed_until: int,
         telemetry: Telemetry,
         observe: Observer,
     ) -> None:
@@ -126,6 +132,7 @@ class Pipeline:
         self._encoder = encoder
         self._describe = describe
         self._survey = survey
+        self._unstreamed_until = unstreamed_until
         self._telemetry = telemetry
         self._observe = observe
         self._relations: dict[int, Relation] = {}
@@ -290,6 +297,8 @@ class Pipeline:
             self._emptied.set()
             self._tell_now.set()
             self._update_telemetry()
+            if 0 < self._unstreamed_until < batch.position.end_lsn:
+                raise StreamingAgainError("Streaming of large transactions is possible again.")
 
     # Feedback: positions to PostgreSQL.
 

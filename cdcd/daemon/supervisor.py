@@ -26,12 +26,16 @@ from cdcd.daemon.facts import (
     ShutdownRequested,
     Side,
     Started,
+    StreamingPaused,
+    StreamingResumed,
 )
 from cdcd.daemon.http import serve_http
 from cdcd.daemon.logs import configure_logging
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.opening import Opening
+from cdcd.daemon.pipeline import StreamingAgainError
 from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.transactions.assembler import UndecidableMessageError
 
 HEARTBEAT_S: Final = 0.5
 
@@ -66,6 +70,7 @@ class Supervisor:
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._opening: Opening | None = None
         self._flushed = 0
+        self._unstreamed_until = 0
         self._streamed = False
 
     async def run(self) -> int:
@@ -104,6 +109,12 @@ class Supervisor:
         while not self._stop.is_set():
             try:
                 await self._life()
+            except UndecidableMessageError as error:
+                self._unstreamed_until = error.commit_lsn
+                self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
+            except StreamingAgainError:
+                self._unstreamed_until = 0
+                self._observe(StreamingResumed())
             except TransientError as error:
                 if self._stop.is_set():
                     return
@@ -123,7 +134,12 @@ class Supervisor:
     async def _life(self) -> None:
         async with AsyncExitStack() as stack:
             self._opening = Opening(
-                self._config, self._telemetry, self._observe, self._kafka_thread, flushed=self._flushed
+                self._config,
+                self._telemetry,
+                self._observe,
+                self._kafka_thread,
+                flushed=self._flushed,
+                unstreamed_until=self._unstreamed_until,
             )
             stack.push_async_callback(self._opening.close)
             opening = asyncio.create_task(self._opening.open(accept_gap=self._accept_gap))

@@ -15,10 +15,9 @@ once more in every streamed transaction, which counts for the normal order when 
 carries its own descriptions and uses them when it is replayed, and of two descriptions of a relation the one that was
 received last stays in force afterwards. Those of an aborted subtransaction count: they are not sent again.
 
-A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`).
-But what lies between the first change of a subtransaction and its abort belongs to it or to what it encloses, so a
-Message there is dropped with it. One that comes before its subtransaction's first published row can not be told
-from the enclosing transaction's: it stays.
+A transactional Message in a stream names the transaction, whichever subtransaction wrote it (`pgoutput_message`), so
+after the abort of a subtransaction nobody can tell which of the Messages before it went with it. The server can, once
+the transaction is committed: `UndecidableMessageError` asks for it to be sent again, not streamed.
 
 Which message may come in which state is the table `TRANSITIONS` below; ARCHITECTURE.md's diagram is drawn from it.
 """
@@ -28,7 +27,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeVar
 
-from cdcd.errors import PositionError, ProtocolError
+from cdcd.errors import PositionError, ProtocolError, TransientError
 from cdcd.protocol.frames import XLOG_HEADER, Keepalive, read_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import (
@@ -82,7 +81,6 @@ _RELATION: Final = ord("R")
 _DESCRIPTIONS: Final = frozenset(b"RY")
 _ROWS: Final = frozenset(b"IUD")
 _TRUNCATE: Final = ord("T")
-_STREAM_ABORT: Final = ord("A")
 _MESSAGE: Final = ord("M")
 _XID_AT: Final = XLOG_HEADER + 1
 _BODY_AT: Final = XLOG_HEADER + 1
@@ -99,9 +97,25 @@ class _Kept:
         self.aborted: set[int] = set()
         self.relations: dict[int, tuple[int, Relation]] = {}
         self.brought: list[Relation] = []
+        self.has_message = False
+        self.doubtful = False
         self.gid = ""
         self.prepare_time = 0
         self.ticket = -1
+
+
+class UndecidableMessageError(TransientError):
+    """A committed transaction has Messages of which only the server knows whether they were rolled back.
+
+    Replication must be started again without streaming until `commit_lsn` is delivered.
+    """
+
+    def __init__(self, xid: int, commit_lsn: int) -> None:
+        super().__init__(
+            f"The streamed transaction {xid} (commit {Lsn(commit_lsn)}) has logical messages and an aborted savepoint.",
+            hint="It is received once more, not streamed: then PostgreSQL itself leaves out what was rolled back.",
+        )
+        self.commit_lsn = commit_lsn
 
 
 class Assembler:
@@ -167,6 +181,7 @@ class Assembler:
         Raises:
             ProtocolError: a message is malformed, or out of place.
             PositionError: a prepared transaction is committed whose changes were never received.
+        UndecidableMessageError: start again without streaming.
             LimitError: the spool is full.
         """
         run: list[bytes] = []
@@ -275,7 +290,9 @@ class Assembler:
     def _stream_keep(self, frame: bytes) -> Iterator[Step]:
         assert self._current is not None
         tag = frame[XLOG_HEADER]
-        if tag == _RELATION:
+        if tag == _MESSAGE:
+            self._current.has_message = True
+        elif tag == _RELATION:
             self._arrivals += 1
             relation = self._read(frame, Relation, in_stream=True)
             self._current.relations[relation.oid] = (self._arrivals, replace(relation, xid=None))
@@ -292,6 +309,7 @@ class Assembler:
         kept = self._streamed.pop(message.xid, None)
         if kept is None:
             raise ProtocolError(f"Stream Commit of the unknown transaction {message.xid}.", hint=REPORT)
+        self._check_messages(kept, message.commit_lsn)
         yield from self._open("streamed", kept.xid, message.commit_lsn, message.commit_time)
         yield from self._replay(kept)
         yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
@@ -304,7 +322,7 @@ class Assembler:
             return _nothing()
         if message.subxid != message.xid:
             kept.aborted.add(message.subxid)
-            self._spool.append(message.xid, frame)
+            kept.doubtful |= kept.has_message
             self.counts["subtransaction_aborted"] += 1
             return _nothing()
         del self._streamed[message.xid]
@@ -388,6 +406,7 @@ class Assembler:
                 hint="The changes of this transaction are missing in Kafka. Read its tables again, or accept it "
                 "with `cdcd run --accept-gap` after moving the slot past this position.",
             )
+        self._check_messages(kept, message.commit_lsn)
         yield from self._open("prepared", kept.xid, message.commit_lsn, message.commit_time)
         yield from self._replay(kept)
         yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, (kept.ticket,))
@@ -412,16 +431,19 @@ class Assembler:
 
     # What the kinds of transactions share.
 
+    def _check_messages(self, kept: _Kept, commit_lsn: int) -> None:
+        if kept.doubtful and self._position.skip(commit_lsn) != COVERED:
+            raise UndecidableMessageError(kept.xid, commit_lsn)
+
     def _replay(self, kept: _Kept) -> Iterator[Step]:
         """The kept frames without those of aborted subtransactions and without what the checkpoint covers."""
         for relation in kept.brought:
             yield Described(relation)
-        undone: set[int] = set()
         for frames in self._spool.replay(kept.xid):
             run: list[bytes] = []
-            for frame in self._surviving(frames, kept.aborted, undone) if kept.aborted else frames:
+            for frame in frames:
                 if frame[XLOG_HEADER] in EVENTS:
-                    if self._skip == COVERED:
+                    if self._skip == COVERED or (kept.aborted and _xid(frame) in kept.aborted):
                         continue
                     if self._skip > 0:
                         self._skip -= 1
@@ -441,19 +463,6 @@ class Assembler:
                 self._relations[oid] = own
             elif current[1] != own[1]:
                 yield Described(current[1])
-
-    def _surviving(self, frames: list[bytes], aborted: set[int], undone: set[int]) -> list[bytes]:
-        """The frames without what the `aborted` subtransactions did; `undone` are those of them that are going on."""
-        surviving: list[bytes] = []
-        for frame in frames:
-            tag = frame[XLOG_HEADER]
-            if tag == _STREAM_ABORT:
-                undone.discard(self._read_abort(frame).subxid)
-            elif tag in EVENTS and (xid := _xid(frame)) in aborted:
-                undone.add(xid)
-            elif tag != _MESSAGE or not undone:
-                surviving.append(frame)
-        return surviving
 
     def _replay_other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
