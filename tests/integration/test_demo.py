@@ -1,4 +1,4 @@
-"""`make demo` as a person runs it: to its end, broken off, and with a daemon that dies."""
+"""`make demo` as a person runs it: to its end, broken off, and with a daemon that dies; and how it reads topics."""
 
 import os
 import re
@@ -11,6 +11,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deploy.demo.topics import Reader, TopicError
+from deploy.local import KafkaBroker
 
 REPOSITORY = Path(__file__).parents[2]
 OPEN = "Ctrl-C ends it"
@@ -165,3 +170,78 @@ def test_a_demo_that_is_killed_takes_its_servers_with_it(demo: Callable[..., Dem
     run.kill()
     run.wait()
     run.await_no_children()
+
+
+@pytest.fixture
+def topic(broker: KafkaBroker, unique: str) -> str:
+    """`<unique>.t`, with two partitions."""
+    name = f"{unique}.t"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result()
+    return name
+
+
+def producer(broker: KafkaBroker, name: str) -> Producer:
+    made = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": name})
+    made.init_transactions(30)
+    return made
+
+
+def test_the_reader_reads_to_the_end_of_what_is_committed(
+    broker: KafkaBroker, topic: str, unique: str
+) -> None:
+    # GIVEN committed records, and aborted ones behind them
+    writer = producer(broker, unique)
+    writer.begin_transaction()
+    for number in range(5):
+        writer.produce(topic, str(number), "k", partition=0, headers=[("h", b"1")])
+    writer.commit_transaction()
+    writer.begin_transaction()
+    writer.produce(topic, "aborted", "k", partition=0)
+    writer.produce(topic, "aborted", "k", partition=1)
+    writer.flush()
+    writer.abort_transaction()
+    # WHEN all is read
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        found = list(reader.read_all(30))
+    # THEN it is what was committed
+    assert [(raw.partition, raw.value, raw.headers) for raw in found] == [
+        (0, str(number).encode(), (("h", b"1"),)) for number in range(5)
+    ]
+
+
+def test_the_reader_waits_for_an_open_transaction_and_then_says_where_it_is(
+    broker: KafkaBroker, topic: str, unique: str
+) -> None:
+    writer = producer(broker, unique)
+    writer.begin_transaction()
+    writer.produce(topic, "undecided", "k", partition=1)
+    writer.flush()
+    with (
+        Reader(broker.bootstrap_servers, unique) as reader,
+        pytest.raises(TopicError, match=rf"{topic}/1\. Is a transaction open"),
+    ):
+        list(reader.read_all(2))
+    writer.commit_transaction()
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        assert [raw.value for raw in reader.read_all(30)] == [b"undecided"]
+
+
+def test_the_reader_finds_topics_that_come_later(broker: KafkaBroker, topic: str, unique: str) -> None:
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        assert reader.discover() == 2
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic(f"{unique}.checkpoint", 1, 1)])[f"{unique}.checkpoint"].result()
+        admin.create_topics([NewTopic(f"{unique}.u", 1, 1)])[f"{unique}.u"].result()
+        deadline = time.monotonic() + 10
+        while reader.discover() < 3:
+            assert time.monotonic() < deadline
+        writer = producer(broker, unique)
+        writer.begin_transaction()
+        writer.produce(f"{unique}.u", "late", "k")
+        writer.commit_transaction()
+        found: list[bytes | None] = []
+        while not found:
+            assert time.monotonic() < deadline + 10
+            found += [raw.value for raw in reader.poll()]
+        assert found == [b"late"]

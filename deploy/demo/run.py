@@ -1,0 +1,245 @@
+"""The demo: PostgreSQL, Kafka, a shop and cdcd between them, watched as it runs.
+
+Ends with `--seconds`, or by Ctrl-C: the shop closes, the daemon is given time to deliver the rest, and the topics
+are held against the tables. A second Ctrl-C leaves at once. Exit codes: 0 the topics equal the tables, 1 they do not,
+or something failed; 130 left at once.
+"""
+
+import argparse
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import psycopg
+from rich.console import Console
+from rich.live import Live
+
+from cdcd.errors import EXIT_CODES
+from deploy.demo.daemon import Daemon
+from deploy.demo.fold import Flushed, Report, compare
+from deploy.demo.shop import TABLES, Shop
+from deploy.demo.topics import Reader, TopicError
+from deploy.demo.view import View, quantile, size
+from deploy.local import KAFKA_VERSION, KafkaBroker, LocalServerError, PostgresServer
+
+VERSION: Final = 18
+NAME: Final = "shop"
+READY_S: Final = 60.0
+CAUGHT_UP_S: Final = 120.0
+METRICS_EVERY_S: Final = 0.5
+LINE_EVERY_S: Final = 2.0
+
+
+class DemoError(Exception):
+    """Something of the demo failed; the message is for the person who runs it."""
+
+
+class Interrupts:
+    """Ctrl-C counted: while `patient`, the first one is only noted; the others interrupt whatever is going on."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.patient = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._note)
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if not self.patient or self.count > 1:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From here on it is a matter of moments anyway."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+
+
+class Demo:
+    """One run in `folder`, which may be removed afterwards."""
+
+    def __init__(self, folder: Path, console: Console, interrupts: Interrupts, *, rate: float) -> None:
+        self.daemon: Daemon | None = None
+        self._folder = folder
+        self._console = console
+        self._interrupts = interrupts
+        self._rate = rate
+        self._view = View(NAME)
+        self._lined = 0.0
+        self._measured = 0.0
+
+    def run(self, seconds: float | None) -> bool:
+        """Whether the topics equal the tables.
+
+        Raises:
+            DemoError, LocalServerError, TopicError, psycopg.Error: it did not come that far.
+        """
+        with ExitStack() as stack:
+            self._say(f"Starting PostgreSQL {VERSION} and Kafka {KAFKA_VERSION} (fetched on first use) …")
+            postgres = PostgresServer(VERSION, self._folder / "postgres")
+            stack.callback(postgres.kill)
+            postgres.start()
+            broker = KafkaBroker(self._folder / "kafka")
+            stack.callback(broker.kill)
+            broker.start()
+            postgres.execute(f"CREATE DATABASE {NAME}")
+            dsn = postgres.dsn(NAME)
+            shop = stack.enter_context(Shop(dsn, rate=self._rate))
+            shop.create()
+            self.daemon = Daemon(self._folder, _config(dsn, broker.bootstrap_servers, self._folder / "spool"))
+            stack.callback(self.daemon.kill)
+            self.daemon.start()
+            self._await_ready(self.daemon)
+            self._say(f"Log: {self.daemon.log_path}   metrics: http://127.0.0.1:{self.daemon.port}/metrics")
+            self._say("Ctrl-C ends it with a comparison; twice: at once.")
+            reader = stack.enter_context(Reader(broker.bootstrap_servers, NAME))
+            self._interrupts.patient = True
+            started = time.monotonic()
+            with self._live():
+                self._watch(shop, reader, seconds)
+                self._catch_up(shop, reader, dsn)
+            elapsed = time.monotonic() - started
+            self._say("Comparing the folded topics with the tables …")
+            report = compare(dsn, broker.bootstrap_servers, NAME, TABLES)
+            self._summary(report, shop, elapsed)
+            code = self.daemon.stop()
+            if code != 0:
+                raise DemoError(f"The daemon did not end in order (exit code {code}).")
+            return report.equal
+
+    def _watch(self, shop: Shop, reader: Reader, seconds: float | None) -> None:
+        shop.start()
+        deadline = None if seconds is None else time.monotonic() + seconds
+        self._view.phase = "the shop is open"
+        self._view.open()
+        while not self._interrupts.count and (deadline is None or time.monotonic() < deadline):
+            self._view.news = shop.news
+            self._look(reader)
+            if shop.error is not None:
+                raise DemoError(f"The shop failed: {shop.error}") from shop.error
+
+    def _catch_up(self, shop: Shop, reader: Reader, dsn: str) -> None:
+        self._view.phase, self._view.news = "closing the shop", ""
+        self._look(reader)
+        shop.stop()
+        self._view.phase = "the shop is closed, delivering the rest"
+        deadline = time.monotonic() + CAUGHT_UP_S
+        with closing(Flushed(dsn, f"cdcd_{NAME}")) as flushed:
+            while not flushed.reached():
+                self._look(reader)
+                if time.monotonic() > deadline:
+                    raise DemoError(f"The daemon did not catch up within {CAUGHT_UP_S:.0f} s: {flushed}.")
+        self._view.measure(self.daemon.metrics() if self.daemon else {})
+        self._view.phase = "done"
+
+    def _look(self, reader: Reader) -> None:
+        """A glance of at most a fifth of a second at the topics, and now and then at the rest."""
+        assert self.daemon is not None
+        self._view.take(reader.poll(0.2))
+        now = time.monotonic()
+        if now > self._measured + METRICS_EVERY_S:
+            self._measured = now
+            self._check(self.daemon)
+            reader.discover()
+            self._view.measure(self.daemon.metrics())
+        if not self._console.is_terminal and now > self._lined + LINE_EVERY_S:
+            self._lined = now
+            self._say(self._view.line())
+
+    def _check(self, daemon: Daemon) -> None:
+        if not daemon.is_running():
+            code = daemon.exit_code()
+            assert code is not None
+            meaning = EXIT_CODES.get(code, "killed by a signal" if code < 0 else "unknown")
+            raise DemoError(f"The daemon ended with exit code {code} ({meaning}).")
+
+    def _await_ready(self, daemon: Daemon) -> None:
+        deadline = time.monotonic() + READY_S
+        while not daemon.is_ready():
+            self._check(daemon)
+            if time.monotonic() > deadline:
+                raise DemoError(f"The daemon was not ready within {READY_S:.0f} s.")
+            time.sleep(0.1)
+
+    def _live(self) -> Live:
+        live = Live(self._view, console=self._console, refresh_per_second=4, transient=False)
+        # Written to a file or a pipe, its last picture alone would be there; `_look` prints lines then.
+        return live if self._console.is_terminal else Live(console=Console(quiet=True))
+
+    def _summary(self, report: Report, shop: Shop, elapsed: float) -> None:
+        view, say = self._view, self._say
+        kinds = ", ".join(f"{name} {count}" for name, count in sorted(shop.stats.items()))
+        say(f"\nThe shop: {kinds}")
+        say(f"The topics: {report.records} records of {report.transactions} transactions in {elapsed:.0f} s")
+        say(f"The daemon: {view.transactions()}")
+        ordered = sorted(view.latencies)
+        if ordered:
+            half, last = quantile(ordered, 0.5), quantile(ordered, 0.99)
+            say(
+                f"Commit to consumer: p50 {half * 1000:.0f} ms, p99 {last * 1000:.0f} ms; "
+                f"memory {size(view.value('process_resident_memory_bytes'))}\n"
+            )
+        for line in report.lines():
+            say(line)
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _config(dsn: str, bootstrap_servers: str, spool: Path) -> dict[str, Any]:
+    return {
+        "name": NAME,
+        "postgres": {"dsn": dsn, "two_phase": True, "tables": ["public.*"]},
+        "kafka": {"bootstrap_servers": bootstrap_servers},
+        "topics": {"create": {"partitions": 2}},
+        # Small, so that the import is seen to go to the disk.
+        "spool": {"directory": str(spool), "memory_bytes_max": 1_000_000},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.demo", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--seconds", type=float, help="how long the shop is open; until Ctrl-C if left out")
+    parser.add_argument("--rate", type=float, default=150, help="transactions per second (150)")
+    options = parser.parse_args(arguments)
+    console = Console()
+    interrupts = Interrupts()
+    # Not in a folder of ours alone: as root, PostgreSQL runs as another user.
+    folder = Path(tempfile.mkdtemp(prefix="cdcd-demo-"))
+    folder.chmod(0o711)
+    demo = Demo(folder, console, interrupts, rate=options.rate)
+    failed = True
+    try:
+        equal = demo.run(options.seconds)
+        failed = not equal
+        return 0 if equal else 1
+    except (DemoError, LocalServerError, TopicError, psycopg.Error) as error:
+        console.print(f"\n{error}", markup=False, highlight=False, soft_wrap=True)
+        if demo.daemon is not None:
+            console.print(demo.daemon.last_words(), markup=False, highlight=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        failed = False
+        return 130
+    finally:
+        interrupts.ignore()
+        _clean(folder, keep=failed)
+        if failed and demo.daemon is not None:
+            console.print(
+                f"\nThe daemon's log: {demo.daemon.log_path}", markup=False, highlight=False, soft_wrap=True
+            )
+
+
+def _clean(folder: Path, *, keep: bool) -> None:
+    """Remove the servers' data, and the logs and the configuration unless they are wanted."""
+    for name in ("postgres", "kafka", "spool"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
