@@ -35,7 +35,6 @@ class Attempt:
     changes: int | None = 0
     messages: int = 0
     doomed: bool = False
-    savepoint_doomed: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +64,6 @@ class Session:
         stats: Counter[str],
         *,
         messages: bool,
-        messages_in_savepoints: bool,
         large: bool,
         new_tables: bool,
     ) -> None:
@@ -74,7 +72,6 @@ class Session:
         self.number = number
         self.dice = Dice(name, number)
         self.messages = messages
-        self.messages_in_savepoints = messages_in_savepoints
         self.large = large
         self.new_tables = new_tables
         self.stats = stats
@@ -207,18 +204,13 @@ class Session:
 
     def message(self, connection: psycopg.Connection) -> None:
         attempt = self.attempt
-        transactional = self.dice.chance(0.6) and (
-            not attempt.savepoint_doomed or self.messages_in_savepoints
-        )
+        transactional = self.dice.chance(0.6)
         content = f"{attempt.session} {attempt.sequence} {attempt.number} "
         content += str(attempt.messages) if transactional else f"alone {len(self.standalone)}"
         if transactional:
             attempt.messages += 1
             if attempt.doomed:
                 content += " doomed"
-                # In a streamed transaction nothing but a row before it tells that a message is a subtransaction's
-                # (assembler.py): PostgreSQL names the whole transaction.
-                connection.execute("INSERT INTO heap VALUES (0, 'doomed')")
         else:
             # Noted only when the server has answered; but it may be there in any case.
             content += f" {self.dice.fresh()}"
@@ -248,11 +240,10 @@ class Session:
         )
 
     @contextlib.contextmanager
-    def doomed(self, *, savepoint: bool = False) -> Iterator[None]:
+    def doomed(self) -> Iterator[None]:
         """What is done here will be rolled back, perhaps to a savepoint only: it is marked, and not counted."""
         before = replace(self.attempt)
         self.attempt.doomed = True
-        self.attempt.savepoint_doomed |= savepoint
         yield
         self.attempt = before
 
@@ -262,7 +253,7 @@ class Session:
             savepoint = sql.Identifier(f"s{depth}_{number}")
             connection.execute(sql.SQL("SAVEPOINT {}").format(savepoint))
             rolled_back = self.dice.chance(0.4)
-            with self.doomed(savepoint=True) if rolled_back else contextlib.nullcontext():
+            with self.doomed() if rolled_back else contextlib.nullcontext():
                 step()
                 if depth < 3 and self.dice.chance(0.5):
                     self.nested(connection, depth + 1, step)

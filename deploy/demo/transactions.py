@@ -133,7 +133,7 @@ def _definitions(session: Session, connection: psycopg.Connection) -> None:
     chosen = workload_ddl.change(session.dice, connection, new_tables=session.new_tables)
     if session.dice.chance(0.3):
         connection.execute("SAVEPOINT definitions")
-        with session.doomed(savepoint=True):
+        with session.doomed():
             for each in workload_ddl.change(session.dice, connection, new_tables=session.new_tables):
                 session.execute(connection, each)
             session.some(connection, 0, 2)

@@ -46,9 +46,6 @@ class Features:
     prepared: bool = True
     new_tables: bool = True
     """Tables are created as it runs: the publication must be one FOR ALL TABLES."""
-    messages_in_savepoints: bool = True
-    """Transactional messages also in savepoints that are rolled back, each after a row. Of a streamed transaction the
-    server sends messages under its own xid, not the savepoint's (pgoutput.c, pgoutput_message: `xid = txn->xid`)."""
     odd_settings: bool = True
     """The database gets settings that make text come out otherwise (datestyle and so on)."""
 
@@ -127,7 +124,6 @@ class Workload:
                 number,
                 self.stats,
                 messages=features.messages,
-                messages_in_savepoints=features.messages_in_savepoints,
                 large=features.large,
                 new_tables=features.new_tables,
             )
