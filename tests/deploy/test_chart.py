@@ -1,0 +1,189 @@
+"""The chart, linted and rendered by Helm, and what it renders against Kubernetes' own schemas and the daemon's."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from cdcd.daemon.config import parse_config
+from deploy.local.cache import LocalServerError, run
+from tests.deploy.chart import CHART, GOLDEN, KUBERNETES, VARIANTS, objects, render, values_of
+from tests.deploy.programs import program
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
+
+CUSTOM: Final = {"ServiceMonitor", "PrometheusRule"}
+"""Kinds of the Prometheus operator, of which Kubernetes has no schema."""
+
+each_variant = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def newest_minors() -> list[str]:
+    """The three newest that the validator has, oldest first."""
+    from kubernetes_validate.utils import all_versions, major_minor
+
+    return list(dict.fromkeys(map(major_minor, all_versions())))[-3:]
+
+
+def rendered(variant: str, *options: str) -> list[dict[str, Any]]:
+    return objects(render("--values", values_of(variant), *options))
+
+
+def of_kind(kind: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    one = [each for each in found if each["kind"] == kind]
+    assert len(one) == 1, f"{len(one)} objects are a {kind}"
+    return one[0]
+
+
+def pods(found: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The pod of every Deployment, Job and hook, by its owner's kind."""
+    for each in found:
+        if each["kind"] == "Pod":
+            yield "Pod", each
+        elif "template" in each.get("spec", {}):
+            yield each["kind"], each["spec"]["template"]
+
+
+@each_variant
+def test_the_chart_passes_lint(variant: str) -> None:
+    run(
+        [
+            program("helm"),
+            "lint",
+            "--strict",
+            "--kube-version",
+            KUBERNETES,
+            CHART,
+            "--values",
+            values_of(variant),
+        ]
+    )
+
+
+@each_variant
+def test_a_rendering_is_as_it_was_reviewed(variant: str) -> None:
+    golden = (GOLDEN / f"{variant}.yaml").read_text()
+    assert render("--values", values_of(variant)) == golden, "write it again by python -m tests.deploy.chart"
+
+
+@each_variant
+@pytest.mark.parametrize("index", range(3), ids=["newest-2", "newest-1", "newest"])
+def test_a_rendering_is_valid_for_the_newest_minors_of_kubernetes(variant: str, index: int) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    version = newest_minors()[index]
+    for each in rendered(variant):
+        if each["kind"] not in CUSTOM:
+            validate(each, version, strict=True)
+
+
+@each_variant
+def test_the_daemon_accepts_the_configuration_that_the_chart_mounts(variant: str, tmp_path: Path) -> None:
+    text = of_kind("Deployment", rendered(variant))
+    config_map = next(each for each in rendered(variant) if each["kind"] == "ConfigMap")
+    mounted = config_map["data"]["cdcd.yaml"].replace("/run/secrets", str(tmp_path))
+    for name in re.findall(rf"{tmp_path}/[\w./-]+", mounted):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("postgresql://cdcd@database/shop")
+    config = parse_config(mounted, {"KAFKA_USER": "cdcd"})
+    assert config.name == "shop"
+    container = text["spec"]["template"]["spec"]["containers"][0]
+    assert container["ports"][0]["containerPort"] == config.http.port
+    grace_s = text["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert config.shutdown_timeout_s < grace_s
+
+
+def test_large_numbers_reach_the_daemon_as_they_are() -> None:
+    found = rendered("minimal", "--set", "config.spool.disk_bytes_max=1125899906842624")
+    config_map = of_kind("ConfigMap", found)
+    assert yaml.safe_load(config_map["data"]["cdcd.yaml"])["spool"]["disk_bytes_max"] == 1125899906842624
+    volumes = of_kind("Deployment", found)["spec"]["template"]["spec"]["volumes"]
+    assert volumes[1]["emptyDir"] == {"sizeLimit": str(1125899906842624 + 64 * 1024 * 1024)}
+
+
+@each_variant
+def test_every_pod_keeps_to_the_restricted_profile(variant: str) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/"""
+    seen = list(pods(rendered(variant)))
+    assert {"Deployment", "Pod"} <= {kind for kind, _ in seen}
+    for _, pod in seen:
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"].get("runAsUser") != 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert spec["automountServiceAccountToken"] is False
+        allowed = {"configMap", "emptyDir", "secret", "ephemeral", "name"}
+        assert all(set(volume) <= allowed for volume in spec["volumes"])
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+@each_variant
+def test_what_selects_pods_selects_the_daemons_and_nothing_else(variant: str) -> None:
+    found = rendered(variant)
+    labels = {kind: pod["metadata"]["labels"] for kind, pod in pods(found)}
+    selectors = [
+        of_kind("Deployment", found)["spec"]["selector"]["matchLabels"],
+        of_kind("Service", found)["spec"]["selector"],
+        *(each["spec"]["selector"]["matchLabels"] for each in found if each["kind"] == "PodDisruptionBudget"),
+        *(
+            spread["labelSelector"]["matchLabels"]
+            for spread in labels_of_spreads(of_kind("Deployment", found))
+        ),
+    ]
+    for selector in selectors:
+        assert [kind for kind, own in labels.items() if selector.items() <= own.items()] == ["Deployment"]
+
+
+def labels_of_spreads(deployment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    return found
+
+
+def test_prometheus_finds_the_service_and_its_port() -> None:
+    found = rendered("full")
+    service, monitor = of_kind("Service", found), of_kind("ServiceMonitor", found)
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+
+
+def test_the_rules_are_those_of_the_alerts_file() -> None:
+    rules = of_kind("PrometheusRule", rendered("full"))["spec"]
+    assert rules == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+
+
+def test_a_change_of_the_configuration_starts_the_pods_anew() -> None:
+    one, other = (
+        of_kind("Deployment", rendered("minimal", "--set", f"config.topics.prefix={prefix}"))
+        for prefix in ("a", "b")
+    )
+    assert one["spec"]["template"] != other["spec"]["template"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("config.postgres.slott=x", "additional properties 'slott' not allowed"),
+        ("config.name=Shop", "'/config/name'"),
+        ("config.http.enabled=false", "value must be true"),
+        ("config.http.host=127.0.0.1", "/config/http/host"),
+        ("networkPolicy.enabled=true", "minItems: got 0, want 1"),
+        ("replica=1", "additional properties 'replica' not allowed"),
+        ("strategy.type=OnDelete", "/strategy/type"),
+    ],
+)
+def test_wrong_values_are_refused_at_install(setting: str, said: str) -> None:
+    with pytest.raises(LocalServerError, match=re.escape(said)):
+        render("--values", values_of("minimal"), "--set", setting)
+
+
+def test_nothing_is_installed_without_a_pipeline() -> None:
+    with pytest.raises(LocalServerError, match="missing properties 'name', 'postgres', 'kafka'"):
+        render()
