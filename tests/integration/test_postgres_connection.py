@@ -53,13 +53,13 @@ def test_settings_of_role_and_database_do_not_change_what_is_sent(database: Data
         database.server.execute(f"ALTER ROLE {role} SET {setting}")
         database.server.execute(f"ALTER DATABASE {database.name} SET {setting}")
     if database.version >= 14:
-        database.server.execute(f"ALTER ROLE {role} SET idle_session_timeout = '1ms'")
+        database.server.execute(f"ALTER ROLE {role} SET idle_session_timeout = '500ms'")
 
     async def sample() -> tuple[str | None, ...]:
         dsn = parse_dsn(database.dsn(user=role))
         pgconn = await open_pgconn(dsn, application_name="test", replication=replication)
         try:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.7)
             ((row,),) = await simple_query(pgconn, SAMPLE, "sampling", {})
         finally:
             pgconn.finish()
