@@ -31,6 +31,7 @@ SCHEMA: Final = """
     CREATE TABLE order_items (
         order_id bigint REFERENCES orders, line int, sku text NOT NULL REFERENCES products, quantity int NOT NULL,
         price numeric(10, 2) NOT NULL, PRIMARY KEY (order_id, line));
+    CREATE INDEX ON order_items (sku);
     ALTER TABLE orders REPLICA IDENTITY FULL;
 """
 
