@@ -41,8 +41,7 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from cdcd.errors import SourceError
-from cdcd.protocol.messages import POSTGRES_EPOCH_US
-from cdcd.records import binary, literals, temporal
+from cdcd.records import binary, literals
 from cdcd.records.converter import (
     AS_IS,
     BOOLEAN,
@@ -57,15 +56,9 @@ from cdcd.records.converter import (
 )
 from cdcd.records.extension_types import EXTENSION_TYPES
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
+from cdcd.records.temporal_types import Date, IntervalString, Time, Timestamp, TimestampTz, TimeTz
 from cdcd.records.wiretext import quote
 
-TIME_DIGITS: Final = 6
-"""Digits after the second where a time type has no declared precision."""
-
-DATES_MAX: Final = 8192
-"""Dates whose number is remembered, since tables have few different ones; about 1 MB."""
-
-_POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
 _NESTING_MAX: Final = 64
 
 
@@ -210,129 +203,6 @@ class Bits(Converter):
 
     def unchanged(self, placeholder: str) -> str:
         return base64_json(placeholder.encode("utf-8"))
-
-
-class Date(Number):
-    """`2024-01-31`, `0044-03-15 BC`."""
-
-    _INFINITE: ClassVar[dict[str, int]] = {"infinity": -2147472692, "-infinity": -2147472691}
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-
-    def json(self, text: str) -> str:
-        json = self._known.get(text)
-        if json is None:
-            json = str(_named(self._INFINITE, text) if text[-1:] == "y" else temporal.epoch_days(text))
-            if len(self._known) >= DATES_MAX:
-                self._known.clear()
-            self._known[text] = json
-        return json
-
-    def binary(self, data: bytes) -> str:
-        days = binary.integer(data, 4)
-        infinite = _infinity(days, 32)
-        return str(days + _POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
-
-
-def _named(numbers: Mapping[str, int], text: str) -> int:
-    """The number that stands for one of the infinities."""
-    number = numbers.get(text)
-    if number is None:
-        raise ValueError(f"{text!r} is not a date or time")
-    return number
-
-
-def _infinity(number: int, bits: int) -> str | None:
-    """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
-    if number == 2 ** (bits - 1) - 1:
-        return "infinity"
-    return "-infinity" if number == -(2 ** (bits - 1)) else None
-
-
-class Time(Number):
-    """`17:00:00.25`; the modifier is the declared precision, as for all that follow."""
-
-    def __init__(self, modifier: int) -> None:
-        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
-
-    def json(self, text: str) -> str:
-        return str(temporal.day_us(text) // self._unit_us)
-
-    def binary(self, data: bytes) -> str:
-        return str(binary.integer(data, 8) // self._unit_us)
-
-
-class TimeTz(Converter):
-    """`17:00:00.25+02`."""
-
-    def json(self, text: str) -> str:
-        return f'"{temporal.iso_time(text)}"'
-
-    def binary(self, data: bytes) -> str:
-        micros, west_s = binary.integer(data[:8], 8), binary.integer(data[8:], 4)
-        return f'"{temporal.iso_time_of(micros, -west_s)}"'
-
-
-class Timestamp(Number):
-    """`2024-01-31 17:00:00.25`."""
-
-    _INFINITE_US: ClassVar[dict[str, int]] = {
-        "infinity": 9_223_372_036_825_200_000,
-        "-infinity": -9_223_372_036_832_400_000,
-    }
-
-    def __init__(self, modifier: int) -> None:
-        self._unit_us = 1000 if 0 <= modifier <= 3 else 1
-
-    def json(self, text: str) -> str:
-        if text[-1:] == "y":
-            return str(_named(self._INFINITE_US, text) // self._unit_us)
-        micros = temporal.epoch_us(text)
-        return str(micros if self._unit_us == 1 else micros // 1000)
-
-    def binary(self, data: bytes) -> str:
-        micros = binary.integer(data, 8)
-        infinite = _infinity(micros, 64)
-        if infinite is not None:
-            return self.json(infinite)
-        return str((micros + POSTGRES_EPOCH_US) // self._unit_us)
-
-
-class TimestampTz(Converter):
-    """`2024-01-31 17:00:00.25+00`."""
-
-    def __init__(self, modifier: int) -> None:
-        self._digits = modifier if modifier >= 0 else TIME_DIGITS
-
-    def json(self, text: str) -> str:
-        if text[-1:] == "y" and text in ("infinity", "-infinity"):
-            return f'"{text}"'
-        return f'"{temporal.iso_timestamp(text, self._digits)}"'
-
-    def binary(self, data: bytes) -> str:
-        micros = binary.integer(data, 8)
-        infinite = _infinity(micros, 64)
-        if infinite is not None:
-            return f'"{infinite}"'
-        return f'"{temporal.iso_timestamp_of(micros + POSTGRES_EPOCH_US, self._digits)}"'
-
-
-class IntervalString(Converter):
-    """interval under `interval: iso8601`."""
-
-    def json(self, text: str) -> str:
-        if text in ("infinity", "-infinity"):
-            return f'"{text}"'
-        return f'"{temporal.iso_interval(text)}"'
-
-    def binary(self, data: bytes) -> str:
-        micros, days = binary.integer(data[:8], 8), binary.integer(data[8:12], 4)
-        months = binary.integer(data[12:], 4)
-        infinite = _infinity(micros, 64)
-        if infinite is not None and infinite == _infinity(days, 32) == _infinity(months, 32):
-            return f'"{infinite}"'
-        return f'"{temporal.iso_interval_of(months, days, micros)}"'
 
 
 class Point(Converter):

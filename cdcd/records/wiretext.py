@@ -23,11 +23,6 @@ def wire(text: str) -> str:
     return text.encode("utf-8").decode("latin-1")
 
 
-def from_wire(text: str) -> str:
-    """The text whose UTF-8 is `text`; UnicodeDecodeError (a ValueError) when it is none."""
-    return text.encode("latin-1").decode("utf-8")
-
-
 def quote(text: str) -> str:
     """The JSON string of wire text: quotes, backslashes and control characters escaped, nothing else."""
     if len(text) <= SHORT or len(text.encode("latin-1").translate(None, _ESCAPED)) != len(text):

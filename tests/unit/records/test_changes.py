@@ -151,7 +151,6 @@ def test_a_wrong_value_is_named_with_table_column_type_and_offset_but_not_shown(
         f"Insert of public.orders: field new[3], column 'day' of type 1082, at offset {offset}: "
         "a text of 8 bytes is not of its type's form."
     )
-    assert isinstance(error.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("in_stream", [False, True])

@@ -7,7 +7,7 @@ import pytest
 
 from cdcd.errors import SourceError
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
-from cdcd.records.values import DATES_MAX, Date, converter_for
+from cdcd.records.values import converter_for
 
 PLACEHOLDER = "__debezium_unavailable_value"
 BYTES = list(PLACEHOLDER.encode())
@@ -136,15 +136,6 @@ def test_money_is_the_amount_without_symbol_and_separators(text, amount):
 def test_a_point_may_be_nowhere():
     made = json.loads(converted("point", "(NaN,-Infinity)"))
     assert (made["x"], made["y"], made["srid"]) == ("NaN", "-Infinity", None)
-
-
-def test_remembered_dates_are_forgotten_when_there_are_too_many():
-    converter = Date()
-    first = converter.json("2024-01-31")
-    for year in range(1, DATES_MAX + 2):
-        converter.json(f"{year:04}-01-31")
-        assert len(converter._known) <= DATES_MAX
-    assert converter.json("2024-01-31") == first
 
 
 @pytest.mark.parametrize(
