@@ -1,0 +1,249 @@
+"""What Kafka lacks, refuses or loses: said with what mends it, and nothing confirmed that it does not hold."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+
+from deploy.local import KafkaBroker
+from deploy.local.process import free_port
+from tests.integration.conftest import Database
+from tests.integration.daemon import until
+from tests.integration.faults.trial import Trial
+
+newest = pytest.mark.postgres(only=18)
+
+pytestmark = newest
+
+
+@pytest.fixture
+def one(trial: Callable[..., Trial], database: Database, broker: KafkaBroker) -> Trial:
+    """A pipeline on the shared broker that never ran."""
+    return trial(database.dsn(), broker.bootstrap_servers)
+
+
+def admin(one: Trial) -> AdminClient:
+    return AdminClient({"bootstrap.servers": one.reader_servers})
+
+
+def create_topic(one: Trial, name: str, **config: Any) -> None:
+    client = admin(one)
+    settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+    for made in client.create_topics([NewTopic(name, 1, 1, config=settings)]).values():
+        made.result(30)
+
+
+def set_topic(one: Trial, name: str, **config: Any) -> None:
+    entries = [
+        ConfigEntry(key.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for key, value in config.items()
+    ]
+    client = admin(one)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+    for done in client.incremental_alter_configs([resource]).values():
+        done.result(30)
+
+
+# Topics.
+
+
+def test_a_topic_that_may_not_be_created_is_named(one: Trial):
+    one.configure(topics={"create": {"enabled": False}})
+    said = one.fail()
+    assert said.code == 4
+    assert f"Topic {one.name}.checkpoint, {one.name}.message does not exist" in said.message
+    assert f"kafka-topics --create --topic {one.name}.checkpoint" in said.hint
+    assert "cleanup.policy=compact and one partition" in said.hint
+    assert one.check().error("missing", f"{one.name}.checkpoint")
+    assert not one.has_slot()
+
+    create_topic(one, f"{one.name}.checkpoint", cleanup_policy="compact")
+    create_topic(one, f"{one.name}.message")
+    one.start()
+    before = one.insert(1)
+    said = one.fail()
+    assert said.code == 4
+    assert f"Topic {one.topic} does not exist" in said.message
+    assert f"kafka-topics --create --topic {one.topic}" in said.hint
+    assert one.topic not in one.topics()
+    one.assert_unconfirmed(before)
+    create_topic(one, one.topic)
+    one.deliver(1)
+
+
+def test_a_checkpoint_topic_that_would_forget_is_refused(one: Trial):
+    create_topic(one, f"{one.name}.checkpoint")
+    said = one.fail()
+    assert said.code == 4
+    assert f"{one.name}.checkpoint has cleanup.policy=delete" in said.message
+    assert "--add-config cleanup.policy=compact" in said.hint
+    assert one.check().error("cleanup.policy=delete")
+    assert not one.has_slot()
+    set_topic(one, f"{one.name}.checkpoint", cleanup_policy="compact")
+    one.start()
+    one.insert(1)
+    one.deliver(1)
+
+
+# Sizes.
+
+LARGE = random.Random(3).randbytes(50_000).hex()
+"""Compression does not make it small."""
+
+
+def test_a_record_too_large_stops_the_pipeline_and_is_named(one: Trial):
+    create_topic(one, one.topic, max_message_bytes=20_000)
+    one.start()
+    before = one.insert(1, note=LARGE)
+    one.insert(2)
+    said = one.fail()
+    assert said.code == 4
+    assert f"for topic {one.topic} with key " in said.message
+    assert '"id":1' in said.message
+    assert "A record of 100" in said.message
+    assert "Raise max.message.bytes of the topic" in said.hint
+    one.assert_unconfirmed(before)
+    set_topic(one, one.topic, max_message_bytes=200_000)
+    one.deliver(1, 2)
+
+
+def test_a_record_that_the_client_itself_refuses_is_named_too(one: Trial):
+    one.configure(kafka={"properties": {"message.max.bytes": 20_000}})
+    one.start()
+    before = one.insert(1, note=LARGE)
+    said = one.fail()
+    assert said.code == 4
+    assert f"for topic {one.topic} with key " in said.message
+    assert "kafka.properties" in said.hint
+    one.assert_unconfirmed(before)
+    one.configure(kafka={"properties": None})
+    one.deliver(1)
+
+
+def test_a_record_too_large_goes_to_the_dead_letters_when_told_so(one: Trial):
+    create_topic(one, one.topic, max_message_bytes=20_000)
+    one.configure(kafka={"oversized": "dead_letter"})
+    one.start()
+    one.insert(1)
+    one.insert(2, note=LARGE)
+    one.insert(3)
+    one.expect(1, 3)
+    told = one.daemon.await_event("record.oversized")
+    assert (told["topic"], told["went_to"]) == (one.topic, f"{one.name}.dead_letter")
+    one.stop()
+    ((key, value, headers),) = one.records(f"{one.name}.dead_letter")
+    assert json.loads(key) == {"id": 2}
+    assert json.loads(value or b"")["after"] == {"id": 2, "note": LARGE}
+    assert headers["cdcd.topic"] == one.topic.encode()
+
+
+def test_a_record_too_large_leaves_a_claim_check_when_told_so(one: Trial, tmp_path: Path):
+    claims = tmp_path / "claims"
+    claims.mkdir()
+    create_topic(one, one.topic, max_message_bytes=20_000)
+    one.configure(kafka={"oversized": "claim_check", "claim_check_directory": str(claims)})
+    one.start()
+    one.insert(1)
+    one.insert(2, note=LARGE)
+    one.insert(3)
+    one.deliver(1, 2, 3)
+    _, value, headers = one.records(one.topic)[1]
+    claim = json.loads(value or b"")["claim_check"]
+    (file,) = claims.iterdir()
+    assert (claim["file"], headers["cdcd.claim_check"]) == (str(file), str(file).encode())
+    assert json.loads(file.read_bytes())["after"] == {"id": 2, "note": LARGE}
+    assert claim["size"] == file.stat().st_size
+
+
+def test_a_claim_check_that_cannot_be_written_stops_the_pipeline(one: Trial, tmp_path: Path):
+    create_topic(one, one.topic, max_message_bytes=20_000)
+    one.configure(kafka={"oversized": "claim_check", "claim_check_directory": str(tmp_path / "nowhere")})
+    one.start()
+    before = one.insert(1, note=LARGE)
+    said = one.fail()
+    assert said.code == 8
+    assert "Cannot write a claim-check file of 100" in said.message
+    assert str(tmp_path / "nowhere") in said.message
+    assert "kafka.claim_check_directory" in said.hint
+    one.assert_unconfirmed(before)
+    (tmp_path / "nowhere").mkdir()
+    one.deliver(1)
+
+
+def test_many_small_records_fit_a_topic_that_takes_only_small_batches(one: Trial):
+    # Smaller than one produce request of librdkafka's batch.size, though each record is small.
+    create_topic(one, one.topic, max_message_bytes=10_000)
+    one.start()
+    one.execute(
+        "INSERT INTO t SELECT i, (SELECT string_agg(md5(i || '.' || j), '') FROM generate_series(1, 16) j)"
+        "  FROM generate_series(1, 2000) i"
+    )
+    one.expect(*range(1, 2001))
+    one.stop()
+
+
+# Away.
+
+
+def test_no_broker_at_the_address_is_told_when_the_start_took_too_long(one: Trial):
+    port = free_port()
+    one.configure(kafka={"bootstrap_servers": f"127.0.0.1:{port}"}, startup_timeout_s=1)
+    said = one.fail()
+    assert said.code == 4
+    assert f"127.0.0.1:{port}" in said.message
+    assert "Is the broker running" in said.hint
+    assert one.daemon.await_event("fatal")["exit_code"] == 4
+    check = one.check()
+    assert check.code == 4
+    assert check.error("kafka.bootstrap_servers")
+    assert not one.has_slot()
+
+
+def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
+    trial: Callable[..., Trial], database: Database, private_broker: Callable[..., KafkaBroker]
+):
+    kafka = private_broker()
+    one = trial(
+        database.dsn(password="hush-5ecret", options="-c wal_sender_timeout=2s"), kafka.bootstrap_servers
+    )
+    one.configure(kafka={"transaction": {"timeout_s": 3}})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    kafka.kill()
+    before = one.insert(2, 3)
+    walsender = one.walsender()
+    told = "SELECT reply_time, flush_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s"
+
+    def reply(after: Any) -> Any:
+        """The next status update that PostgreSQL saw after that one."""
+
+        def look() -> Any:
+            rows = one.execute(told, walsender)
+            assert rows, "PostgreSQL dropped the connection"
+            return rows[0] if rows[0] != after else None
+
+        return until(look, "no status update came")
+
+    # Twice as long as the server waits for a sign of life: status updates go on, with the same position.
+    first = last = reply(None)
+    while (last[0] - first[0]).total_seconds() < 4:
+        last = reply(last)
+        assert last[1] <= before
+    assert one.daemon.saw("kafka.retry")
+    assert not one.daemon.saw("reconnect.scheduled")
+    assert one.confirmed() <= before
+    kafka.start()
+    one.expect(2, 3)
+    assert one.walsender() == walsender
+    one.stop()
