@@ -1,0 +1,124 @@
+"""Kafka as a life of the pipeline sees it: the sink, the topics, and blocking calls in the right thread."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
+
+from cdcd.daemon.config import Config
+from cdcd.daemon.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.kafka import client
+from cdcd.kafka.oversized import Oversized
+from cdcd.kafka.sink import Sink, SinkSettings
+from cdcd.kafka.topics import TopicSpec, ensure_topics
+from cdcd.postgres.lock import AdvisoryLock
+
+VERIFY_S: Final = 5.0
+"""How long PostgreSQL may take to say that the advisory lock is still ours."""
+
+T = TypeVar("T")
+
+
+class KafkaSide:
+    """One life's dealings with Kafka. `thread` is the one that alone may touch the sink."""
+
+    def __init__(self, config: Config, observe: Observer, thread: Executor) -> None:
+        self.thread = thread
+        self.giving_up = threading.Event()
+        self._config = config
+        self._observe = observe
+        self._topics: set[str] = set()
+
+    async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
+        """The sink, not opened yet, with the topics it needs; `messages`: logical messages will come."""
+        config = self._config
+        loop = asyncio.get_running_loop()
+
+        def prove_ownership() -> None:
+            asyncio.run_coroutine_threadsafe(lock.verify(VERIFY_S), loop).result()
+
+        def report(fact: Fact) -> None:
+            loop.call_soon_threadsafe(self._observe, fact)
+
+        def on_retry(error: CdcdError, wait_s: float) -> None:
+            report(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
+
+        connection, producer = client.split(config.kafka.librdkafka())
+        topics = [config.topics.checkpoint]
+        if messages:
+            topics.append(config.topics.message)
+        if config.kafka.oversized == "dead_letter":
+            topics.append(config.kafka.dead_letter_topic)
+        await self.ensure_topics(topics)
+        return Sink(
+            SinkSettings(
+                client=connection,
+                producer=producer,
+                exactly_once=config.kafka.delivery == "exactly_once",
+                transactional_id=config.kafka.transactional_id,
+                checkpoint_topic=config.topics.checkpoint,
+                key=config.name,
+                timeout_s=float(config.kafka.transaction.timeout_s),
+                backoff_initial_s=config.kafka.retry.initial_s,
+                backoff_max_s=config.kafka.retry.max_s,
+            ),
+            prove_ownership=prove_ownership,
+            stopping=self.giving_up,
+            oversized=Oversized(
+                config.kafka.oversized,
+                config.kafka.dead_letter_topic,
+                str(config.kafka.claim_check_directory or ""),
+                lambda topic, size, to: report(
+                    RecordOversized(
+                        topic=topic, record_bytes=size, oversized=config.kafka.oversized, went_to=to
+                    )
+                ),
+            ),
+            on_retry=on_retry,
+        )
+
+    async def ensure_topics(self, topics: list[str]) -> None:
+        """Create or check topics, once each; a broker that is away is waited for."""
+        config = self._config
+        missing = [topic for topic in topics if topic not in self._topics]
+        if not missing:
+            return
+        connection, _ = client.split(config.kafka.librdkafka())
+        create = config.topics.create
+        spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
+        created = await self.call(
+            lambda: ensure_topics(connection, missing, spec, checkpoint=config.topics.checkpoint),
+            anywhere=True,
+        )
+        for topic in created:
+            self._observe(TopicCreated(topic=topic))
+        self._topics.update(missing)
+
+    async def await_topic(self, topic: str) -> None:
+        """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
+        retry = self._config.kafka.retry
+        wait_s = retry.initial_s
+        while True:
+            try:
+                return await self.ensure_topics([topic])
+            except SinkUnavailableError as error:
+                if self.giving_up.is_set():
+                    raise
+                self._observe(KafkaRetry(message=error.message, hint=error.hint, wait_s=wait_s))
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, retry.max_s)
+
+    async def call(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
+        """Run a blocking Kafka call, `anywhere` if it does not touch the sink. A broker away: SinkUnavailableError."""
+        try:
+            if anywhere:
+                return await asyncio.to_thread(call)
+            return await self.in_thread(call)
+        except TransientError as error:
+            raise SinkUnavailableError(error.message, hint=error.hint) from error
+
+    def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
+        """Run a call that may touch the sink."""
+        return asyncio.get_running_loop().run_in_executor(self.thread, call)

@@ -1,0 +1,130 @@
+"""PostgreSQL as a life of the pipeline sees it: lock, publication and slot, found or made, and watched."""
+
+from cdcd.daemon.config import Config
+from cdcd.daemon.facts import (
+    LockAcquired,
+    Observer,
+    PublicationCreated,
+    SlotCreated,
+    SlotWaiting,
+    StandbyWaiting,
+)
+from cdcd.daemon.observe import Telemetry
+from cdcd.errors import PositionError, SourceError
+from cdcd.postgres.connection import Connection, Dsn
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.publication import ensure_publication, read_publication
+from cdcd.postgres.replication import Identity, ReplicationStream
+from cdcd.postgres.slot import SlotState, check_slot, create_slot, read_slot
+from cdcd.protocol.lsn import Lsn
+from cdcd.transactions.position import Checkpoint, Source
+
+
+class PostgresSide:
+    """One life's dealings with PostgreSQL, apart from the stream itself."""
+
+    def __init__(self, config: Config, telemetry: Telemetry, observe: Observer) -> None:
+        self._config = config
+        self._telemetry = telemetry
+        self._observe = observe
+
+    async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
+        """A session for the advisory lock; the caller owes `close`."""
+        config = self._config
+        return await AdvisoryLock.open(
+            dsn,
+            config.postgres.slot,
+            application_name=f"{config.name} lock",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+        )
+
+    async def acquire(self, lock: AdvisoryLock) -> None:
+        """Become the active instance, however long that takes."""
+        config = self._config
+        self._telemetry.role = "standby"
+        await lock.acquire(
+            lambda held: self._observe(
+                StandbyWaiting(slot=config.postgres.slot, holder_pid=held.pid, holder=held.application_name)
+            )
+        )
+        self._telemetry.role = "active"
+        self._observe(LockAcquired(slot=config.postgres.slot))
+
+    async def ensure_publication(self, sql: Connection) -> None:
+        """The publication, created if it is missing."""
+        postgres = self._config.postgres
+        tables = None if postgres.tables is None else list(postgres.tables)
+        ensured = await ensure_publication(sql, postgres.publication, tables)
+        if ensured.created:
+            self._observe(PublicationCreated(publication=postgres.publication))
+
+    async def find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
+        """The slot, if there is one; SourceError or PositionError when it can not be used."""
+        postgres = self._config.postgres
+        state = await read_slot(sql, postgres.slot)
+        if state is None:
+            return None
+        check_slot(state, identity.database)
+        if state.two_phase and not postgres.two_phase:
+            raise SourceError(
+                f"Slot {postgres.slot} decodes prepared transactions at PREPARE, the configuration says otherwise.",
+                hint="Set postgres.two_phase: true; a slot keeps this mode once it has it (PostgreSQL before 18).",
+            )
+        return state
+
+    async def create_slot(self, sql: Connection, stream: ReplicationStream, identity: Identity) -> SlotState:
+        """A new slot; waits for transactions that are open."""
+        postgres = self._config.postgres
+        created = await create_slot(
+            stream,
+            postgres.slot,
+            two_phase=postgres.two_phase,
+            observer=sql,
+            on_wait=lambda wait: self._observe(
+                SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")
+            ),
+        )
+        self._observe(SlotCreated(slot=postgres.slot, position=str(Lsn(created.consistent_point))))
+        state = await self.find_slot(sql, identity)
+        if state is None:
+            raise PositionError(
+                f"Slot {postgres.slot} was dropped as soon as it was created.", hint="By whom?"
+            )
+        return state
+
+    async def source(
+        self,
+        stream: ReplicationStream,
+        identity: Identity,
+        slot: SlotState | None,
+        found: Checkpoint | None,
+    ) -> Source:
+        """What the server says of itself, beside the checkpoint that was found."""
+        postgres = self._config.postgres
+        before = identity.timeline if found is None else found.timeline
+        return Source(
+            system_identifier=identity.system_identifier,
+            timeline=identity.timeline,
+            wal_end=identity.flushed,
+            slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
+            stream=f"publication={postgres.publication} messages={postgres.messages} origin={postgres.origin}",
+            branched_at=await stream.branched_at(before, identity.timeline),
+            slot=postgres.slot,
+        )
+
+    async def survey(self, sql: Connection) -> None:
+        """Look whether slot and publication are still there, and how much WAL the slot holds."""
+        postgres = self._config.postgres
+        state = await read_slot(sql, postgres.slot)
+        if state is None:
+            raise PositionError(
+                f"Slot {postgres.slot} was dropped while it was in use.",
+                hint="Changes since then are lost to it. Start again for a new slot, with --accept-gap.",
+            )
+        self._telemetry.retained_wal_bytes = state.retained_bytes
+        if await read_publication(sql, postgres.publication) is None:
+            raise SourceError(
+                f"Publication {postgres.publication} was dropped while it was in use.",
+                hint="Create it again. Changes written in between can not be decoded any more: PostgreSQL looks a "
+                "publication up as of the change.",
+            )
