@@ -152,6 +152,7 @@ class StreamingResumed(Fact):
     """The transaction that needed it is delivered; large transactions are streamed again."""
 
     event: ClassVar[str] = "streaming.resumed"
+    commit_lsn: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,8 +113,8 @@ class Supervisor:
                 self._unstreamed_until = error.commit_lsn
                 self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
             except StreamingAgainError:
+                self._observe(StreamingResumed(commit_lsn=self._unstreamed_until))
                 self._unstreamed_until = 0
-                self._observe(StreamingResumed())
             except TransientError as error:
                 if self._stop.is_set():
                     return
