@@ -181,7 +181,7 @@ class Assembler:
         Raises:
             ProtocolError: a message is malformed, or out of place.
             PositionError: a prepared transaction is committed whose changes were never received.
-        UndecidableMessageError: start again without streaming.
+            UndecidableMessageError: start again without streaming.
             LimitError: the spool is full.
         """
         run: list[bytes] = []
@@ -291,6 +291,7 @@ class Assembler:
         assert self._current is not None
         tag = frame[XLOG_HEADER]
         if tag == _MESSAGE:
+            self._read(frame, LogicalMessage, in_stream=True)
             self._current.has_message = True
         elif tag == _RELATION:
             self._arrivals += 1

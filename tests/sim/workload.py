@@ -21,13 +21,12 @@ FIRST_XID: Final = 700
 class Savepoint:
     """Where in its transaction it was set; `xid` is 0 until something is written after it."""
 
-    __slots__ = ("at", "children", "rows", "versions", "xid")
+    __slots__ = ("at", "children", "versions", "xid")
 
     def __init__(self, at: int, versions: dict[int, int]) -> None:
         self.at = at
         self.versions = versions
         self.xid = 0
-        self.rows = 0
         self.children: list[int] = []
 
 
@@ -301,7 +300,6 @@ class Workload:
             return
         what = "I" if number > 1 else self.rng.choice("IIUUD")
         changes = [self._change(what, transaction, sub, oid) for _ in range(number)]
-        transaction.stack[-1].rows += 1
         transaction.writes += 1
         self._changes(transaction.origin, *changes)
         for change in changes:

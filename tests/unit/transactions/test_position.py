@@ -1,0 +1,232 @@
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.errors import PositionError
+from cdcd.protocol.lsn import LSN_MAX
+from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, resume
+
+CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110))
+CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=110, events_done=3))
+SOURCE = Source("7001", 1, wal_end=1000, slot_confirmed=90, stream="publication=shop", slot="cdcd_shop")
+
+
+# What is skipped.
+
+
+@pytest.mark.parametrize(
+    ("position", "commit_lsn", "skip"),
+    [
+        (Position(), 0, 0),
+        (Position(), 100, 0),
+        (Position(100, 110), 99, COVERED),
+        (Position(100, 110), 100, COVERED),
+        (Position(100, 110), 109, COVERED),
+        (Position(100, 110), 110, 0),
+        (Position(0, 110), 109, COVERED),
+        (Position(0, 110), 110, 0),
+        (Position(200, 110, 3), 109, COVERED),
+        (Position(200, 110, 3), 199, 0),
+        (Position(200, 110, 3), 200, 3),
+        (Position(200, 110, 3), 201, 0),
+        (Position(110, 110, 3), 110, 3),
+    ],
+)
+def test_one_lsn_divides_the_stream_into_what_is_done_and_what_is_not(position, commit_lsn, skip):
+    assert position.skip(commit_lsn) == skip
+
+
+@pytest.mark.parametrize(
+    ("position", "end_lsn", "moved"),
+    [
+        (Position(100, 110), 150, Position(100, 150)),
+        (Position(200, 110, 3), 150, Position(200, 150, 3)),
+        (Position(200, 110, 3), 200, Position(200, 200, 3)),
+        (Position(200, 110, 3), 201, Position(200, 201)),
+    ],
+)
+def test_moving_on_keeps_the_count_of_a_transaction_that_is_still_to_come(position, end_lsn, moved):
+    assert position.moved(end_lsn) == moved
+
+
+def test_a_position_reads_well():
+    assert str(Position(0x16B3748, 0x16B3778)) == "0/16B3778"
+    assert str(Position(0x16B3748, 0x16B3700, 7)) == "0/16B3700 and 7 events of 0/16B3748"
+
+
+# The checkpoint record.
+
+
+lsns = st.integers(0, LSN_MAX)
+
+
+@given(
+    st.builds(
+        Checkpoint,
+        system_identifier=st.text(),
+        timeline=st.integers(0, 2**31),
+        stream=st.text(),
+        position=st.builds(Position, lsns, lsns, st.integers(0, 2**40)),
+    )
+)
+def test_a_checkpoint_is_read_back_as_it_was_written(checkpoint):
+    assert Checkpoint.decode(checkpoint.encode(), "topic[0]@7") == checkpoint
+
+
+def test_a_person_can_read_the_record():
+    assert json.loads(CUT.encode()) == {
+        "format": 1,
+        "system_identifier": "7001",
+        "timeline": 1,
+        "commit_lsn": "0/C8",
+        "end_lsn": "0/6E",
+        "events_done": 3,
+        "stream": "publication=shop",
+    }
+
+
+def changed(**fields: object) -> bytes:
+    return json.dumps({**json.loads(CUT.encode()), **fields}).encode()
+
+
+def without(field: str) -> bytes:
+    fields = json.loads(CUT.encode())
+    del fields[field]
+    return json.dumps(fields).encode()
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"7",
+        b'"text"',
+        b"\xff\xfe",
+        CUT.encode()[:-1],
+        CUT.encode() + b"}",
+        changed(commit_lsn="nonsense"),
+        changed(commit_lsn="0/123456789"),
+        changed(end_lsn=7),
+        changed(end_lsn=None),
+        changed(events_done=-1),
+        changed(events_done="3"),
+        changed(events_done=1.5),
+        changed(events_done=True),
+        changed(events_done=None),
+        changed(timeline="one"),
+        changed(system_identifier=7001),
+        changed(stream=None),
+        *[without(field) for field in json.loads(CUT.encode())],
+    ],
+    ids=lambda data: data.decode(errors="replace")[-60:],
+)
+def test_a_damaged_record_is_refused_with_its_place(damaged):
+    with pytest.raises(PositionError, match=r"shop\.checkpoint\[0\]@7") as caught:
+        Checkpoint.decode(damaged, "shop.checkpoint[0]@7")
+    assert caught.value.hint
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_make_it_fail_in_another_way(data):
+    with pytest.raises(PositionError):
+        Checkpoint.decode(data, "somewhere")
+
+
+def test_a_newer_format_is_refused_not_guessed_at():
+    with pytest.raises(PositionError, match="has format 2, this cdcd reads 1"):
+        Checkpoint.decode(changed(format=2), "somewhere")
+
+
+# Where to resume.
+
+
+def refusal(checkpoint: Checkpoint, source: Source) -> str:
+    with pytest.raises(PositionError) as caught:
+        resume(checkpoint, source, accept_gap=False)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_the_first_start_is_where_the_slot_stands():
+    assert resume(None, SOURCE, accept_gap=False) == Position(0, 90)
+
+
+@pytest.mark.parametrize("checkpoint", [CHECKPOINT, CUT])
+@pytest.mark.parametrize("slot_confirmed", [0, 90, 110])
+def test_a_slot_that_is_not_ahead_of_the_checkpoint_goes_on_from_it(checkpoint, slot_confirmed):
+    source = replace(SOURCE, slot_confirmed=slot_confirmed)
+    assert resume(checkpoint, source, accept_gap=False) == checkpoint.position
+
+
+def test_another_server_is_refused():
+    message = refusal(CHECKPOINT, replace(SOURCE, system_identifier="7002"))
+    assert "system_identifier 7001, the server's is 7002" in message
+
+
+def test_a_server_that_lost_wal_is_refused():
+    assert "ahead of the server's WAL (0/6D)" in refusal(CHECKPOINT, replace(SOURCE, wal_end=109))
+    assert resume(CHECKPOINT, replace(SOURCE, wal_end=110), accept_gap=False) == CHECKPOINT.position
+
+
+def test_a_slot_that_was_moved_past_the_checkpoint_is_refused():
+    message = refusal(CHECKPOINT, replace(SOURCE, slot_confirmed=111))
+    assert "Slot cdcd_shop is confirmed up to 0/6F but Kafka holds changes only up to 0/6E" in message
+
+
+def test_a_slot_that_is_gone_is_refused_where_there_is_a_checkpoint():
+    assert "Slot cdcd_shop is not there" in refusal(CHECKPOINT, replace(SOURCE, slot_confirmed=None))
+    assert resume(None, replace(SOURCE, slot_confirmed=None), accept_gap=False) == Position()
+
+
+def test_a_promoted_standby_that_had_everything_goes_on():
+    source = replace(SOURCE, timeline=2, branched_at=110)
+    assert resume(CHECKPOINT, source, accept_gap=False) == CHECKPOINT.position
+
+
+def test_a_promoted_standby_that_lacked_changes_is_refused():
+    # Its WAL is longer by now: compared by LSN alone, other changes would be taken for those in Kafka.
+    source = replace(SOURCE, timeline=2, branched_at=109, wal_end=5000)
+    assert "ahead of where this server left timeline 1 (0/6D)" in refusal(CHECKPOINT, source)
+
+
+def test_a_server_on_another_branch_of_history_is_refused():
+    assert "not in the history of the server's timeline 3" in refusal(CHECKPOINT, replace(SOURCE, timeline=3))
+
+
+def test_other_options_are_refused_inside_a_transaction_only():
+    source = replace(SOURCE, stream="publication=other")
+    assert "stopped inside the transaction 0/C8, with other options" in refusal(CUT, source)
+    assert resume(CHECKPOINT, source, accept_gap=False) == CHECKPOINT.position
+
+
+GAPS = [
+    replace(SOURCE, system_identifier="7002"),
+    replace(SOURCE, wal_end=100),
+    replace(SOURCE, slot_confirmed=500),
+    replace(SOURCE, timeline=3),
+]
+
+
+@pytest.mark.parametrize("checkpoint", [CHECKPOINT, CUT])
+@pytest.mark.parametrize("source", GAPS, ids=["server", "lost WAL", "slot", "timeline"])
+def test_a_gap_may_be_accepted_and_goes_on_from_the_slot(checkpoint, source):
+    assert resume(checkpoint, source, accept_gap=True) == Position(0, source.slot_confirmed or 0)
+
+
+def test_where_histories_part_an_accepted_gap_begins_at_the_fork():
+    source = replace(SOURCE, timeline=2, branched_at=100)
+    assert resume(CHECKPOINT, source, accept_gap=True) == Position(0, 100)
+
+
+def test_accepting_a_gap_changes_nothing_where_there_is_none():
+    assert resume(CUT, SOURCE, accept_gap=True) == CUT.position
+
+
+def test_accepting_a_gap_does_not_accept_other_options_inside_a_transaction():
+    with pytest.raises(PositionError, match="with other options"):
+        resume(CUT, replace(SOURCE, stream="publication=other"), accept_gap=True)
