@@ -13,7 +13,7 @@ from cdcd.daemon.observe import Telemetry
 from cdcd.errors import PositionError, SourceError
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock
-from cdcd.postgres.publication import ensure_publication, read_publication
+from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import SlotState, check_slot, create_slot, read_slot
 from cdcd.protocol.lsn import Lsn
@@ -54,8 +54,7 @@ class PostgresSide:
         """The publication, created if it is missing."""
         postgres = self._config.postgres
         tables = None if postgres.tables is None else list(postgres.tables)
-        ensured = await ensure_publication(sql, postgres.publication, tables)
-        if ensured.created:
+        if await ensure_publication(sql, postgres.publication, tables):
             self._observe(PublicationCreated(publication=postgres.publication))
 
     async def find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
@@ -122,7 +121,7 @@ class PostgresSide:
                 hint="Changes since then are lost to it. Start again for a new slot, with --accept-gap.",
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes
-        if await read_publication(sql, postgres.publication) is None:
+        if not await has_publication(sql, postgres.publication):
             raise SourceError(
                 f"Publication {postgres.publication} was dropped while it was in use.",
                 hint="Create it again. Changes written in between can not be decoded any more: PostgreSQL looks a "

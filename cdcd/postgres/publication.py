@@ -147,34 +147,28 @@ def _table(row: Any) -> PublishedTable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Ensured:
-    """The publication, and whether it was made just now."""
+async def has_publication(connection: Connection, name: str) -> bool:
+    """Whether it exists. Its contents are not looked at, which could meet a table that is being dropped."""
+    with translated(f"looking for publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(_PUBLICATION, (name,))).fetchone()
+    return row is not None
 
-    publication: Publication
-    created: bool
 
-
-async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> Ensured:
-    """The publication as it is, created first if it is missing: for all tables, or for those that match `patterns`.
+async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> bool:
+    """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
 
     Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
     """
     wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
-    publication = await read_publication(connection, name)
-    if publication:
-        return Ensured(publication, created=False)
+    if await has_publication(connection, name):
+        return False
     target = "ALL TABLES" if wanted is None else await _find_target(connection, wanted)
     with translated(f"creating publication {name}", {"publication": name, **_role(connection)}):
         try:
             await connection.execute(f"CREATE PUBLICATION {identifier(name)} FOR {target}".encode())
-            created = True
         except psycopg.errors.DuplicateObject:
-            created = False
-    publication = await read_publication(connection, name)
-    if publication is None:
-        raise SourceError(f"Publication {name} was dropped as soon as it was created.")
-    return Ensured(publication, created)
+            return False
+    return True
 
 
 def _role(connection: Connection) -> dict[str, str]:

@@ -216,6 +216,12 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal(
         "25006", "", SourceError, "This server is a read-only standby: point postgres.dsn at the primary."
     ),
+    Refusal(
+        "XX000",
+        "could not open relation with OID",
+        TransientError,
+        "A table was dropped while it was looked at. Try again.",
+    ),
     Refusal("XX001", "", SourceError, "PostgreSQL reports damaged data: see its log before anything else."),
     Refusal(
         "XX002", "", SourceError, "PostgreSQL reports a damaged index: see its log before anything else."

@@ -2,20 +2,32 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from cdcd.errors import SourceError
 from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.postgres.publication import Ensured, Publication, ensure_publication, read_publication
+from cdcd.postgres.publication import Publication, ensure_publication, read_publication
 from tests.integration.conftest import Database
+
+
+@dataclass(frozen=True)
+class Ensured:
+    """The publication, and whether it was made just now."""
+
+    publication: Publication
+    created: bool
 
 
 def ensure(database: Database, patterns: Sequence[str] | None, user: str = "postgres") -> Ensured:
     async def run() -> Ensured:
         connection = await connect(parse_dsn(database.dsn(user=user)), application_name="test")
         try:
-            return await ensure_publication(connection, "p", patterns)
+            created = await ensure_publication(connection, "p", patterns)
+            publication = await read_publication(connection, "p")
+            assert publication is not None
+            return Ensured(publication, created)
         finally:
             await connection.close()
 
