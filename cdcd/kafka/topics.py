@@ -73,6 +73,12 @@ def _create(admin: Admin, name: str, spec: TopicSpec, checkpoint: str) -> bool:
     except SinkError as error:
         if "collides" in error.message:
             raise SinkError(error.message, hint=_COLLISION_HINT) from error
+        if "brokers are currently fenced" in error.message:
+            # Not too many replicas, as the code of the error says: brokers that come back after a restart
+            # (StripedReplicaPlacer.java).
+            raise TransientError(
+                error.message, hint="Are the brokers starting, or cut off? cdcd tries again."
+            ) from error
         raise
 
 
