@@ -255,6 +255,16 @@ class ShutdownFinished(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ShutdownCutOff(Fact):
+    """The time for ending in good order is over: the process ends, and what is not with the broker comes again."""
+
+    event: ClassVar[str] = "shutdown.cut_off"
+    level: ClassVar[Level] = "warning"
+    timeout_s: float
+    flushed_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failed(Fact):
     """The process ends because a person must act; nothing is confirmed past what is with the broker."""
 

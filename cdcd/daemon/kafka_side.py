@@ -18,6 +18,9 @@ from cdcd.postgres.lock import AdvisoryLock
 VERIFY_S: Final = 5.0
 """How long PostgreSQL may take to say that the advisory lock is still ours."""
 
+TOPICS_S: Final = 15.0
+"""How long the broker may take to answer about topics, or `startup_timeout_s` where that is shorter."""
+
 T = TypeVar("T")
 
 
@@ -89,7 +92,14 @@ class KafkaSide:
         create = config.topics.create
         spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
         created = await self.call(
-            lambda: ensure_topics(connection, missing, spec, checkpoint=config.topics.checkpoint),
+            lambda: ensure_topics(
+                connection,
+                missing,
+                spec,
+                checkpoint=config.topics.checkpoint,
+                timeout_s=min(TOPICS_S, max(1.0, config.startup_timeout_s)),
+                stopping=self.giving_up,
+            ),
             anywhere=True,
         )
         for topic in created:

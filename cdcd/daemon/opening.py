@@ -89,6 +89,7 @@ class Opening:
         self._postgres = PostgresSide(config, telemetry, observe)
         self._kafka = KafkaSide(config, observe, kafka_thread)
         self._stack = AsyncExitStack()
+        self._stream: ReplicationStream | None = None
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
         self._ledger = Ledger(flushed)
         self._unstreamed_until = unstreamed_until
@@ -103,8 +104,13 @@ class Opening:
         self._kafka.giving_up.set()
 
     async def close(self) -> None:
-        """Close all, and wait until the Kafka thread has let go of this life's sink."""
+        """Close all, and wait until the Kafka thread has let go of this life's sink.
+
+        The stream goes first: a PostgreSQL that shuts down waits for it, and must not wait for Kafka.
+        """
         self.give_up()
+        if self._stream is not None:
+            self._stream.close()
         await self._stack.aclose()
 
     async def open(self, *, accept_gap: bool) -> Pipeline:
@@ -128,7 +134,7 @@ class Opening:
         stream = await ReplicationStream.open(
             dsn, application_name=config.name, connect_timeout_s=config.postgres.connect_timeout_s
         )
-        self._stack.callback(stream.close)
+        self._stream = stream
         options = start_options(
             stream.server_version,
             config.postgres.protocol,

@@ -283,6 +283,7 @@ class Pipeline:
                 continue
             batch = batches.take(now)
             self._ledger.send(batch.position.end_lsn)
+            self._update_telemetry()
             checkpoint = at(self._checkpoint, batch)
             await asyncio.get_running_loop().run_in_executor(
                 self._kafka_thread, self._sink.deliver, batch, checkpoint

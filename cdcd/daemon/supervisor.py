@@ -5,13 +5,15 @@ it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal one ends the proce
 trying again would not help or would do harm. Until the first life has streamed, patience is bounded
 (`startup_timeout_s`): a wrong address should be heard of.
 
-The first SIGTERM or SIGINT ends the life in good order, within `shutdown_timeout_s`; the second ends the process.
+The first SIGTERM or SIGINT ends the life in good order, and the process within `shutdown_timeout_s` whatever is stuck:
+what is not delivered then comes again. The second one ends the process at once.
 """
 
 import asyncio
 import os
 import random
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -22,6 +24,7 @@ from cdcd.daemon.facts import (
     Failed,
     Observer,
     ReconnectScheduled,
+    ShutdownCutOff,
     ShutdownFinished,
     ShutdownRequested,
     Side,
@@ -38,6 +41,9 @@ from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.transactions.assembler import UndecidableMessageError
 
 HEARTBEAT_S: Final = 0.5
+
+LEAVING_S: Final = 1.0
+"""So long before the end of `shutdown_timeout_s` we stop waiting for Kafka: calls to it return every half second."""
 
 
 def run(config: Config, *, accept_gap: bool = False) -> int:
@@ -92,11 +98,22 @@ class Supervisor:
             os._exit(128 + number)
         self._observe(ShutdownRequested(signal=signal.Signals(number).name))
         self._stop.set()
-        asyncio.get_running_loop().call_later(self._config.shutdown_timeout_s, self._give_up)
+        timeout_s = self._config.shutdown_timeout_s
+        asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
+        # A thread, for the event loop may be what is stuck, or at its end already.
+        end = threading.Timer(timeout_s, self._cut_off)
+        end.daemon = True
+        end.start()
 
     def _give_up(self) -> None:
         if self._opening is not None:
             self._opening.give_up()
+
+    def _cut_off(self) -> None:
+        self._observe(
+            ShutdownCutOff(timeout_s=self._config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
+        )
+        os._exit(0)
 
     async def _beat(self) -> None:
         while True:

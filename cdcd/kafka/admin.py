@@ -6,6 +6,7 @@ heard explains the timeout.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -50,13 +51,16 @@ class ClusterInfo:
 
 
 class Admin:
-    """One admin client. It blocks: call it in a thread.
+    """One admin client. It blocks: call it in a thread. `stopping`, set from outside, makes it give up soon.
 
     Raises from every call: TransientError (no answer in time), SinkError (refused).
     """
 
-    def __init__(self, properties: Properties, timeout_s: float = 15.0) -> None:
+    def __init__(
+        self, properties: Properties, timeout_s: float = 15.0, stopping: threading.Event | None = None
+    ) -> None:
         self._timeout_s = timeout_s
+        self._stopping = stopping
         self._heard: list[KafkaError] = []
         self._where = f"Kafka at {properties.get('bootstrap.servers')}"
         config: dict[str, Any] = {**properties, "error_cb": self._heard.append}
@@ -147,7 +151,8 @@ class Admin:
                 return future.result(_SLICE_S)
             except TimeoutError:
                 self._client.poll(0)
-                if time.monotonic() > deadline or isinstance(self._explained(), FatalError):
+                stopping = self._stopping is not None and self._stopping.is_set()
+                if stopping or time.monotonic() > deadline or isinstance(self._explained(), FatalError):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from None
 
     def _explained(self) -> CdcdError | None:

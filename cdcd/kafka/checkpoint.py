@@ -5,6 +5,8 @@ not at all (KIP-98). Reading it back is right only after `init_transactions`, wh
 earlier incarnation is committed or aborted in every partition.
 """
 
+import threading
+import time
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -21,16 +23,22 @@ TAIL_RECORDS: Final = 64
 TAIL_GROWTH: Final = 32
 """Aborted transactions and markers may fill the tail; then look this many times further back."""
 
+FIRST_PATIENCE_S: Final = 0.5
+"""Blocking calls return after so long to see whether we are being stopped."""
 
-def read_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) -> Checkpoint | None:
+
+def read_checkpoint(
+    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+) -> Checkpoint | None:
     """The last committed checkpoint of the pipeline `key`, or None where there is none yet.
 
     Args:
         client: librdkafka properties for the connection.
         timeout_s: how long the broker may take for each answer.
+        stopping: set from outside to make it give up soon.
 
     Raises:
-        KafkaException: the broker does not answer, or refuses.
+        KafkaException: the broker does not answer, or refuses; or `stopping` was set.
         PositionError: the record is not one of ours.
         SinkError: something else writes to the topic.
     """
@@ -45,31 +53,57 @@ def read_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) 
         }
     )
     try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, PARTITION), timeout=timeout_s)
+        low, high = _ends(consumer, TopicPartition(topic, PARTITION), timeout_s, stopping)
         reach = TAIL_RECORDS
         while True:
-            start = max(low, high - reach)
-            last = _last_record(consumer, TopicPartition(topic, PARTITION, start), key, timeout_s)
+            start = TopicPartition(topic, PARTITION, max(low, high - reach))
+            last = _last_record(consumer, start, key, timeout_s, stopping)
             if last is not None:
                 value = last.value()
                 if value is None:
                     return None
                 return Checkpoint.decode(value, f"{topic}[{PARTITION}]@{last.offset()}")
-            if start == low:
+            if start.offset == low:
                 return None
             reach *= TAIL_GROWTH
     finally:
         consumer.close()
 
 
-def _last_record(consumer: Consumer, start: TopicPartition, key: str, timeout_s: float) -> Message | None:
+def _ends(
+    consumer: Consumer, partition: TopicPartition, timeout_s: float, stopping: threading.Event
+) -> tuple[int, int]:
+    """The first offset and the one after the last. Each attempt may take longer, for a broker that is slow."""
+    deadline = time.monotonic() + timeout_s
+    patience_s = FIRST_PATIENCE_S
+    while True:
+        try:
+            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience_s)
+        except KafkaException as error:
+            timed_out = error.args[0].code() == KafkaError._TIMED_OUT
+            if not timed_out or stopping.is_set() or time.monotonic() > deadline:
+                raise
+            patience_s *= 2
+        else:
+            return ends
+
+
+def _last_record(
+    consumer: Consumer, start: TopicPartition, key: str, timeout_s: float, stopping: threading.Event
+) -> Message | None:
     """The last committed record from `start` to the end of the partition."""
     consumer.assign([start])
     last: Message | None = None
+    deadline = time.monotonic() + timeout_s
     while True:
-        message = consumer.poll(timeout_s)
+        message = consumer.poll(FIRST_PATIENCE_S)
         if message is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer while reading the checkpoint"))
+            if stopping.is_set() or time.monotonic() > deadline:
+                raise KafkaException(
+                    KafkaError(KafkaError._TIMED_OUT, "no answer while reading the checkpoint")
+                )
+            continue
+        deadline = time.monotonic() + timeout_s
         error = message.error()
         if error is None:
             if message.key() != key.encode():

@@ -180,7 +180,7 @@ class Sink:
         if settings.exactly_once:
             self._insist(self._producer.init_transactions)
         self._committed = read_checkpoint(
-            settings.client, settings.checkpoint_topic, settings.key, settings.timeout_s
+            settings.client, settings.checkpoint_topic, settings.key, settings.timeout_s, self._stopping
         )
 
     def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:

@@ -4,6 +4,7 @@ A topic that exists is the operator's and is left as it is. Only the checkpoint'
 partitions have no order, and a topic that deletes old segments forgets where to resume.
 """
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,12 +33,18 @@ class TopicSpec:
 
 
 def ensure_topics(
-    properties: Properties, names: Sequence[str], spec: TopicSpec, *, checkpoint: str, timeout_s: float = 15.0
+    properties: Properties,
+    names: Sequence[str],
+    spec: TopicSpec,
+    *,
+    checkpoint: str,
+    timeout_s: float = 15.0,
+    stopping: threading.Event | None = None,
 ) -> list[str]:
     """Create what is missing of `names` and return its names; when it returns, every one can be written to.
 
     `checkpoint` is the name, among `names` or not, of the topic that has to be compacted, with one partition.
-    It blocks, at most a few times `timeout_s`.
+    It blocks, at most a few times `timeout_s`, or until `stopping` is set.
 
     Raises:
         TransientError: the broker does not answer.
@@ -45,7 +52,7 @@ def ensure_topics(
     """
     if pairs := colliding(names):
         raise _collision(*pairs[0])
-    admin = Admin(properties, timeout_s)
+    admin = Admin(properties, timeout_s, stopping)
     found = admin.topics(names)
     missing = [name for name in names if found[name] is None]
     if missing and not spec.enabled:
