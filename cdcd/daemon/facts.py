@@ -255,10 +255,10 @@ class ShutdownFinished(Fact):
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownCutOff(Fact):
+class ShutdownForced(Fact):
     """The time for ending in good order is over: the process ends, and what is not with the broker comes again."""
 
-    event: ClassVar[str] = "shutdown.cut_off"
+    event: ClassVar[str] = "shutdown.forced"
     level: ClassVar[Level] = "warning"
     timeout_s: float
     flushed_lsn: int

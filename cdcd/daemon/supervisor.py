@@ -24,8 +24,8 @@ from cdcd.daemon.facts import (
     Failed,
     Observer,
     ReconnectScheduled,
-    ShutdownCutOff,
     ShutdownFinished,
+    ShutdownForced,
     ShutdownRequested,
     Side,
     Started,
@@ -101,7 +101,7 @@ class Supervisor:
         timeout_s = self._config.shutdown_timeout_s
         asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
         # A thread, for the event loop may be what is stuck, or at its end already.
-        end = threading.Timer(timeout_s, self._cut_off)
+        end = threading.Timer(timeout_s, self._force)
         end.daemon = True
         end.start()
 
@@ -109,9 +109,9 @@ class Supervisor:
         if self._opening is not None:
             self._opening.give_up()
 
-    def _cut_off(self) -> None:
+    def _force(self) -> None:
         self._observe(
-            ShutdownCutOff(timeout_s=self._config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
+            ShutdownForced(timeout_s=self._config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
         )
         os._exit(0)
 
