@@ -66,6 +66,9 @@ SURVEY_S: Final = 15.0
 
 COUNT_S: Final = 1.0
 
+UNSTREAMED_S: Final = 60.0
+"""A life without streaming lasts so long at least: where one transaction needed it, the next may soon."""
+
 KEEPALIVE_BYTES: Final = 18
 
 K = TypeVar("K")
@@ -93,7 +96,7 @@ class Pipeline:
     Args:
         start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
         describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives.
-        unstreamed_until: this life goes without streaming, and ends when the commit at this LSN is delivered; 0: never.
+        unstreamed_until: this life goes without streaming, and ends some time after the commit at this LSN; 0: never.
         survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
     """
 
@@ -133,6 +136,7 @@ class Pipeline:
         self._describe = describe
         self._survey = survey
         self._unstreamed_until = unstreamed_until
+        self._stream_again_at = time.monotonic() + UNSTREAMED_S
         self._telemetry = telemetry
         self._observe = observe
         self._relations: dict[int, Relation] = {}
@@ -298,7 +302,7 @@ class Pipeline:
             self._emptied.set()
             self._tell_now.set()
             self._update_telemetry()
-            if 0 < self._unstreamed_until < batch.position.end_lsn:
+            if 0 < self._unstreamed_until < batch.position.end_lsn and now > self._stream_again_at:
                 raise StreamingAgainError("Streaming of large transactions is possible again.")
 
     # Feedback: positions to PostgreSQL.

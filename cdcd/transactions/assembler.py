@@ -399,6 +399,7 @@ class Assembler:
         message = self._read(frame, CommitPrepared)
         kept = self._decide(message.xid, message.gid)
         if kept is None:
+            self._forget_streamed(message.xid)
             if self._position.skip(message.commit_lsn) == COVERED:
                 return
             raise PositionError(
@@ -421,7 +422,14 @@ class Assembler:
             self._spool.drop(kept.xid)
             self._ledger.ack(kept.ticket)
             self.counts["rolled_back"] += 1
+        else:
+            self._forget_streamed(message.xid)
         return _nothing()
+
+    def _forget_streamed(self, xid: int) -> None:
+        """A PREPARE that the slot is past is not sent again, but what precedes it may be streamed once more."""
+        if self._streamed.pop(xid, None) is not None:
+            self._spool.drop(xid)
 
     def _decide(self, xid: int, gid: str) -> _Kept | None:
         """Take out the prepared transaction; a gid alone is not enough, as gids are used again."""
