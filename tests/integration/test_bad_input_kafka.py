@@ -16,9 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from deploy.local import KafkaBroker
-from deploy.local.process import free_port
 from tests.integration.conftest import Database
-from tests.integration.daemon import until
 from tests.integration.faults.trial import Trial
 
 newest = pytest.mark.postgres(only=18)
@@ -189,61 +187,4 @@ def test_many_small_records_fit_a_topic_that_takes_only_small_batches(one: Trial
         "  FROM generate_series(1, 2000) i"
     )
     one.expect(*range(1, 2001))
-    one.stop()
-
-
-# Away.
-
-
-def test_no_broker_at_the_address_is_told_when_the_start_took_too_long(one: Trial):
-    port = free_port()
-    one.configure(kafka={"bootstrap_servers": f"127.0.0.1:{port}"}, startup_timeout_s=1)
-    said = one.fail()
-    assert said.code == 4
-    assert f"127.0.0.1:{port}" in said.message
-    assert "Is the broker running" in said.hint
-    assert one.daemon.await_event("fatal")["exit_code"] == 4
-    check = one.check()
-    assert check.code == 4
-    assert check.error("kafka.bootstrap_servers")
-    assert not one.has_slot()
-
-
-def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
-    trial: Callable[..., Trial], database: Database, private_broker: Callable[..., KafkaBroker]
-):
-    kafka = private_broker()
-    one = trial(
-        database.dsn(password="hush-5ecret", options="-c wal_sender_timeout=2s"), kafka.bootstrap_servers
-    )
-    one.configure(kafka={"transaction": {"timeout_s": 3}})
-    one.start()
-    one.insert(1)
-    one.expect(1)
-    kafka.kill()
-    before = one.insert(2, 3)
-    walsender = one.walsender()
-    told = "SELECT reply_time, flush_lsn - '0/0'::pg_lsn FROM pg_stat_replication WHERE pid = %s"
-
-    def reply(after: Any) -> Any:
-        """The next status update that PostgreSQL saw after that one."""
-
-        def look() -> Any:
-            rows = one.execute(told, walsender)
-            assert rows, "PostgreSQL dropped the connection"
-            return rows[0] if rows[0] != after else None
-
-        return until(look, "no status update came")
-
-    # Twice as long as the server waits for a sign of life: status updates go on, with the same position.
-    first = last = reply(None)
-    while (last[0] - first[0]).total_seconds() < 4:
-        last = reply(last)
-        assert last[1] <= before
-    assert one.daemon.saw("kafka.retry")
-    assert not one.daemon.saw("reconnect.scheduled")
-    assert one.confirmed() <= before
-    kafka.start()
-    one.expect(2, 3)
-    assert one.walsender() == walsender
     one.stop()

@@ -6,7 +6,6 @@ import psycopg
 import pytest
 
 from deploy.local import KafkaBroker, PostgresServer
-from deploy.local.process import free_port
 from tests.integration.conftest import Database
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial
@@ -306,47 +305,3 @@ def test_a_publication_created_again_before_any_change_is_no_harm(one: Trial):
     one.execute(f"CREATE PUBLICATION cdcd_{one.name} FOR ALL TABLES")
     one.insert(2)
     one.deliver(2)
-
-
-# Away.
-
-
-@newest
-def test_nothing_at_the_address_is_told_when_the_start_took_too_long(one: Trial):
-    port = free_port()
-    dsn = f"postgresql://cdcd:{SECRET}@127.0.0.1:{port}/shop"
-    one.configure(postgres={"dsn": dsn}, startup_timeout_s=1)
-    said = one.fail()
-    assert said.code == 3
-    assert f"shop at 127.0.0.1:{port} as cdcd" in said.message
-    assert "Connection refused" in said.message
-    assert "Is PostgreSQL running there" in said.hint
-    fatal = one.daemon.await_event("fatal")
-    assert (fatal["exit_code"], fatal["error"]) == (3, "TransientError")
-    assert one.daemon.saw("reconnect.scheduled")
-    check = one.check()
-    assert check.code == 3
-    assert check.error("Connection refused")
-
-
-def test_a_server_that_is_away_for_a_while_is_waited_for(
-    trial: Callable[..., Trial], broker: KafkaBroker, private_postgres: Callable[..., PostgresServer]
-):
-    server = private_postgres(18)
-    one = trial(server.dsn(), broker.bootstrap_servers, startup_timeout_s=1)
-    one.start()
-    one.insert(1)
-    one.expect(1)
-    stops: list[Callable[[], None]] = [server.stop, lambda: server.stop("immediate"), server.kill]
-    for stop in stops:
-        mark = one.daemon.mark()
-        stop()
-        # Longer than startup_timeout_s, which is for the start only.
-        for _ in range(5):
-            mark = one.daemon.events.index(one.daemon.await_event("reconnect.scheduled", after=mark)) + 1
-        server.start()
-        one.daemon.await_event("stream.started", after=mark)
-        row = len(one.delivered) + 1
-        one.insert(row)
-        one.expect(row)
-    one.stop()

@@ -120,6 +120,10 @@ class Trial:
             cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description is not None else []
 
+    def connect(self) -> psycopg.Connection:
+        """A superuser's session, for transactions that stay open."""
+        return psycopg.connect(self.dsn)
+
     def create_table(self) -> None:
         self.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
 
