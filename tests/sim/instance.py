@@ -36,6 +36,10 @@ BACKOFF_TICKS: Final = 8
 RESTART_TICKS: Final = 30
 
 
+class StoppedError(Exception):
+    """A process ended as it was asked to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The classes under test; a planted bug replaces one of them."""
@@ -66,7 +70,10 @@ class Surroundings:
 
 
 class Instance:
-    """A process. `step` moves it on; `kill` ends it and `frozen` stops it, both at any moment."""
+    """A process. `step` moves it on; `kill` ends it and `frozen` stops it, both at any moment.
+
+    `in_delivery` is called, if it is set, at some moment while a batch is on its way to Kafka.
+    """
 
     def __init__(self, name: str, parts: Parts, around: Surroundings) -> None:
         self.name = name
@@ -74,6 +81,7 @@ class Instance:
         self.around = around
         self.frozen = False
         self.lives = 0
+        self.in_delivery: Callable[[], None] | None = None
         self._start_process()
 
     def _start_process(self) -> None:
@@ -104,8 +112,15 @@ class Instance:
             self._say(f"life ends: {error!r}")
             self._end_life()
             self._wait = int(self.around.rng.random() * BACKOFF_TICKS)
-        except FencedError as error:
+        except (FencedError, StoppedError) as error:
             self._say(f"process ends: {error!r}")
+            self.kill()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.life is not None and self.life.connection is not None:
+            self.life.draining = True
+        else:
             self.kill()
 
     def kill(self) -> None:
@@ -149,6 +164,8 @@ class Life:
         self.connection: Connection | None = None
         self.assembler: Assembler | None = None
         self.relations: dict[int, Relation] = {}
+        self.draining = False
+        self._delivering = False
         self._grace = -1
         self._opening: Iterator[None] | None = self._open()
         self._reading = self._read()
@@ -168,6 +185,9 @@ class Life:
             except StopIteration:
                 self._opening = None
             return
+        if self.draining:
+            self._drain()
+            return
         draw = self.rng.random()
         if draw < 0.5:
             next(self._reading)
@@ -176,6 +196,15 @@ class Life:
         else:
             self.tell()
             self._watch_lock()
+
+    def _drain(self) -> None:
+        """SIGTERM: finish what is on its way to Kafka, and say so."""
+        if self._delivering:
+            next(self._shipping)
+        else:
+            self.feedback.ask()
+            self.tell()
+            raise StoppedError
 
     # opening.py
 
@@ -223,11 +252,10 @@ class Life:
     def _read(self) -> Iterator[None]:
         assert self.connection is not None
         assert self.assembler is not None
-        most = self.settings.receive_max
         while True:
             while not self.batches.room:
                 yield
-            frames = self.connection.receive(1 + int(self.rng.random() * most))
+            frames = self.connection.receive(1 + int(self.rng.random() * self.settings.receive_max))
             if frames:
                 if any(len(frame) == KEEPALIVE_BYTES and frame[-1] for frame in frames):
                     self.feedback.ask()
@@ -332,17 +360,19 @@ class Life:
             batch = batches.take(self.around.now)
             self.ledger.send(batch.position.end_lsn)
             checkpoint = replace(self.checkpoint, position=batch.position)
-            yield from self.deliver(batch, checkpoint)
+            self._delivering = True
+            for _ in self.sink.deliver(batch, checkpoint):
+                if self.instance.in_delivery is not None and self.rng.random() < 0.3:
+                    self.instance.in_delivery()
+                yield
             for ticket in batch.tickets:
                 self.ledger.ack(ticket)
             batches.delivered(batch)
+            self._delivering = False
             self.checkpoint = checkpoint
             if 0 < self.instance.unstreamed_until < batch.position.end_lsn:
                 self.instance.unstreamed_until = 0
                 raise TransientError("streaming is possible again")
-
-    def deliver(self, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        return self.sink.deliver(batch, checkpoint)
 
     def tell(self) -> None:
         assert self.connection is not None

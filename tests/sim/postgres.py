@@ -147,7 +147,7 @@ class Postgres:
             if not walsender.caught_up:
                 if self.rng.random() < self.settings.p_decode and len(walsender.out) < OUT_MAX:
                     walsender.step()
-                if self.rng.random() < self.settings.p_keepalive:
+                if self.rng.random() < walsender.p_keepalive:
                     walsender.keepalive(self.rng.random() < 0.3)
             elif self.confirmed < walsender.sent and self.rng.random() < self.settings.p_keepalive:
                 walsender.keepalive(self.stopping_since >= 0 or self.rng.random() < 0.2)

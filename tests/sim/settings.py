@@ -4,9 +4,9 @@ Each seed takes part of the features and faults only ("swarm testing", Groce et 
 shows when it is absent.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 RECORD_BYTES: Final = 10
 """What a Kafka record counts in the batches."""
@@ -69,6 +69,7 @@ class Settings:
 FAULTS: Final = (
     "disconnect",
     "crash_daemon",
+    "stop_daemon",
     "crash_postgres",
     "shutdown_postgres",
     "freeze",
@@ -78,7 +79,56 @@ FAULTS: Final = (
 """What happens from outside. What Kafka's answers do (reject, fail after the write, hold) is drawn at each call."""
 
 
+RESTARTS: Final = ("disconnect", "crash_daemon")
+
+FOCUSES: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {},
+    {},
+    # Which definition is in force, with transactions of every kind open beside each other.
+    {
+        "version": 18,
+        "streaming": ("off", "on", "parallel"),
+        "two_phase": "on",
+        "p_publication": 0.2,
+        "p_ddl": 0.0,
+        "p_abort": 0.1,
+        "p_prepare": 0.5,
+        "p_keep_prepared": 0.6,
+        "work_mem_max": 3,
+    },
+    # Two instances that take over from each other.
+    {
+        "faults": ("freeze",),
+        "p_fault": 0.01,
+        "exactly_once": True,
+        "p_workload": 0.3,
+        "p_decode": 1.0,
+        "idle_s": 0.0,
+    },
+    # Large transactions, cut into many batches, with restarts inside of them.
+    {
+        "p_end": 0.05,
+        "p_abort": 0.0,
+        "batch_records_max": 2,
+        "p_fault": 0.02,
+        "p_aftershock": 0.2,
+        "faults": RESTARTS,
+        "p_keepalive": 0.3,
+        "idle_s": 0.0,
+        "p_decode": 0.4,
+        "receive_max": 3,
+    },
+)
+"""What some seeds look at more closely: bugs that need several rare things at once."""
+
+
 def draw(rng: Random) -> Settings:
+    settings = _draw(rng)
+    return replace(settings, **rng.choice(FOCUSES))
+
+
+def _draw(rng: Random) -> Settings:
     version = rng.choice((13, 14, 15, 16, 17, 18, 18))
     streaming: tuple[str, ...] = ("off",)
     if version >= 14 and rng.random() < 0.85:

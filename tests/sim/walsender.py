@@ -123,6 +123,7 @@ class Walsender:
         self.two_phase_at = two_phase_at
         self.sent = start
         self.out: list[bytes] = []
+        self.p_keepalive = settings.p_keepalive if rng.random() < 0.6 else 0.0
         self._skips_empty = settings.version >= 15
         self._transactions: dict[int, _Decoded] = {}
         self._cache: dict[int, _Entry] = {}
@@ -236,7 +237,7 @@ class Walsender:
             else:
                 version = self._describe(change, transaction, in_stream)
                 out.append(change_frame(change, version, change.sub if in_stream else None))
-            if self.rng.random() < self.settings.p_keepalive / 4:
+            if self.rng.random() < self.p_keepalive / 4:
                 self.keepalive(self.rng.random() < 0.5)
 
     def _describe(self, change: Change, transaction: _Decoded, in_stream: bool) -> int:

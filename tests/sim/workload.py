@@ -122,14 +122,14 @@ class Workload:
         self.oracle.commit(record.start, 0, [(record.event, self.settings.records_of(record.event, "M"))], "")
 
     def _change_publication(self) -> None:
-        """A column list changes: without a lock on the table, also for transactions that are using it."""
-        oid = self.rng.choice(TABLES)
-        if any(oid in one.exclusive for one in self._everybody()):
-            return
+        """Column lists change: without a lock on the tables, also for transactions that are using them."""
+        held = {oid for one in self._everybody() for oid in one.exclusive}
         xid = self._xid()
         first = len(self.wal.records)
-        self.next_version += 1
-        self.versions[oid] = self.next_version
+        for oid in TABLES:
+            if oid not in held:
+                self.next_version += 1
+                self.versions[oid] = self.next_version
         self._changes("", Change("V", xid, xid))
         self._append(Record(Kind.COMMIT, xid, xid))
         self.oracle.commit(self.wal.records[-1].start, xid, [], "")

@@ -9,13 +9,12 @@ from tests.sim.broker import Broker
 from tests.sim.instance import Instance, Parts, Surroundings
 from tests.sim.oracle import Oracle, PromiseBrokenError
 from tests.sim.postgres import NEVER, Postgres
-from tests.sim.settings import draw
+from tests.sim.settings import RESTARTS, draw
 
 TICK_S: Final = 0.05
 QUIET_TICKS_MAX: Final = 20_000
 """After the last fault, everything must have arrived and been confirmed within this."""
 
-RESTARTS: Final = ("disconnect", "crash_daemon")
 AFTERSHOCK_TICKS: Final = 40
 """So long after a fault another restart is more likely: some bugs need two in a row."""
 
@@ -112,6 +111,9 @@ class World:
     def _crash_daemon(self) -> None:
         self._somebody().kill()
 
+    def _stop_daemon(self) -> None:
+        self._somebody().stop()
+
     def _somebody(self) -> Instance:
         """Mostly the one that is at work."""
         holder = self.postgres.lock_holder
@@ -136,9 +138,17 @@ class World:
         instance = self._somebody()
         if instance.frozen or not self.settings.exactly_once:
             return
+        if self.rng.random() < 0.5:
+            self._freeze_now(instance)
+        else:
+            # Where it hurts most: with a Kafka transaction in its hands.
+            instance.in_delivery = lambda: self._freeze_now(instance)
+
+    def _freeze_now(self, instance: Instance) -> None:
+        instance.in_delivery = None
         instance.frozen = True
-        self._in(1, 60, lambda: self.postgres.drop(instance))
-        self._in(10, 120, lambda: self._wake(instance))
+        self._in(1, 40, lambda: self.postgres.drop(instance))
+        self._in(20, 300, lambda: self._wake(instance))
 
     def _wake(self, instance: Instance) -> None:
         instance.frozen = False
@@ -157,9 +167,12 @@ class World:
 
     def _heal(self) -> None:
         self.broker.healthy = True
+        self.settings.p_decode = 1.0
+        self.settings.receive_max = 30
         self._bring_broker_back()
         for instance in self.instances:
             self._wake(instance)
+            instance.in_delivery = None
         while not self.postgres.up or self.postgres.stopping_since >= 0 or self._later:
             for _, action in self._later:
                 action()
@@ -210,6 +223,7 @@ class World:
 BREAKS: Final[dict[str, Callable[[World], None]]] = {
     "disconnect": World._disconnect,
     "crash_daemon": World._crash_daemon,
+    "stop_daemon": World._stop_daemon,
     "crash_postgres": World._crash_postgres,
     "shutdown_postgres": World._shut_down_postgres,
     "freeze": World._freeze,
