@@ -169,6 +169,8 @@ class KafkaBroker:
             f"-Xmx{self.heap_mb}m",
             "-XX:+UseSerialGC",
             "-Djava.awt.headless=true",
+            # The compression libraries unpack themselves there, and a killed broker leaves them.
+            f"-Djava.io.tmpdir={self.data_dir}",
             "-Dorg.slf4j.simpleLogger.showDateTime=true",
             "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
             # It prints every setting of every component.
