@@ -1,0 +1,50 @@
+"""compose.yaml: what the daemon in it is told, and whether Compose accepts it."""
+
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from cdcd.daemon.config import parse_config
+from deploy.local import KAFKA_VERSION
+from deploy.local.cache import REPOSITORY, run
+from tests.deploy.programs import program
+
+COMPOSE: Final = REPOSITORY / "deploy" / "compose.yaml"
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    return found
+
+
+def test_the_daemon_accepts_its_configuration() -> None:
+    config = parse_config(compose()["configs"]["pipeline"]["content"], {})
+    assert config.http.host == "0.0.0.0"
+    assert config.shutdown_timeout_s < float(compose()["services"]["cdcd"]["stop_grace_period"].rstrip("s"))
+    assert f"set publication {config.postgres.publication}\n" in compose()["configs"]["init"]["content"]
+
+
+def test_every_image_is_pinned_and_every_file_is_there() -> None:
+    services = compose()["services"]
+    assert all(":" in service["image"] or "build" in service for service in services.values())
+    assert services["kafka"]["image"].endswith(f":{KAFKA_VERSION}")
+    mounts = [mount for service in services.values() for mount in service.get("volumes", [])]
+    files = [COMPOSE.parent / mount.split(":")[0] for mount in mounts if mount.startswith(".")]
+    assert files
+    assert [file for file in files if not file.exists()] == []
+
+
+def test_what_is_published_is_published_on_the_loopback_only() -> None:
+    ports = [port for service in compose()["services"].values() for port in service.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.deploy
+@pytest.mark.timeout(1200)
+def test_compose_accepts_it() -> None:
+    loaded = yaml.safe_load(run([program("compose-spec"), COMPOSE]))
+    assert set(loaded["services"]) == {"postgres", "kafka", "cdcd", "prometheus", "grafana"}
+    # Nothing in it was taken for one of Compose's own variables.
+    assert loaded["configs"]["init"]["content"] == compose()["configs"]["init"]["content"]

@@ -1,0 +1,89 @@
+"""Wheel and source archive: what is in them, and that the wheel runs where nothing else is installed."""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cdcd import __version__
+from deploy.local.cache import REPOSITORY, run
+
+MODULES: Final = {
+    str(path.relative_to(REPOSITORY))
+    for path in (REPOSITORY / "cdcd").rglob("*")
+    if path.suffix == ".py" or path.name == "py.typed"
+}
+
+_BUILD: Final = """
+import sys
+from setuptools import build_meta
+_, dist = sys.argv  # the first hook leaves arguments of its own there
+build_meta.build_sdist(dist)
+build_meta.build_wheel(dist)
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both archives, built from a copy: setuptools leaves its traces beside the sources."""
+    source, dist = (tmp_path_factory.mktemp(name) for name in ("source", "dist"))
+    for name in ("cdcd", "deploy", "tests", "config", "docs"):
+        shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source / name)
+    # What the hooks say of their work is for a person.
+    subprocess.run([sys.executable, "-c", _BUILD, dist], cwd=source, check=True, capture_output=True)
+    return dist
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (path,) = dist.glob("*.whl")
+    return path
+
+
+def test_the_wheel_has_every_module_the_marker_of_types_and_the_licence_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    info = f"cdcd-{__version__}.dist-info"
+    assert {name for name in names if not name.startswith(info)} == MODULES
+    assert {f"{info}/licenses/LICENSE", f"{info}/entry_points.txt", f"{info}/METADATA"} <= names
+
+
+def test_the_metadata_says_what_a_reader_and_an_installer_need(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"cdcd-{__version__}.dist-info/METADATA").decode()
+    for line in (
+        f"Version: {__version__}",
+        "Requires-Python: >=3.11",
+        "License-Expression: Apache-2.0",
+        "Description-Content-Type: text/markdown",
+        "Provides-Extra: spark",
+    ):
+        assert line in metadata.splitlines()
+
+
+def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    root = f"cdcd-{__version__}/"
+    with tarfile.open(path) as archive:
+        names = {member.name.removeprefix(root) for member in archive if member.isfile()}
+    assert {*MODULES, "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert not {name for name in names if name.startswith(("deploy/", "config/"))}
+
+
+def test_the_wheel_runs_in_an_empty_environment_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    run([sys.executable, "-m", "venv", "--without-pip", tmp_path])
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
+    lock = REPOSITORY / "requirements-runtime.lock"
+    run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock])
+    run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel])
+    run([*pip, "check"])
+    said = run([tmp_path / "bin" / "cdcd", "version"], cwd=tmp_path)
+    assert said.startswith(f"cdcd       {__version__}")
+    assert "psycopg    " in said
+    assert "(binary)" in said

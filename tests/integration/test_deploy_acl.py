@@ -1,0 +1,86 @@
+"""deploy/acl.md: the rights in its first table are enough for the daemon."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker
+from deploy.local.cache import REPOSITORY
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+
+ROW = re.compile(
+    r"^\| (Topic|Transactional id|Group) \| `([^`]+)` \| (literal|prefixed) \| ([\w, ]+) \|", re.MULTILINE
+)
+
+
+def documented_rights(pipeline: str) -> list[AclBinding]:
+    """The first table, for a pipeline of another name than `shop`."""
+    needed = (REPOSITORY / "deploy" / "acl.md").read_text().partition("`cdcd check` says more")[0]
+    return [
+        AclBinding(
+            ResourceType[kind.upper().replace(" ", "_")],
+            name.replace("shop", pipeline),
+            ResourcePatternType[pattern.upper()],
+            "User:cdcd",
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+        for kind, name, pattern, operations in ROW.findall(needed)
+        for operation in operations.split(", ")
+    ]
+
+
+@pytest.mark.postgres(only=18)
+def test_the_documented_rights_are_enough(
+    database: Database,
+    private_broker: Callable[..., KafkaBroker],
+    daemon: Callable[[dict[str, Any]], Daemon],
+    unique: str,
+) -> None:
+    # GIVEN a broker that allows the daemon's user the documented rights and nothing else
+    broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
+    admin = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers, "log_level": 0})
+    rights = documented_rights(unique)
+    assert len(rights) == 5
+    for done in admin.create_acls(rights).values():
+        done.result()
+    database.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        kafka={
+            "properties": {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.username": "cdcd",
+                "sasl.password": "let-me-in",
+            }
+        },
+    )
+
+    # WHEN it starts twice, the second time with a checkpoint to read
+    for number in range(2):
+        process = daemon(config)
+        process.await_streaming()
+        database.execute(f"INSERT INTO item VALUES ({number})")
+        process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
+        assert process.stop() == 0
+
+    # THEN it creates the topics and delivers
+    with Reader(broker.admin_bootstrap_servers, unique) as reader:
+        keys = [raw.key for raw in reader.read_all()]
+    assert keys == [b'{"id":0}', b'{"id":1}']
