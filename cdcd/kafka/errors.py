@@ -41,8 +41,8 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "TOPIC_AUTHORIZATION_FAILED",
         SinkError,
-        "Allow this principal Describe, Write (and Create, unless the topics exist) on the topics: kafka-acls --add "
-        "--allow-principal User:... --operation Write --operation Describe --topic ...",
+        "Allow this principal Describe and Write on the topics, Create unless they exist, and Read on the "
+        "checkpoint's: kafka-acls --add --allow-principal User:... --operation Write --operation Describe --topic ...",
     ),
     _Row(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",

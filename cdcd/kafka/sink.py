@@ -17,6 +17,7 @@ Everything here blocks, and runs in one thread that nothing else uses. No messag
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +36,15 @@ SLICE_S: Final = 0.5
 
 BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`."""
+
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+
+TOPICS_REFUSED: Final = frozenset(
+    {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
+)
+"""What the coordinator says when it takes a topic into a transaction, without the topic's name."""
+
+NAMED_MAX: Final = 8
 
 SHRINK: Final = 4
 SMALLEST_BATCH: Final = 16_384
@@ -98,6 +108,10 @@ class Sink:
         self._committed: Checkpoint | None = None
         self._failed: _Failed | None = None
         self._batch_size = _batch_size(settings)
+        self._where = f"Kafka at {settings.client.get('bootstrap.servers')}"
+        if settings.exactly_once:
+            self._where += f", transactional id {settings.transactional_id}"
+        self._context = self._where
 
     def open(self) -> Checkpoint | None:
         """Fence any other producer of this pipeline and read where to resume.
@@ -111,8 +125,9 @@ class Sink:
             self._open_producer()
             return self._committed
         except KafkaException as error:
+            failure = self._map(error)
             self._discard()
-            raise self._map(error) from error
+            raise failure from error
 
     def close(self) -> None:
         """Give up whatever is not committed; the broker aborts it when the next producer comes."""
@@ -145,7 +160,7 @@ class Sink:
                 if self._refit(batch):
                     self._discard()
                     continue
-                failure = self._map(error)
+                failure = self._map(error, batch)
                 self._discard()
                 if isinstance(failure, FatalError):
                     raise failure from error
@@ -176,12 +191,15 @@ class Sink:
             properties["transactional.id"] = settings.transactional_id
             properties["transaction.timeout.ms"] = int(settings.timeout_s * 1000)
         self._failed = None
+        self._context = self._where
         self._producer = Producer(properties)
         if settings.exactly_once:
             self._insist(self._producer.init_transactions)
+        self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         self._committed = read_checkpoint(
             settings.client, settings.checkpoint_topic, settings.key, settings.timeout_s, self._stopping
         )
+        self._context = self._where
 
     def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:
         produce = producer.produce
@@ -243,8 +261,8 @@ class Sink:
             raise KafkaException(self._failed.error)
 
     def _on_failed(self, error: KafkaError | None, message: Message) -> None:
-        # The first failure is the cause; those after it are records purged because of it.
-        if error is not None and self._failed is None:
+        # The first failure is the cause; records purged are its consequence, or that of what the commit raises.
+        if error is not None and self._failed is None and error.code() not in PURGED:
             self._failed = _Failed(error, message.topic() or "", message.key(), message.value(), local=False)
 
     def _refit(self, batch: Batch) -> bool:
@@ -262,9 +280,14 @@ class Sink:
             return True
         return self._oversized.replace(batch, failed.topic, failed.key, failed.value)
 
-    def _map(self, error: KafkaException) -> CdcdError:
+    def _map(self, error: KafkaException, batch: Batch | None = None) -> CdcdError:
         cause = error.args[0]
-        context = f"Kafka at {self._settings.client.get('bootstrap.servers')}"
+        context = self._context
+        if batch is not None and cause.code() in TOPICS_REFUSED:
+            topics = sorted({record[0] for record in batch.records} | {self._settings.checkpoint_topic})
+            context += (
+                f", writing to {', '.join(topics[:NAMED_MAX])}{' and others' * (len(topics) > NAMED_MAX)}"
+            )
         failed = self._failed
         if failed is not None:
             cause = failed.error
@@ -277,7 +300,9 @@ class Sink:
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-            producer.poll(0)
+            # Raises what made the producer unusable, which is known by now.
+            with suppress(KafkaException):
+                producer.poll(0)
         self._failed = None
 
 

@@ -20,8 +20,8 @@ import pytest
 from psycopg import sql
 
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
-from tests.integration.faults.trial import Trial
 from tests.integration.daemon import Daemon
+from tests.integration.faults.trial import Trial
 
 VERSIONS = tuple(
     version
@@ -204,8 +204,8 @@ def trial(tmp_path: Path, unique: str) -> Iterator[Callable[..., Trial]]:
     """`trial(database.dsn(), broker.bootstrap_servers, postgres={…})`: a pipeline to be broken, with its table."""
     with ExitStack() as stack:
 
-        def make(dsn: str, servers: str, **options: Any) -> Trial:
-            made = Trial(tmp_path / f"trial-{uuid4().hex[:8]}", unique, dsn, servers, **options)
+        def make(dsn: str, servers: str, *, name: str = unique, **options: Any) -> Trial:
+            made = Trial(tmp_path / f"trial-{uuid4().hex[:8]}", name, dsn, servers, **options)
             stack.callback(made.close)
             made.create_table()
             return made

@@ -4,7 +4,6 @@ Each test first delivers rows 1 and 2, then makes a gap, and shows that nothing 
 it before a person says so.
 """
 
-import json
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -216,17 +215,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_beginning(one: Trial, value: byt
     one.deliver(3)
 
 
-def test_the_checkpoint_topic_of_another_pipeline_is_refused(one: Trial):
-    before = one.insert(3)
-    write_checkpoint(one, json.dumps({"format": 1}).encode(), key="another")
-    said = one.fail()
-    assert said.code == 4
-    assert f"{one.name}.checkpoint holds a record of another pipeline" in said.message
-    assert "topics.checkpoint" in said.hint
-    one.assert_unconfirmed(before)
-
-
-def write_checkpoint(one: Trial, value: bytes | None, key: str | None = None) -> None:
+def write_checkpoint(one: Trial, value: bytes | None) -> None:
     producer = Producer({"bootstrap.servers": one.reader_servers})
-    producer.produce(f"{one.name}.checkpoint", value, key or one.name, partition=0)
+    producer.produce(f"{one.name}.checkpoint", value, one.name, partition=0)
     assert producer.flush(30) == 0

@@ -125,7 +125,7 @@ class Trial:
         return psycopg.connect(self.dsn)
 
     def create_table(self) -> None:
-        self.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+        self.execute("CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, note text)")
 
     def insert(self, *ids: int, note: str = "") -> int:
         """A transaction for each; returns the end of the WAL before the first."""
@@ -185,6 +185,8 @@ class Trial:
             self.daemon.start(*arguments)
         code = self.daemon.wait(timeout_s)
         outcome = _outcome(code, self.daemon.output())
+        # Exit code 1 is a bug of ours, with a traceback.
+        assert code != 1, outcome.output
         assert code == 0 or outcome.message, f"exit code {code} without a message:\n{outcome.output}"
         return outcome
 

@@ -1,0 +1,199 @@
+"""Kafka does not let us in, or lets another in beside us."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.faults.trial import Trial
+
+pytestmark = pytest.mark.postgres(only=18)
+
+PASSWORD = "5asl-5ecret"
+
+
+@pytest.fixture(scope="module")
+def _guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
+    server = KafkaBroker(scratch / "kafka-guarded", users={"cdcd": PASSWORD})
+    server.start()
+    yield server
+    server.destroy()
+
+
+@pytest.fixture
+def guarded(trial: Callable[..., Trial], database: Database, _guarded_broker: KafkaBroker) -> Trial:
+    """A pipeline on a broker that wants a password and lets nobody do anything that no ACL allows."""
+    made = trial(
+        database.dsn(),
+        _guarded_broker.bootstrap_servers,
+        reader_servers=_guarded_broker.admin_bootstrap_servers,
+    )
+    made.secrets.append(PASSWORD)
+    log_in(made, PASSWORD)
+    return made
+
+
+def log_in(one: Trial, password: str) -> None:
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "cdcd",
+        "sasl.password": password,
+    }
+    one.configure(kafka={"properties": properties})
+
+
+def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBinding:
+    pattern = ResourcePatternType.LITERAL
+    return AclBinding(kind, name, pattern, "User:cdcd", "*", operation, AclPermissionType.ALLOW)
+
+
+def allow(one: Trial, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+    admin = AdminClient({"bootstrap.servers": one.reader_servers})
+    for done in admin.create_acls([binding(kind, name, operation) for operation in operations]).values():
+        done.result(30)
+
+
+def revoke(one: Trial, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    admin = AdminClient({"bootstrap.servers": one.reader_servers})
+    found = binding(kind, name, operation)
+    wanted = AclBindingFilter(
+        found.restype, found.name, found.resource_pattern_type, found.principal, found.host,
+        found.operation, found.permission_type,
+    )  # fmt: skip
+    for done in admin.delete_acls([wanted]).values():
+        assert done.result(30)
+
+
+def test_a_wrong_password_is_told_without_it(guarded: Trial):
+    guarded.secrets.append("wr0ng-5ecret")
+    log_in(guarded, "wr0ng-5ecret")
+    said, check = guarded.fail(), guarded.check()
+    assert (said.code, check.code) == (4, 4)
+    assert "Authentication failed" in said.message
+    assert "sasl.password" in said.hint
+    assert check.error("Authentication failed")["fix"] == said.hint
+    assert not guarded.has_slot()
+
+
+def test_each_missing_right_is_told_with_its_acl(guarded: Trial):
+    one = guarded
+    checkpoint, message = f"{one.name}.checkpoint", f"{one.name}.message"
+    admin = AdminClient({"bootstrap.servers": one.reader_servers})
+    made = admin.create_topics(
+        [
+            NewTopic(checkpoint, 1, 1, config={"cleanup.policy": "compact"}),
+            NewTopic(message, 1, 1),
+            NewTopic(one.topic, 1, 1),
+        ]
+    )
+    for topic in made.values():
+        topic.result(30)
+
+    said = one.fail()
+    assert said.code == 4
+    assert f"Topic {checkpoint}" in said.message
+    assert "Topic authorization failed" in said.message
+    assert "--operation Write" in said.hint
+    assert one.check().error(f"topic {checkpoint}", "authorization failed")
+
+    for topic_name in (checkpoint, message):
+        allow(one, ResourceType.TOPIC, topic_name, AclOperation.WRITE, AclOperation.DESCRIBE)
+    said = one.fail()
+    assert said.code == 4
+    assert "Transactional Id authorization failed" in said.message
+    assert f"cdcd-{one.name}" in said.message
+    assert "--transactional-id" in said.hint
+
+    allow(
+        one,
+        ResourceType.TRANSACTIONAL_ID,
+        f"cdcd-{one.name}",
+        AclOperation.WRITE,
+        AclOperation.DESCRIBE,
+    )
+    said = one.fail()
+    assert said.code == 4
+    assert checkpoint in said.message
+    assert "Read" in said.hint
+
+    allow(one, ResourceType.TOPIC, checkpoint, AclOperation.READ)
+    one.start()
+    before = one.insert(1)
+    said = one.fail()
+    assert said.code == 4
+    assert f"Topic {one.topic}" in said.message
+    one.assert_unconfirmed(before)
+
+    allow(one, ResourceType.TOPIC, one.topic, AclOperation.DESCRIBE)
+    said = one.fail()
+    assert said.code == 4
+    assert one.topic in said.message
+    assert "Topic authorization failed" in said.message
+    assert one.check().error(f"topic {one.topic}", "may not write")
+    one.assert_unconfirmed(before)
+
+    allow(one, ResourceType.TOPIC, one.topic, AclOperation.WRITE)
+    assert one.check().errors() == []
+    one.start()
+    one.expect(1)
+
+    # Taken away while it runs.
+    revoke(one, ResourceType.TOPIC, one.topic, AclOperation.WRITE)
+    before = one.insert(2)
+    said = one.fail()
+    assert said.code == 4
+    assert one.topic in said.message
+    one.assert_unconfirmed(before)
+    allow(one, ResourceType.TOPIC, one.topic, AclOperation.WRITE)
+    one.deliver(2)
+
+
+def test_another_producer_of_the_same_name_shuts_it_out(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker
+):
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    other = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"cdcd-{one.name}"})
+    other.init_transactions(30)
+    before = one.insert(2)
+    said = one.fail()
+    assert said.code == 7
+    assert "fenced" in said.message
+    assert "transactional.id" in said.hint
+    one.assert_unconfirmed(before)
+    one.deliver(2)
+
+
+def test_the_checkpoint_topic_of_another_pipeline_is_refused(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker
+):
+    one = trial(database.dsn(), broker.bootstrap_servers)
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    two = trial(database.dsn(), broker.bootstrap_servers, name=f"{one.name[:40]}_two")
+    two.configure(topics={"checkpoint": f"{one.name}.checkpoint"})
+    said = two.fail()
+    assert said.code == 4
+    assert f"The checkpoint topic {one.name}.checkpoint holds a record of another pipeline" in said.message
+    assert f"key b'{one.name}'" in said.message
+    assert "topics.checkpoint" in said.hint
+    assert not two.has_slot()
+    one.insert(2)
+    one.deliver(2)
