@@ -23,7 +23,7 @@ from cdcd.transactions.steps import Changes, Closed, Described, Heard, Opened, O
 from tests.sim.broker import Broker
 from tests.sim.frames import Reader
 from tests.sim.oracle import RECORD, Oracle, PromiseBrokenError
-from tests.sim.postgres import Connection, ConnectionLostError, Postgres
+from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.settings import RECORD_BYTES, Settings
 from tests.sim.sink import Sink
 from tests.sim.walsender import Options
@@ -37,7 +37,7 @@ RESTART_TICKS: Final = 30
 
 
 class StoppedError(Exception):
-    """A process ended as it was asked to."""
+    """A process ended, as it was asked to or because its configuration is of yesterday."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +220,8 @@ class Life:
         found = yield from self.sink.open()
         # Only now: before others were fenced, they could still move checkpoint and slot.
         source = postgres.source()
+        if postgres.two_phase_at != NEVER and not instance.two_phase:
+            raise StoppedError("the slot decodes at PREPARE, the configuration says otherwise")
         position = resume(found, source, accept_gap=False)
         position = self.parts.position(position.commit_lsn, position.end_lsn, position.events_done)
         start = Checkpoint(source.system_identifier, source.timeline, source.stream, position)

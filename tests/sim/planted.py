@@ -140,6 +140,13 @@ class DoesNotHoldPrepared(Assembler):
         self._ledger.ack(kept.ticket)
 
 
+class KeepsWhatIsStreamedAgain(Assembler):
+    """Of a prepared transaction that was decided before the restart."""
+
+    def _forget_streamed(self, xid: int) -> None:
+        pass
+
+
 class CountsEveryKeepalive(Assembler):
     """Also those within a transaction."""
 
@@ -272,6 +279,7 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "old_description_stays": Parts(assembler=LeavesOldDescriptions),
         "replay_by_new_description": Parts(assembler=ReplaysByNewDescriptions),
         "prepared_not_held": Parts(assembler=DoesNotHoldPrepared, ledger=AcksTwice),
+        "streamed_again_kept": Parts(assembler=KeepsWhatIsStreamedAgain),
         "every_keepalive_counts": Parts(assembler=CountsEveryKeepalive),
         "skip_one_too_many": Parts(position=SkipsOneTooMany),
         "skip_one_too_few": Parts(position=SkipsOneTooFew),

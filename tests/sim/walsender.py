@@ -72,7 +72,6 @@ class _Decoded:
         "prepare_end",
         "prepare_lsn",
         "sent_prepare",
-        "skipped_prepare",
         "streamed",
         "streamed_subs",
         "xid",
@@ -90,7 +89,6 @@ class _Decoded:
         self.origin = ""
         self.prepare_lsn = 0
         self.prepare_end = 0
-        self.skipped_prepare = False
         self.sent_prepare = False
 
 
@@ -172,7 +170,7 @@ class Walsender:
     def _make_room(self, record: Record) -> None:
         """ReorderBufferCheckMemoryLimit: stream the largest, or write it to the server's disk."""
         streams = self.options.streaming != "off" and record.start >= self.start
-        candidates = [one for one in self._transactions.values() if one.memory and not one.skipped_prepare]
+        candidates = [one for one in self._transactions.values() if one.memory]
         if not candidates:
             return
         largest = max(candidates, key=_memory)
@@ -373,9 +371,7 @@ class Walsender:
         transaction.prepare_end = record.end
         transaction.gid = record.gid
         if record.start < self.start:
-            transaction.skipped_prepare = True
-            self._memory -= transaction.memory
-            transaction.memory = 0
+            # It stays in the buffer, and may be streamed once more, though its PREPARE will not be sent.
             self._invalidate(transaction.invalidations)
             return
         self._send_prepare(transaction, record.origin)

@@ -244,3 +244,19 @@ def test_interleaved_with_the_blocks_of_others(receiver):
     receiver.take(insert("7.2", 7), *block(7)[1:])
     assert receiver.take(commit_prepared(8, "gid", 100)) == ["open 8", "8.1", "close 110"]
     assert receiver.take(stream_commit(7, 200)) == ["open 7", "7.1", "7.2", "close 210"]
+
+
+# A transaction whose PREPARE the slot is past may be streamed once more, without its PREPARE.
+
+
+@pytest.mark.parametrize("decided", [commit_prepared(7, "gid", 90), rollback_prepared(7, "gid", 90)])
+def test_what_was_decided_before_and_is_streamed_again_is_forgotten(decided, tmp_path):
+    receiver = Receiver(tmp_path, Position(commit_lsn=90, end_lsn=100))
+    assert receiver.take(block(7, insert("one", 7)), decided) == []
+    assert receiver.assembler.streamed_open == 0
+    assert len(receiver.spool) == 0
+
+
+def test_unless_its_commit_is_missing_in_kafka(receiver):
+    with pytest.raises(PositionError, match="its PREPARE was never received"):
+        receiver.steps(block(7, insert("one", 7)), commit_prepared(7, "gid", 90))
