@@ -40,6 +40,8 @@ CONNECTION_DEFAULTS: Final[Properties] = {
     "socket.nagle.disable": True,
     "reconnect.backoff.max.ms": 1000,
     "log.connection.close": False,
+    # A producer's metadata requests would make the broker create a deleted topic again, with its defaults.
+    "allow.auto.create.topics": False,
 }
 
 PRODUCER_DEFAULTS: Final[Properties] = {

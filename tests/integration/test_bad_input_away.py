@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
@@ -19,7 +20,8 @@ newest = pytest.mark.postgres(only=18)
 
 @pytest.fixture(scope="module")
 def _stopped_broker(scratch: Path) -> Iterator[KafkaBroker]:
-    server = KafkaBroker(scratch / "kafka-away")
+    # One that would create topics by itself, if it were let to.
+    server = KafkaBroker(scratch / "kafka-away", settings={"auto.create.topics.enable": "true"})
     server.start()
     yield server
     server.destroy()
@@ -163,6 +165,35 @@ def test_a_server_that_shuts_down_is_not_kept_waiting_for_kafka(
     kafka.resume()
     one.expect(2)
     one.stop()
+
+
+@newest
+def test_a_topic_that_went_away_is_not_made_by_the_broker_behind_our_back(
+    trial: Callable[..., Trial], database: Database, kafka: KafkaBroker
+):
+    # For so long librdkafka takes a topic that it does not find for one that has only just been created.
+    quick = {"topic.metadata.propagation.max.ms": 500}
+    one = trial(database.dsn(), kafka.bootstrap_servers)
+    one.configure(kafka={"properties": quick, "transaction": {"timeout_s": 5}})
+    deliver_one(one)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([one.topic])[one.topic].result(30)
+    before = one.insert(2)
+    said = one.fail()
+    assert said.code == 4
+    assert one.topic in said.message
+    assert "The topic is not there" in said.hint
+    assert one.topic not in one.topics()
+    assert one.confirmed() <= before
+    # Switched off, cdcd's own creation is not replaced by the broker's either.
+    one.configure(topics={"create": {"enabled": False}})
+    said = one.fail()
+    assert said.code == 4
+    assert f"Topic {one.topic} does not exist, and topics.create is off" in said.message
+    assert one.topic not in one.topics()
+    one.configure(topics={"create": {"enabled": True}})
+    one.delivered = []
+    one.deliver(2)
 
 
 # Told to stop.
