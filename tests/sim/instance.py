@@ -177,6 +177,13 @@ class Life:
         assert not self.spool.memory_bytes, "the spool is empty"
         assert not self.spool.disk_bytes, "the spool is empty"
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is kept, and nothing is owed."""
+        assembler = self.assembler
+        kept = assembler is not None and (assembler.streamed_open or assembler.prepared_open)
+        return not (kept or self.ledger.open_entries or len(self.spool))
+
     def step(self) -> None:
         """One task moves on."""
         if self._opening is not None:
