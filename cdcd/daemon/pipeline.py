@@ -329,10 +329,11 @@ class Pipeline:
         lost = await self._lock.wait_lost()
         self._observe(LockLost(sqlstate=lost.sqlstate, reason=lost.message))
         if lost.admin_shutdown:
-            # A fast shutdown waits for us to confirm everything. Do what can be done in a moment, then let go.
+            # A fast shutdown waits for us to confirm everything. Do what can be done in a moment, then let go. What
+            # an undecided PREPARE holds up can not be.
             self._observe(PostgresStopping(sqlstate=lost.sqlstate, grace_s=self._limits.shutdown_grace_s))
             deadline = time.monotonic() + self._limits.shutdown_grace_s
-            while self._ledger.open_entries and time.monotonic() < deadline:
+            while self._undelivered() and time.monotonic() < deadline:
                 self._emptied.clear()
                 await _wait(self._emptied, deadline - time.monotonic())
             await self._send_status(asked=True)
@@ -342,6 +343,9 @@ class Pipeline:
         raise TransientError(
             f"The connection with the advisory lock is lost: {lost.message}", hint="Reconnecting."
         )
+
+    def _undelivered(self) -> bool:
+        return self._ledger.open_entries > self._assembler.prepared_open
 
     async def _look_around(self) -> None:
         warned: set[str] = set()

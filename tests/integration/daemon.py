@@ -193,7 +193,9 @@ class Daemon:
         return self.await_event("stream.started", timeout_s=timeout_s)
 
     def metrics(self) -> Samples:
-        """What it measures, by name and then by the values of the labels: `metrics()["cdcd_flushed_lsn"][()]`."""
+        """What it measures, by name and then by the values of the labels in the order of their names:
+        `metrics()["cdcd_flushed_lsn"][()]`, `metrics()["cdcd_events_total"]["c", "public.t"]`.
+        """
         text: str = self._get("/metrics")
         return parse_metrics(text)
 
