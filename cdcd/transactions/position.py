@@ -153,14 +153,17 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     Raises:
         PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
     """
-    start = Position(end_lsn=max(source.slot_confirmed or 0, source.branched_at or 0))
+    start = source.slot_confirmed or 0
     if checkpoint is None:
-        return start
+        return Position(end_lsn=start)
     gap = _gap(checkpoint, source)
     if gap is not None:
-        if accept_gap:
-            return start
-        raise gap
+        if not accept_gap:
+            raise gap
+        if source.branched_at is not None and checkpoint.system_identifier == source.system_identifier:
+            # What lies before the fork is in Kafka; another cluster's fork says nothing about it.
+            start = max(start, source.branched_at)
+        return Position(end_lsn=start)
     position = checkpoint.position
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(

@@ -223,6 +223,11 @@ def test_where_histories_part_an_accepted_gap_begins_at_the_fork():
     assert resume(CHECKPOINT, source, accept_gap=True) == Position(0, 100)
 
 
+def test_but_not_at_a_fork_of_another_cluster():
+    source = replace(SOURCE, system_identifier="7002", timeline=2, branched_at=100)
+    assert resume(CHECKPOINT, source, accept_gap=True) == Position(0, 90)
+
+
 def test_accepting_a_gap_changes_nothing_where_there_is_none():
     assert resume(CUT, SOURCE, accept_gap=True) == CUT.position
 
