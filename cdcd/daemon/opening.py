@@ -29,7 +29,7 @@ from cdcd.daemon.facts import (
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.pipeline import Limits, Pipeline
-from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.postgres_side import PostgresSide, read_source
 from cdcd.errors import (
     LimitError,
     PositionError,
@@ -151,7 +151,7 @@ class Opening:
         # Only now: a former instance may have delivered what the server wrote until it was shut out.
         identity = await stream.identify()
         slot = await self._postgres.find_slot(sql, identity)
-        source = await self._postgres.source(stream, identity, slot, found)
+        source = await read_source(config, stream, identity, slot, found)
         gap = _gap(found, source, accept_gap=accept_gap)
         await self._postgres.ensure_publication(sql)
         if slot is None:

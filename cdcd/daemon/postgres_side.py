@@ -91,26 +91,6 @@ class PostgresSide:
             )
         return state
 
-    async def source(
-        self,
-        stream: ReplicationStream,
-        identity: Identity,
-        slot: SlotState | None,
-        found: Checkpoint | None,
-    ) -> Source:
-        """What the server says of itself, beside the checkpoint that was found."""
-        postgres = self._config.postgres
-        before = identity.timeline if found is None else found.timeline
-        return Source(
-            system_identifier=identity.system_identifier,
-            timeline=identity.timeline,
-            wal_end=identity.flushed,
-            slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
-            stream=f"publication={postgres.publication} messages={postgres.messages} origin={postgres.origin}",
-            branched_at=await stream.branched_at(before, identity.timeline),
-            slot=postgres.slot,
-        )
-
     async def survey(self, sql: Connection) -> None:
         """Look whether slot and publication are still there, and how much WAL the slot holds."""
         postgres = self._config.postgres
@@ -124,6 +104,27 @@ class PostgresSide:
         if not await has_publication(sql, postgres.publication):
             raise SourceError(
                 f"Publication {postgres.publication} was dropped while it was in use.",
-                hint="Create it again. Changes written in between can not be decoded any more: PostgreSQL looks a "
-                "publication up as of the change.",
+                hint="CREATE PUBLICATION as it was. Changes written in between can not be decoded any more: PostgreSQL "
+                "looks a publication up as of the change. The next start stops at them, and says what to do.",
             )
+
+
+async def read_source(
+    config: Config,
+    stream: ReplicationStream,
+    identity: Identity,
+    slot: SlotState | None,
+    found: Checkpoint | None,
+) -> Source:
+    """What the server says of itself, beside the checkpoint that was found."""
+    postgres = config.postgres
+    before = identity.timeline if found is None else found.timeline
+    return Source(
+        system_identifier=identity.system_identifier,
+        timeline=identity.timeline,
+        wal_end=identity.flushed,
+        slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
+        stream=f"publication={postgres.publication} messages={postgres.messages} origin={postgres.origin}",
+        branched_at=await stream.branched_at(before, identity.timeline),
+        slot=postgres.slot,
+    )

@@ -1,4 +1,4 @@
-"""What `cdcd check` finds: both sides looked at, nothing changed.
+"""What `cdcd check` finds: both sides looked at, and whether they go together; nothing is changed.
 
 A side that cannot be asked is a finding too, and its error's exit code is the command's: it says more than that
 something was found. The other side is asked all the same.
@@ -6,21 +6,30 @@ something was found. The other side is asked all the same.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
 from cdcd.daemon.config import Config
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.daemon.postgres_side import read_source
+from cdcd.errors import CdcdError, PositionError, SinkError, SinkUnavailableError, SourceError, TransientError
 from cdcd.findings import Finding
 from cdcd.kafka import client
 from cdcd.kafka import preflight as kafka
+from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.topics import TopicSpec
 from cdcd.postgres import preflight as postgres
-from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.connection import connect, parse_dsn
 from cdcd.postgres.inspection import Wanted
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.postgres.slot import read_slot
+from cdcd.transactions.position import Position, resume
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
+
+CHECKPOINT_S: Final = 10.0
+"""How long the broker may take for the checkpoint."""
 
 Ask = Callable[[Config], Awaitable[Sequence[Finding]]]
 
@@ -34,8 +43,17 @@ class Report:
 
 
 def examine(config: Config) -> Report:
-    """Ask both sides. Raises nothing that the world can cause: that is in the report."""
-    return asyncio.run(gather(config, {"PostgreSQL": ask_postgres, "Kafka": ask_kafka}))
+    """Ask both sides, and then whether they go together. Raises nothing that the world can cause: that is reported."""
+    return asyncio.run(_examine(config))
+
+
+async def _examine(config: Config) -> Report:
+    sides = await gather(config, {"PostgreSQL": ask_postgres, "Kafka": ask_kafka})
+    if sides.exit_code not in (0, FOUND_ERROR):
+        return sides
+    # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
+    both = await gather(config, {"position": ask_position})
+    return Report(sides.findings + both.findings, sides.exit_code or both.exit_code)
 
 
 async def gather(config: Config, sides: Mapping[str, Ask]) -> Report:
@@ -105,3 +123,40 @@ async def ask_kafka(config: Config) -> Sequence[Finding]:
         return await asyncio.to_thread(kafka.examine, connection, wanted)
     except TransientError as error:
         raise SinkUnavailableError(error.message, hint=error.hint) from error
+
+
+async def ask_position(config: Config) -> Sequence[Finding]:
+    """Whether the slot goes on where Kafka's checkpoint ends. What keeps it from being asked, the sides tell."""
+    topic = config.topics.checkpoint
+    try:
+        position = await _position(config)
+    except PositionError as error:
+        return [Finding("error", "position", error.message, error.hint)]
+    except SinkError as error:
+        return [Finding("error", f"topic {topic}", error.message, error.hint)]
+    except (TransientError, SourceError):
+        return ()
+    if position is None:
+        return [Finding("ok", "position", f"there is no checkpoint in {topic}: begins where the slot stands")]
+    return [Finding("ok", "position", f"goes on after {position}")]
+
+
+async def _position(config: Config) -> Position | None:
+    """Where a start would resume. The slot is read before the checkpoint, which a running daemon moves first."""
+    dsn = parse_dsn(config.postgres.libpq())
+    name, timeout_s = f"{config.name} check", config.postgres.connect_timeout_s
+    async with AsyncExitStack() as stack:
+        sql = await connect(dsn, application_name=name, connect_timeout_s=timeout_s)
+        stack.push_async_callback(sql.close)
+        slot = await read_slot(sql, config.postgres.slot)
+        if slot is not None and (slot.confirmed_flush_lsn is None or slot.invalidation_reason):
+            raise TransientError("the slot is of no use; PostgreSQL's findings say why")
+        connection, _ = client.split(config.kafka.librdkafka())
+        topic, key = config.topics.checkpoint, config.name
+        found = await asyncio.to_thread(peek_checkpoint, connection, topic, key, CHECKPOINT_S)
+        if found is None:
+            return None
+        stream = await ReplicationStream.open(dsn, application_name=name, connect_timeout_s=timeout_s)
+        stack.callback(stream.close)
+        identity = await stream.identify()
+        return resume(found, await read_source(config, stream, identity, slot, found), accept_gap=False)

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdcd.errors import SinkError
+from cdcd.errors import SinkError, TransientError
 from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint
 
@@ -22,6 +22,10 @@ TAIL_RECORDS: Final = 64
 
 TAIL_GROWTH: Final = 32
 """Aborted transactions and markers may fill the tail; then look this many times further back."""
+
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
 
 FIRST_PATIENCE_S: Final = 0.5
 """Blocking calls return after so long to see whether we are being stopped."""
@@ -68,6 +72,21 @@ def read_checkpoint(
             reach *= TAIL_GROWTH
     finally:
         consumer.close()
+
+
+def peek_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) -> Checkpoint | None:
+    """As `read_checkpoint`, for somebody who only looks: without a topic there is no checkpoint either.
+
+    Raises:
+        TransientError: it cannot be read, for whatever reason.
+        PositionError, SinkError: as `read_checkpoint`.
+    """
+    try:
+        return read_checkpoint(client, topic, key, timeout_s, threading.Event())
+    except KafkaException as error:
+        if error.args[0].code() in NO_TOPIC:
+            return None
+        raise TransientError(f"The checkpoint in {topic} cannot be read: {error.args[0].str()}") from error
 
 
 def _ends(

@@ -194,6 +194,7 @@ def test_the_checkpoint_topic_of_another_pipeline_is_refused(
     assert f"The checkpoint topic {one.name}.checkpoint holds a record of another pipeline" in said.message
     assert f"key b'{one.name}'" in said.message
     assert "topics.checkpoint" in said.hint
+    assert two.check().error("another pipeline")["fix"] == said.hint
     assert not two.has_slot()
     one.insert(2)
     one.deliver(2)

@@ -39,6 +39,9 @@ def refused(one: Trial, *arguments: str) -> Outcome:
     assert said.code == 6, said.output
     assert "--accept-gap" in said.hint
     assert one.read() == one.delivered
+    check = one.check()
+    assert check.code == 10
+    assert check.error("position")["fix"] == said.hint
     return said
 
 
@@ -209,7 +212,7 @@ def test_a_checkpoint_that_cannot_be_read_is_no_beginning(one: Trial, value: byt
     assert said.code == 6
     assert message in said.message
     assert f"{one.name}.checkpoint[0]@" in said.message
-    assert said.hint
+    assert one.check().error("position")["fix"] == said.hint
     one.assert_unconfirmed(before)
     write_checkpoint(one, last)
     one.deliver(3)
