@@ -58,6 +58,29 @@ def test_a_wrong_password_is_told_without_it(
     one.deliver(1)
 
 
+@newest
+def test_a_database_or_a_role_that_is_not_there_is_told(one: Trial, database: Database):
+    for dsn, message, hint in (
+        (
+            database.server.dsn("nowhere", password=SECRET),
+            'database "nowhere" does not exist',
+            "create the database",
+        ),
+        (
+            database.dsn(user="nobody", password=SECRET),
+            'role "nobody" does not exist',
+            "CREATE ROLE nobody LOGIN",
+        ),
+    ):
+        one.configure(postgres={"dsn": dsn})
+        said, check = one.fail(), one.check()
+        assert (said.code, check.code) == (3, 3)
+        assert message in said.message
+        assert hint in said.hint
+        assert check.error(message)["fix"] == said.hint
+    assert not one.has_slot()
+
+
 def test_a_server_without_logical_wal_is_told_how_to_get_it(
     trial: Callable[..., Trial], broker: KafkaBroker, private_postgres: Callable[..., PostgresServer]
 ):

@@ -84,6 +84,26 @@ def test_a_spoilt_message_stops_the_pipeline_where_it_stands(kind: str, one: Tri
     one.deliver(2, 3)
 
 
+def test_a_spoilt_message_in_a_streamed_transaction_leaves_nothing_of_it(one: Trial, proxy: Proxy):
+    seen = 0
+
+    def spoil(message: bytes) -> bytes | None:
+        nonlocal seen
+        seen += is_insert(message)
+        return copy_data(payload(message)[:-1]) if is_insert(message) and seen == 300 else None
+
+    proxy.spoil(spoil)
+    before = one.wal_end()
+    # More than logical_decoding_work_mem: it comes in blocks, before its commit.
+    one.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(2, 601) i")
+    said = one.fail()
+    assert proxy.spoilt == 1
+    assert said.code == 5
+    assert "Insert: field new[1]" in said.message
+    one.assert_unconfirmed(before)
+    one.deliver(*range(2, 602))
+
+
 @pytest.mark.parametrize(
     "spoil",
     [lambda message: CUT, lambda message: message[:-3] + CUT, lambda message: b"\xff" + message[1:]],
