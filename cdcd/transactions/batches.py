@@ -99,7 +99,8 @@ class Batches:
             return False
         if self._filling.records:
             self._turn()
-        position = Position(self._commit_lsn, self._filling.position.end_lsn, self._events_done)
+        # What came before lies before this commit, so all of that is done.
+        position = Position(self._commit_lsn, self._commit_lsn, self._events_done)
         self._append_tail(position)
         self._turn()
         return True

@@ -28,8 +28,8 @@ class Position:
     """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
 
     `commit_lsn` is the start of the last commit record that had a part in the batch. When `events_done` is not
-    zero, that transaction is larger than a batch and goes on after its first `events_done` events; else it is
-    complete and lies before `end_lsn`.
+    zero, that transaction is larger than a batch and goes on after its first `events_done` events, and `end_lsn` is
+    where it commits too; else it is complete and lies before `end_lsn`.
     """
 
     commit_lsn: int = 0
@@ -43,11 +43,13 @@ class Position:
         return self.events_done if commit_lsn == self.commit_lsn else 0
 
     def moved(self, end_lsn: int) -> "Position":
-        """The position after everything that ends at or before `end_lsn`, when that held nothing to send.
+        """The position after everything that ends at or before `end_lsn`, when that held nothing to send."""
+        return Position(self.commit_lsn, end_lsn)
 
-        What is done of a transaction that commits after `end_lsn` stays done.
-        """
-        return Position(self.commit_lsn, end_lsn, self.events_done if self.commit_lsn >= end_lsn else 0)
+    @property
+    def needed_wal(self) -> int:
+        """Where the WAL must have got to, for what is done to be in it."""
+        return self.end_lsn + 1 if self.events_done else self.end_lsn
 
     def __str__(self) -> str:
         inside = f" and {self.events_done} events of {Lsn(self.commit_lsn)}" if self.events_done else ""
@@ -191,7 +193,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             hint="Point postgres.dsn at the primary that has the checkpoint's timeline, or accept with `cdcd run "
             "--accept-gap` that Kafka and this server differ; it goes on from the slot's position.",
         )
-    if source.branched_at is not None and position.end_lsn > source.branched_at:
+    if source.branched_at is not None and position.needed_wal > source.branched_at:
         return PositionError(
             f"The checkpoint ({position}) is ahead of where this server left timeline {checkpoint.timeline} "
             f"({Lsn(source.branched_at)}): it failed over to a standby that lacked changes, or was restored to an "
@@ -199,7 +201,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             hint="Kafka holds changes that this server never had. Bring back the server that has them, or accept it "
             "with `cdcd run --accept-gap`, which goes on from where the two part.",
         )
-    if position.end_lsn > source.wal_end:
+    if position.needed_wal > source.wal_end:
         return PositionError(
             f"The checkpoint ({position}) is ahead of the server's WAL ({Lsn(source.wal_end)}): the server was "
             "restored from a backup, or lost its last changes.",

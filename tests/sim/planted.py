@@ -190,12 +190,14 @@ class SealsMessagesLate(Assembler):
             yield step
 
 
-class ForgetsTheCount(Batches):
-    """A keepalive before the rest of a half-delivered transaction resets its count."""
+class ForgetsWhatIsDone(Batches):
+    """A batch that ends within a transaction says no more of it than the batch before."""
 
-    def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
-        super().advance(ledger, wal_end, asked=asked)
-        self._filling.position = replace(self._filling.position, events_done=0)
+    def add(self, size: int, events: int) -> bool:
+        cut = super().add(size, events)
+        if cut:
+            self._full[-1].position = self._filling.position = self._full[-1].base
+        return cut
 
 
 class CountsRecords(Batches):
@@ -211,7 +213,7 @@ class CutsSmall(Batches):
     def add(self, size: int, events: int) -> bool:
         cut = super().add(size, events)
         if len(self.tail) + len(self._filling.records) >= self._records_max:
-            self._append_tail(Position(self._commit_lsn, self._filling.position.end_lsn, self._events_done))
+            self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done))
             self._turn()
         return cut
 
@@ -286,7 +288,7 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "skip_the_next": Parts(position=SkipsTheNext),
         "message_ends_late": Parts(batches=EndsMessagesLate),
         "message_sealed_late": Parts(assembler=SealsMessagesLate),
-        "keepalive_forgets_the_count": Parts(batches=ForgetsTheCount),
+        "cut_not_recorded": Parts(batches=ForgetsWhatIsDone),
         "records_for_events": Parts(batches=CountsRecords),
         "small_transactions_cut": Parts(batches=CutsSmall),
         "rest_never_told": Parts(batches=NeverTellsTheRest),

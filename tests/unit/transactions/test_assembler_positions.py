@@ -24,7 +24,7 @@ from tests.unit.transactions.wire import (
 )
 
 COVERED = Position(commit_lsn=100, end_lsn=110)
-CUT = Position(commit_lsn=200, end_lsn=110, events_done=2)
+CUT = Position(commit_lsn=200, end_lsn=200, events_done=2)
 
 
 def sent_plain(xid: int, lsn: int, *texts: str) -> list[bytes]:
@@ -90,7 +90,7 @@ def test_transactions_before_the_cut_one_are_skipped_wholly(sent, tmp_path):
 
 
 def test_every_kind_of_event_counts_and_nothing_else(tmp_path):
-    receiver = Receiver(tmp_path, Position(commit_lsn=200, end_lsn=110, events_done=3))
+    receiver = Receiver(tmp_path, Position(commit_lsn=200, end_lsn=200, events_done=3))
     said = receiver.take(
         begin(7, 200),
         origin("upstream"),
@@ -146,7 +146,7 @@ def test_a_message_that_ends_after_the_checkpoint_is_sent(tmp_path):
 
 def test_a_message_that_filled_a_batch_by_itself_is_done(tmp_path):
     # Position in the middle of a "transaction" that is the message, with its one event done.
-    receiver = Receiver(tmp_path, Position(commit_lsn=103, end_lsn=100, events_done=1))
+    receiver = Receiver(tmp_path, Position(commit_lsn=103, end_lsn=103, events_done=1))
     assert receiver.take(alone("hello", 104)) == []
     assert receiver.take(begin(7, 104), insert("one"), commit(104)) == ["open 7", "one", "close 114"]
 

@@ -10,7 +10,7 @@ from cdcd.protocol.lsn import LSN_MAX
 from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, resume
 
 CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110))
-CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=110, events_done=3))
+CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=200, events_done=3))
 SOURCE = Source("7001", 1, wal_end=1000, slot_confirmed=90, stream="publication=shop", slot="cdcd_shop")
 
 
@@ -28,33 +28,22 @@ SOURCE = Source("7001", 1, wal_end=1000, slot_confirmed=90, stream="publication=
         (Position(100, 110), 110, 0),
         (Position(0, 110), 109, COVERED),
         (Position(0, 110), 110, 0),
-        (Position(200, 110, 3), 109, COVERED),
-        (Position(200, 110, 3), 199, 0),
-        (Position(200, 110, 3), 200, 3),
-        (Position(200, 110, 3), 201, 0),
-        (Position(110, 110, 3), 110, 3),
+        (Position(200, 200, 3), 199, COVERED),
+        (Position(200, 200, 3), 200, 3),
+        (Position(200, 200, 3), 201, 0),
     ],
 )
 def test_one_lsn_divides_the_stream_into_what_is_done_and_what_is_not(position, commit_lsn, skip):
     assert position.skip(commit_lsn) == skip
 
 
-@pytest.mark.parametrize(
-    ("position", "end_lsn", "moved"),
-    [
-        (Position(100, 110), 150, Position(100, 150)),
-        (Position(200, 110, 3), 150, Position(200, 150, 3)),
-        (Position(200, 110, 3), 200, Position(200, 200, 3)),
-        (Position(200, 110, 3), 201, Position(200, 201)),
-    ],
-)
-def test_moving_on_keeps_the_count_of_a_transaction_that_is_still_to_come(position, end_lsn, moved):
-    assert position.moved(end_lsn) == moved
+def test_moving_on_keeps_the_last_commit():
+    assert Position(100, 110).moved(150) == Position(100, 150)
 
 
 def test_a_position_reads_well():
     assert str(Position(0x16B3748, 0x16B3778)) == "0/16B3778"
-    assert str(Position(0x16B3748, 0x16B3700, 7)) == "0/16B3700 and 7 events of 0/16B3748"
+    assert str(Position(0x16B3748, 0x16B3748, 7)) == "0/16B3748 and 7 events of 0/16B3748"
 
 
 # The checkpoint record.
@@ -82,7 +71,7 @@ def test_a_person_can_read_the_record():
         "system_identifier": "7001",
         "timeline": 1,
         "commit_lsn": "0/C8",
-        "end_lsn": "0/6E",
+        "end_lsn": "0/C8",
         "events_done": 3,
         "stream": "publication=shop",
     }
@@ -171,6 +160,16 @@ def test_another_server_is_refused():
 def test_a_server_that_lost_wal_is_refused():
     assert "ahead of the server's WAL (0/6D)" in refusal(CHECKPOINT, replace(SOURCE, wal_end=109))
     assert resume(CHECKPOINT, replace(SOURCE, wal_end=110), accept_gap=False) == CHECKPOINT.position
+
+
+def test_a_server_that_lost_the_commit_of_a_half_delivered_transaction_is_refused():
+    assert "ahead of the server's WAL (0/C8)" in refusal(CUT, replace(SOURCE, wal_end=200))
+    assert resume(CUT, replace(SOURCE, wal_end=201), accept_gap=False) == CUT.position
+
+
+def test_a_half_delivered_transaction_that_commits_where_histories_part_is_refused():
+    source = replace(SOURCE, timeline=2, branched_at=200)
+    assert "ahead of where this server left timeline 1" in refusal(CUT, source)
 
 
 def test_a_slot_that_was_moved_past_the_checkpoint_is_refused():
