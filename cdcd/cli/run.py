@@ -1,6 +1,8 @@
 """`cdcd run`: the daemon."""
 
 import os
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -27,6 +29,9 @@ def command(file: Path, *, accept_gap: bool) -> int:
     flight is delivered by the next start. A second instance with the same configuration waits and takes over
     when this one ends.
     """
+    # As pid 1 of a container, a signal without a handler is ignored, also while modules load.
+    signal.signal(signal.SIGTERM, _leave)
+
     from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
@@ -34,3 +39,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
     from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
 
     return supervisor.run(config, accept_gap=accept_gap)
+
+
+def _leave(_number: int, _frame: object) -> None:
+    sys.exit(0)
