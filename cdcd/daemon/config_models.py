@@ -230,9 +230,8 @@ class KafkaConfig(Section):
     oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
         "fail",
         description="What becomes of a record that is larger than the broker takes. fail: the daemon stops "
-        "and names table, key and size; dead_letter: the record goes to dead_letter_topic instead, or a note of "
-        "it where that refuses it too; claim_check: the record goes to a file in claim_check_directory and a pointer "
-        "to its topic.",
+        "and names table, key and size; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
+        "claim_check: the record goes to a file in claim_check_directory and a pointer to its topic.",
     )
     dead_letter_topic: TopicName = Field(
         description="Topic for oversized: dead_letter.",

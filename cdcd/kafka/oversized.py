@@ -1,9 +1,8 @@
 """What happens to a record that is too large for the broker: a policy of the configuration (`kafka.oversized`).
 
-`fail` stops the daemon with an error that names table, key and size. `dead_letter` sends the record, whole, to a topic
-that is made for large ones, or a note of it where that refuses it too. `claim_check` writes the value to a file and
-sends a small record in its place that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the
-record's place in the order stays.
+`fail` stops the daemon with an error that names table, key and size. `dead_letter` sends the record, whole, to
+a topic that is made for large ones. `claim_check` writes the value to a file and sends a small record in its place
+that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the record's place in the order stays.
 """
 
 import hashlib
@@ -12,17 +11,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from cdcd.errors import LimitError
 from cdcd.transactions.batches import Batch, Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
-
-TOPIC: Final = "cdcd.topic"
-SIZE: Final = "cdcd.size"
-NOTE: Final = "cdcd.note"
-"""Headers of a dead letter: where it belonged, the size of its value, and whether a note stands for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +37,27 @@ class Oversized:
         Raises:
             LimitError: the claim-check file can not be written.
         """
-        if self.policy == "fail" or value is None:
+        if self.policy == "fail" or value is None or topic == self.dead_letter_topic:
             return False
         replaced = False
         for index, record in enumerate(batch.records):
-            if record[:3] == (topic, key, value) and not self._is_smallest(record):
+            if record[0] == topic and record[1] == key and record[2] == value:
                 batch.records[index] = self._instead(record, value)
                 replaced = True
         return replaced
 
-    def _is_smallest(self, record: Record) -> bool:
-        """Whether it is a stand-in already, for which there is no smaller one."""
-        names = {name for name, _ in record[3] or ()}
-        return NOTE in names or "cdcd.claim_check" in names
-
     def _instead(self, record: Record, value: bytes) -> Record:
         topic, key, _, headers = record
         headers = list(headers or ())
-        if self.policy == "dead_letter" and topic != self.dead_letter_topic:
+        if self.policy == "dead_letter":
             self._tell(topic, value, self.dead_letter_topic)
             size = str(len(value)).encode()
-            return (self.dead_letter_topic, key, value, [*headers, (TOPIC, topic.encode()), (SIZE, size)])
-        if self.policy == "dead_letter":
-            self._tell(topic, value, f"a note in {topic}")
-            note = {"note": {"size": len(value), "sha256": hashlib.sha256(value).hexdigest()}}
-            return (topic, key, json.dumps(note).encode(), [*headers, (NOTE, b"true")])
+            return (
+                self.dead_letter_topic,
+                key,
+                value,
+                [*headers, ("cdcd.topic", topic.encode()), ("cdcd.size", size)],
+            )
         path, digest = self._store(value)
         self._tell(topic, value, str(path))
         claim = {"claim_check": {"file": str(path), "size": len(value), "sha256": digest}}

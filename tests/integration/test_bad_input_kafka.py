@@ -145,20 +145,6 @@ def test_a_record_too_large_goes_to_the_dead_letters_when_told_so(one: Trial):
     assert headers["cdcd.topic"] == one.topic.encode()
 
 
-def test_a_record_too_large_for_the_dead_letters_too_leaves_a_note_there(one: Trial):
-    for topic in (one.topic, f"{one.name}.dead_letter"):
-        create_topic(one, topic, max_message_bytes=20_000)
-    one.configure(kafka={"oversized": "dead_letter"})
-    one.start()
-    one.insert(1, note=LARGE)
-    one.insert(2)
-    one.deliver(2)
-    ((key, value, headers),) = one.records(f"{one.name}.dead_letter")
-    assert json.loads(key) == {"id": 1}
-    assert json.loads(value or b"")["note"]["size"] == int(headers["cdcd.size"]) > len(LARGE)
-    assert headers["cdcd.topic"] == one.topic.encode()
-
-
 def test_a_record_too_large_leaves_a_claim_check_when_told_so(one: Trial, tmp_path: Path):
     claims = tmp_path / "claims"
     claims.mkdir()
