@@ -11,12 +11,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from cdcd.errors import LimitError
 from cdcd.transactions.batches import Batch, Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
+
+CLAIM_CHECK: Final = "cdcd.claim_check"
+"""The header of a record that stands in for a file: the file's path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,9 @@ class Oversized:
             return False
         replaced = False
         for index, record in enumerate(batch.records):
-            if record[0] == topic and record[1] == key and record[2] == value:
+            # What stands in for another already has no smaller form: its key may be what is too large.
+            stands_in = any(name == CLAIM_CHECK for name, _ in record[3] or ())
+            if record[0] == topic and record[1] == key and record[2] == value and not stands_in:
                 batch.records[index] = self._instead(record, value)
                 replaced = True
         return replaced
@@ -61,7 +66,7 @@ class Oversized:
         path, digest = self._store(value)
         self._tell(topic, value, str(path))
         claim = {"claim_check": {"file": str(path), "size": len(value), "sha256": digest}}
-        return (topic, key, json.dumps(claim).encode(), [*headers, ("cdcd.claim_check", str(path).encode())])
+        return (topic, key, json.dumps(claim).encode(), [*headers, (CLAIM_CHECK, str(path).encode())])
 
     def _tell(self, topic: str, value: bytes, to: str) -> None:
         if self.on_replaced is not None:

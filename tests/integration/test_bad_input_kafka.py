@@ -163,6 +163,23 @@ def test_a_record_too_large_leaves_a_claim_check_when_told_so(one: Trial, tmp_pa
     assert claim["size"] == file.stat().st_size
 
 
+@pytest.mark.parametrize("oversized", ["dead_letter", "claim_check"])
+def test_a_stand_in_that_is_refused_too_stops_the_pipeline(oversized: str, one: Trial, tmp_path: Path):
+    refusing = {"dead_letter": f"{one.name}.dead_letter", "claim_check": one.topic}[oversized]
+    for topic in {one.topic, refusing}:
+        create_topic(one, topic, max_message_bytes=200)
+    one.configure(kafka={"oversized": oversized, "claim_check_directory": str(tmp_path)})
+    one.start()
+    before = one.insert(1, note=LARGE)
+    said = one.fail()
+    assert said.code == 4
+    assert f"for topic {refusing} with key " in said.message
+    one.assert_unconfirmed(before)
+    for topic in {one.topic, refusing}:
+        set_topic(one, topic, max_message_bytes=1_000_000)
+    one.deliver(1)
+
+
 def test_a_claim_check_that_cannot_be_written_stops_the_pipeline(one: Trial, tmp_path: Path):
     create_topic(one, one.topic, max_message_bytes=20_000)
     one.configure(kafka={"oversized": "claim_check", "claim_check_directory": str(tmp_path / "nowhere")})

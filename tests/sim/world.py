@@ -195,9 +195,9 @@ class World:
         else:
             self._stalled()
         oracle.finish()
-        for instance in self.instances:
-            if instance.life is not None and not instance.life.is_quiet:
-                raise PromiseBrokenError("something is left open")
+        life = next(one.life for one in self.instances if one is postgres.lock_holder)
+        if life is None or not life.is_quiet:
+            raise PromiseBrokenError("something is left open")
 
     def _all_is_received(self) -> bool:
         """The last life may still be receiving again what the one before it had delivered."""

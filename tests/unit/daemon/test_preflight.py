@@ -124,4 +124,6 @@ def test_a_broker_that_does_not_answer_gives_kafkas_code_and_not_postgresqls(mon
 
     monkeypatch.setattr("cdcd.kafka.preflight.examine", examine)
     report = gathered(answers(), ask_kafka)
-    assert report == Report((Finding("error", "Kafka", "no answer", "is it up?"),), SinkUnavailableError.exit_code)
+    assert report == Report(
+        (Finding("error", "Kafka", "no answer", "is it up?"),), SinkUnavailableError.exit_code
+    )

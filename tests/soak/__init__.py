@@ -1,0 +1,1 @@
+"""Large volumes: `make soak`."""
