@@ -128,11 +128,10 @@ class Trial:
         self.execute("CREATE TABLE IF NOT EXISTS t (id int PRIMARY KEY, note text)")
 
     def insert(self, *ids: int, note: str = "") -> int:
-        """A transaction for each; returns the end of the WAL before the first."""
-        before = self.wal_end()
-        for number in ids:
-            self.execute("INSERT INTO t VALUES (%s, %s)", number, note)
-        return before
+        """A transaction for each; returns where the first one stands in the WAL, short of its commit."""
+        statement = "INSERT INTO t VALUES (%s, %s) RETURNING pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+        reached = [int(self.execute(statement, number, note)[0][0]) for number in ids]
+        return reached[0]
 
     def wal_end(self) -> int:
         return int(self.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")[0][0])
