@@ -225,7 +225,6 @@ class Opening:
 
         return Pipeline(
             limits=Limits(
-                status_interval_s=interval_s,
                 shutdown_grace_s=config.postgres.shutdown_grace_s,
                 prepared_warning_age_s=config.postgres.prepared_warning_age_s,
             ),

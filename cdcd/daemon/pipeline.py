@@ -81,7 +81,6 @@ Survey = Callable[[], Awaitable[None]]
 class Limits:
     """What of the configuration a pipeline needs in numbers."""
 
-    status_interval_s: float
     shutdown_grace_s: float
     prepared_warning_age_s: float
 

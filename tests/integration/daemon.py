@@ -30,6 +30,7 @@ import yaml
 
 from deploy.demo.daemon import Samples, parse_metrics
 from deploy.local.cache import REPOSITORY
+from tests.bench.processes import peak_rss_bytes
 
 WAIT_S: Final = 30.0
 LAST_WORDS: Final = 25
@@ -212,10 +213,7 @@ class Daemon:
 
     def peak_memory_bytes(self) -> int:
         """The largest resident set so far (VmHWM, proc(5))."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-        raise AssertionError(f"/proc/{self.pid}/status has no VmHWM")
+        return peak_rss_bytes(self.pid)
 
     def output(self, *, all_lives: bool = False) -> str:
         """What it said on standard error since the last `start`, or ever: the log, and what is no log."""
