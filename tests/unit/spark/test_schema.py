@@ -1,0 +1,35 @@
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from cdcd.spark.schema import ColumnSchema, TableSchema
+
+TABLE = TableSchema(
+    topic="shop.public.orders",
+    namespace="public",
+    name="orders",
+    schema_id="5f1d",
+    key=("line", "id"),
+    columns=(
+        ColumnSchema("id", 1, "bigint", 20, -1, LongType()),
+        ColumnSchema("line", 3, "integer", 23, -1, IntegerType()),
+        ColumnSchema("note", 4, "text", 25, -1, StringType()),
+    ),
+)
+
+
+def test_a_table_is_called_by_its_namespace_and_name():
+    assert TABLE.table == "public.orders"
+
+
+def test_a_row_has_the_columns_in_the_order_of_the_table():
+    assert TABLE.row_type.simpleString() == "struct<id:bigint,line:int,note:string>"
+
+
+def test_a_key_has_its_own_order():
+    assert TABLE.key_type.simpleString() == "struct<line:int,id:bigint>"
+
+
+def test_a_column_is_found_by_its_name():
+    assert TABLE.column("note").id == 4
+    with pytest.raises(KeyError):
+        TABLE.column("Note")
