@@ -1,7 +1,7 @@
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType
+from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, StringType
 
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.schema import BatchPosition, ColumnSchema, TableSchema
 
 TABLE = TableSchema(
     topic="shop.public.orders",
@@ -12,7 +12,8 @@ TABLE = TableSchema(
     columns=(
         ColumnSchema("id", 1, "bigint", 20, -1, LongType()),
         ColumnSchema("line", 3, "integer", 23, -1, IntegerType()),
-        ColumnSchema("note", 4, "text", 25, -1, StringType()),
+        ColumnSchema("note", 4, "text", 25, -1, StringType(), missing="näh"),
+        ColumnSchema("prices", None, "numeric(9,2)[]", 1231, 589830, ArrayType(DecimalType(9, 2))),
     ),
 )
 
@@ -22,7 +23,9 @@ def test_a_table_is_called_by_its_namespace_and_name():
 
 
 def test_a_row_has_the_columns_in_the_order_of_the_table():
-    assert TABLE.row_type.simpleString() == "struct<id:bigint,line:int,note:string>"
+    assert (
+        TABLE.row_type.simpleString() == "struct<id:bigint,line:int,note:string,prices:array<decimal(9,2)>>"
+    )
 
 
 def test_a_key_has_its_own_order():
@@ -33,3 +36,12 @@ def test_a_column_is_found_by_its_name():
     assert TABLE.column("note").id == 4
     with pytest.raises(KeyError):
         TABLE.column("Note")
+
+
+def test_a_table_reads_back_as_it_was_written():
+    assert TableSchema.from_json(TABLE.to_json()) == TABLE
+
+
+def test_a_position_reads_back_as_it_was_written():
+    position = BatchPosition(0x1_0000_0008, {0: (77, 3), 12: (78, 1)}, {0: 100, 12: 0}, 9)
+    assert BatchPosition.from_json(position.to_json()) == position
