@@ -1,0 +1,105 @@
+"""A SparkSession that has what the mirror needs.
+
+By itself it is a local one on this machine, with the jars of `jars.py`. Under `spark-submit`, whose arguments say where
+it runs, with how much memory and with which jars, only what the table formats need is added.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from cdcd.spark.jars import DELTA, ICEBERG, KAFKA, jars
+
+_EXTENSIONS: Final = {
+    ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    DELTA: "io.delta.sql.DeltaSparkSessionExtension",
+}
+
+_ALWAYS: Final = {
+    # A timestamp without time zone of PostgreSQL is TIMESTAMP_NTZ; one with a zone is an instant, shown in UTC.
+    "spark.sql.session.timeZone": "UTC",
+    # Columns that differ only in case are two columns in PostgreSQL.
+    "spark.sql.caseSensitive": "true",
+    # Parquet's dates before 1582 and timestamps before 1900 as they are, in the proleptic calendar of PostgreSQL.
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Delta's MERGE sends its rows through one more shuffle, to the number of files that suits the table.
+    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "true",
+}
+
+_LOCAL: Final = {
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    # As few partitions as cores: a batch is small, and each task's start costs more than its rows.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    # The state of a Delta table: 50 partitions by default, for logs of millions of files.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Every plan is compiled once per batch and table; what is kept must not fill the heap.
+    "spark.sql.codegen.cache.maxEntries": "200",
+    "spark.cleaner.periodicGC.interval": "5min",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+}
+
+
+def under_spark_submit() -> bool:
+    """`spark-submit` started this program, and has said where it runs (pyspark/java_gateway.py)."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def catalog_conf(target_format: str, catalog: str, warehouse: str) -> dict[str, str]:
+    """The settings of a catalog that is a folder or a bucket: an Iceberg catalog of type hadoop, or Delta's own.
+
+    Any other catalog (REST, Glue, Hive, JDBC, Unity) is the user's settings in its place.
+    """
+    if target_format == DELTA:
+        return {"spark.sql.warehouse.dir": warehouse}
+    prefix = f"spark.sql.catalog.{catalog}"
+    return {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.type": "hadoop",
+        f"{prefix}.warehouse": warehouse,
+        # One job writes: what it reads back is what it wrote, not what was there 30 seconds ago.
+        f"{prefix}.cache-enabled": "false",
+    }
+
+
+def session(
+    formats: Iterable[str] = (ICEBERG,),
+    *,
+    conf: Mapping[str, str] | None = None,
+    kafka: bool = True,
+    name: str = "cdcd mirror",
+    cores: int = 2,
+) -> SparkSession:
+    """The session for tables of these `formats` (ICEBERG, DELTA), with Spark's Kafka source unless told otherwise.
+
+    Args:
+        conf: more settings, or others in place of those given here.
+        cores: of this machine, where it runs locally.
+
+    Raises:
+        TransientError, ConfigError: the jars could not be had (`jars.jars`).
+    """
+    formats = tuple(formats)
+    settings = dict(_ALWAYS)
+    settings["spark.sql.extensions"] = ",".join(_EXTENSIONS[name] for name in formats)
+    if DELTA in formats:
+        settings["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    builder = SparkSession.builder.appName(name)
+    if not under_spark_submit():
+        builder = builder.master(f"local[{cores}]")
+        settings |= _LOCAL | {"spark.sql.shuffle.partitions": str(cores)}
+        parts = (*formats, KAFKA) if kafka else formats
+        settings["spark.jars"] = ",".join(map(str, jars(parts)))
+    for key, value in (settings | dict(conf or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
