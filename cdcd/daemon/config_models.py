@@ -34,6 +34,7 @@ from cdcd.daemon.config_types import (
     TablePatterns,
     Text,
     TopicName,
+    TopicOrNone,
     TransactionalId,
 )
 from cdcd.daemon.masking import MASK, mask_text
@@ -314,11 +315,16 @@ class TopicsConfig(Section):
         "loses the position; two pipelines must not share it.",
         json_schema_extra={"default_from": "{prefix}.checkpoint"},
     )
+    schemas: TopicOrNone = Field(
+        description="Compacted topic for the descriptions of tables, which `cdcd mirror` needs: the types of columns, "
+        "and which was renamed. false: none, and no source.schema_id in records.",
+        json_schema_extra={"default_from": "{prefix}.schemas"},
+    )
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicsConfig":
-        if self.message == self.checkpoint:
-            raise ValueError("message and checkpoint must be two topics")
+        if len({self.message, self.checkpoint, self.schemas}) < 3:
+            raise ValueError("message, checkpoint and schemas must be three topics")
         return self
 
 
@@ -421,6 +427,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _topics_apart(self) -> "Config":
-        if self.kafka.dead_letter_topic in {self.topics.message, self.topics.checkpoint}:
-            raise ValueError("kafka.dead_letter_topic must differ from topics.message and topics.checkpoint")
+        if self.kafka.dead_letter_topic in {self.topics.message, self.topics.checkpoint, self.topics.schemas}:
+            raise ValueError(
+                "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint and topics.schemas"
+            )
         return self

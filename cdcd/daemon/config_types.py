@@ -191,6 +191,21 @@ def _streaming(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _none(value: object) -> object:
+    return "" if value is False else value
+
+
+TopicOrNone = Annotated[
+    str,
+    BeforeValidator(_none),
+    Form(
+        r"(?!\.{1,2}$)[A-Za-z0-9._-]{0,249}",
+        "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands "
+        "of topics; or be false",
+    ),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9._-]{0,249}$"}, {"const": False}]}),
+]
+"""The name of a topic; empty for `false`, where there is to be none."""
 PropertyName = Annotated[str, AfterValidator(_refuse_own)]
 PropertyValue = Annotated[
     Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})

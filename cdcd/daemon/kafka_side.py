@@ -50,6 +50,8 @@ class KafkaSide:
 
         connection, producer = client.split(config.kafka.librdkafka())
         topics = [config.topics.checkpoint]
+        if config.topics.schemas:
+            topics.append(config.topics.schemas)
         if messages:
             topics.append(config.topics.message)
         if config.kafka.oversized == "dead_letter":
@@ -97,6 +99,7 @@ class KafkaSide:
                 missing,
                 spec,
                 checkpoint=config.topics.checkpoint,
+                schemas=config.topics.schemas,
                 timeout_s=min(TOPICS_S, max(1.0, config.startup_timeout_s)),
                 stopping=self.giving_up,
             ),

@@ -207,6 +207,7 @@ class Opening:
                 prefix=config.topics.prefix,
                 database=parts.database,
                 message_topic=config.topics.message,
+                schemas_topic=config.topics.schemas or None,
                 tombstones=config.topics.tombstones,
                 truncate=config.topics.truncate,
             )

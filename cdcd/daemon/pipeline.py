@@ -261,11 +261,10 @@ class Pipeline:
         if isinstance(message, Type):
             return
         known = self._relations.get(message.oid)
-        if known == message:
-            return
+        # Also where it says what it said before: a column that was dropped and added again looks the same here.
         await self._describe(message)
         self._relations[message.oid] = message
-        if known is not None:
+        if known is not None and known != message:
             self._observe(RelationChanged(schema=message.schema, table=message.name))
 
     async def _wait_for_room(self) -> None:

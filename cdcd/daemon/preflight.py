@@ -98,6 +98,8 @@ async def ask_kafka(config: Config) -> Sequence[Finding]:
     """Kafka's findings, from the settings that a run would use."""
     sink, topics = config.kafka, config.topics
     known = [topics.checkpoint]
+    if topics.schemas:
+        known.append(topics.schemas)
     if config.postgres.messages:
         known.append(topics.message)
     if sink.oversized == "dead_letter":

@@ -38,12 +38,14 @@ def ensure_topics(
     spec: TopicSpec,
     *,
     checkpoint: str,
+    schemas: str = "",
     timeout_s: float = 15.0,
     stopping: threading.Event | None = None,
 ) -> list[str]:
     """Create what is missing of `names` and return its names; when it returns, every one can be written to.
 
-    `checkpoint` is the name, among `names` or not, of the topic that has to be compacted, with one partition.
+    `checkpoint` is the name, among `names` or not, of the topic that has to be compacted, with one partition; the topic
+    of tables' descriptions, `schemas`, is created like it.
     It blocks, at most a few times `timeout_s`, or until `stopping` is set.
 
     Raises:
@@ -64,15 +66,17 @@ def ensure_topics(
         )
     if checkpoint in names and checkpoint not in missing:
         _check_checkpoint(admin, checkpoint)
-    created = [name for name in missing if _create(admin, name, spec, checkpoint)]
+    created = [
+        name for name in missing if _create(admin, name, spec, compacted=name in {checkpoint, schemas})
+    ]
     _await_leaders(admin, names, timeout_s)
     return created
 
 
-def _create(admin: Admin, name: str, spec: TopicSpec, checkpoint: str) -> bool:
+def _create(admin: Admin, name: str, spec: TopicSpec, *, compacted: bool) -> bool:
     config = {key: _text(value) for key, value in spec.config.items()}
     partitions = spec.partitions
-    if name == checkpoint:
+    if compacted:
         kept = {key: value for key, value in config.items() if key == "min.insync.replicas"}
         config, partitions = {**CHECKPOINT_CONFIG, **kept}, 1
     try:

@@ -4,7 +4,7 @@ Debezium's `source` has what a consumer needs to order and find an event. Its fi
 PostgreSQL, in its order, and two at the end under the names of Debezium's SQL Server connector: `commit_lsn`, the
 position of the transaction, and `event_serial_no`, the number of the event in it, from 1. Together they order all
 events of a slot, which `lsn` does not: rows of one multi-insert share one, and transactions commit in another order
-than their rows were written.
+than their rows were written. After them comes `schema_id`, which names the description of the table (`schemas.py`).
 
 Everything but three numbers (twice the event's LSN, its serial number) is the same for all events of a transaction on a
 table, so it is made once for that and kept in pieces. All strings here are wire text.
@@ -35,6 +35,7 @@ class EnvelopeSettings:
         prefix: of the topics, `source.name`.
         database: its name, `source.db`.
         message_topic: for logical messages; None is `<prefix>.message`.
+        schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
         decimal: how numeric is written; only "string" so far.
@@ -46,6 +47,7 @@ class EnvelopeSettings:
     prefix: str
     database: str
     message_topic: str | None = None
+    schemas_topic: str | None = None
     tombstones: bool = True
     truncate: bool = True
     decimal: str = "string"
@@ -103,9 +105,10 @@ def of_table(schema: str, name: str) -> str:
     return f',"schema":{quote(wire(schema))},"table":{quote(wire(name))}'
 
 
-def closing(op: str) -> str:
+def closing(op: str, schema_id: str | None = None) -> str:
     """What stands between the serial number and the times of an envelope."""
-    return f'}},"transaction":null,"op":"{op}",'
+    described = "" if schema_id is None else f',"schema_id":"{schema_id}"'
+    return f'{described}}},"transaction":null,"op":"{op}",'
 
 
 def processed_at(now_us: int) -> str:

@@ -41,11 +41,31 @@ class TypeDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A row of pg_attribute.
+
+    Attributes:
+        id: `attnum`.
+        type: `format_type`, such as `numeric(12,2)`.
+        dimensions: `attndims`, declared and not enforced.
+        missing: `attmissingval` as text: what rows hold that are older than the column.
+    """
+
+    name: str
+    id: int
+    type: str
+    type_oid: int
+    dimensions: int
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableDescription:
-    """The keys that the catalog knows for a table, as column names in the index's order; () for none."""
+    """What the catalog knows of a table: keys, as column names in the index's order, () for none; and its columns."""
 
     primary_key: tuple[str, ...] = ()
     unique_key: tuple[str, ...] = ()
+    columns: tuple[CatalogColumn, ...] = ()
 
 
 def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:

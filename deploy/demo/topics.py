@@ -35,10 +35,10 @@ class Reader:
     def __init__(
         self, bootstrap_servers: str, prefix: str, *, leave_out: frozenset[str] = frozenset()
     ) -> None:
-        """`leave_out`: topics that hold no changes; the checkpoint's is always left out."""
+        """`leave_out`: topics that hold no changes; those of checkpoint and descriptions are always left out."""
         self._bootstrap_servers = bootstrap_servers
         self._prefix = f"{prefix}."
-        self._leave_out = leave_out | {f"{prefix}.checkpoint"}
+        self._leave_out = leave_out | {f"{prefix}.checkpoint", f"{prefix}.schemas"}
         self._consumer = self._open(isolation="read_committed")
         self._assigned: set[tuple[str, int]] = set()
 

@@ -91,12 +91,13 @@ def test_a_wrong_password_is_told_without_it(guarded: Trial):
 
 def test_each_missing_right_is_told_with_its_acl(guarded: Trial):
     one = guarded
-    checkpoint, message = f"{one.name}.checkpoint", f"{one.name}.message"
+    checkpoint, message, schemas = (f"{one.name}.{topic}" for topic in ("checkpoint", "message", "schemas"))
     admin = AdminClient({"bootstrap.servers": one.reader_servers})
     made = admin.create_topics(
         [
             NewTopic(checkpoint, 1, 1, config={"cleanup.policy": "compact"}),
             NewTopic(message, 1, 1),
+            NewTopic(schemas, 1, 1),
             NewTopic(one.topic, 1, 1),
         ]
     )
@@ -110,7 +111,7 @@ def test_each_missing_right_is_told_with_its_acl(guarded: Trial):
     assert "--operation Write" in said.hint
     assert one.check().error(f"topic {checkpoint}", "authorization failed")
 
-    for topic_name in (checkpoint, message):
+    for topic_name in (checkpoint, message, schemas):
         allow(one, ResourceType.TOPIC, topic_name, AclOperation.WRITE, AclOperation.DESCRIBE)
     said = one.fail()
     assert said.code == 4

@@ -59,7 +59,9 @@ def test_a_topic_that_may_not_be_created_is_named(one: Trial):
     one.configure(topics={"create": {"enabled": False}})
     said = one.fail()
     assert said.code == 4
-    assert f"Topic {one.name}.checkpoint, {one.name}.message does not exist" in said.message
+    assert (
+        f"Topic {one.name}.checkpoint, {one.name}.schemas, {one.name}.message does not exist" in said.message
+    )
     assert f"kafka-topics --create --topic {one.name}.checkpoint" in said.hint
     assert "cleanup.policy=compact and one partition" in said.hint
     assert one.check().error("missing", f"{one.name}.checkpoint")
@@ -67,6 +69,7 @@ def test_a_topic_that_may_not_be_created_is_named(one: Trial):
 
     create_topic(one, f"{one.name}.checkpoint", cleanup_policy="compact")
     create_topic(one, f"{one.name}.message")
+    create_topic(one, f"{one.name}.schemas", cleanup_policy="compact")
     one.start()
     before = one.insert(1)
     said = one.fail()

@@ -63,7 +63,9 @@ def test_servers_in_order_are_found_so_and_left_as_they_were(database: Database,
     ((level, server),) = found.about("server")
     assert (level, f"protocol version {protocol}" in server) == ("ok", True)
     assert found.about(f"publication cdcd_{name}") == [("ok", "will be created for public.orders")]
-    assert found.about("topics") == [("ok", f"will be created: {name}.checkpoint, {name}.message")]
+    assert found.about("topics") == [
+        ("ok", f"will be created: {name}.checkpoint, {name}.schemas, {name}.message")
+    ]
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
     assert database.execute(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '%{name}'") == [
         (0,)

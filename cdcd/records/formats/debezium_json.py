@@ -14,13 +14,15 @@ each because the other way loses something or helps nobody:
   in the header `cdcd.unchanged`.
 - A delete in a table without a key has no tombstone: it would have neither key nor value.
 - Tables without columns have events, with `{}` for a row. Columns that differ only in case are two columns.
-- `source` has `commit_lsn` and `event_serial_no` at its end. Both halves of a key change have the same number.
+- `source` has `commit_lsn`, `event_serial_no` and `schema_id` at its end. Both halves of a key change have the same
+  number.
 - Truncate is on, one record for each table, to its topic, with a null key.
 
 The same frames in the same transactions give the same bytes, but for the times of processing at the envelope's end.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from struct import error
 from typing import Final
 
@@ -37,7 +39,6 @@ from cdcd.records.envelope import (
     EnvelopeSettings,
     Record,
     SourceBlock,
-    closing,
     of_table,
     processed_at,
     unix_us,
@@ -45,15 +46,12 @@ from cdcd.records.envelope import (
 from cdcd.records.formats.table_fragments import TableFragments, Tally
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.records.routing import Routes, topic_name
+from cdcd.records.schemas import table_form
 from cdcd.records.wiretext import quote, to_bytes, wire
 
 _NEW_ROW: Final = ord("N")
 _OLD_ROW: Final = ord("O")
 _OLD_KEY: Final = ord("K")
-
-_UPDATED: Final = closing("u")
-_DELETED: Final = closing("d")
-_TRUNCATED: Final = closing("t")
 
 _INSERT: Final = Insert.tag
 _UPDATE: Final = Update.tag
@@ -74,6 +72,8 @@ class DebeziumJsonEncoder:
         self._routes = Routes(settings.prefix)
         self._message_topic = topic_name(settings.message_topic or f"{settings.prefix}.message")
         self._routes.claim(self._message_topic, "logical messages")
+        if settings.schemas_topic is not None:
+            self._routes.claim(settings.schemas_topic, "descriptions of tables")
         self._tables: dict[int, TableFragments] = {}
         self._tallies: dict[str, Tally] = {}
         self._messages = 0
@@ -99,15 +99,33 @@ class DebeziumJsonEncoder:
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
-        """Take a relation's description, the first or a changed one.
+        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
 
         Raises:
             SinkError: its topic's name is too long or collides with another's.
         """
         topic = self._routes.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
+        schema_id: str | None = None
+        announcement: Record | None = None
+        if self._settings.schemas_topic is not None:
+            form = table_form(relation, table, types, topic)
+            schema_id = form.fingerprint
+            known = self._tables.get(relation.oid)
+            # In a stream a description carries the xid of its transaction.
+            same = known is not None and replace(known.relation, xid=relation.xid) == relation
+            if same and known is not None and known.schema_id == schema_id:
+                return
+            announcement = (self._settings.schemas_topic, *form.record(), None)
         self._tables[relation.oid] = TableFragments(
-            relation, table, types=types, topic=topic, tally=tally, unavailable=self._settings.unavailable
+            relation,
+            table,
+            types=types,
+            topic=topic,
+            tally=tally,
+            unavailable=self._settings.unavailable,
+            schema_id=schema_id,
+            announcement=announcement,
         )
 
     def knows(self, relation_oid: int) -> bool:
@@ -166,7 +184,7 @@ class DebeziumJsonEncoder:
                 at = HEAD.size
             self._lsn = str(lsn)
             if tag in _ROW_TAGS:
-                table = self._table(oid)
+                table = self._table(oid, out)
                 if width != table.width:
                     raise ValueError("the row has another number of columns than the relation")
                 if tag != _INSERT:
@@ -240,7 +258,7 @@ class DebeziumJsonEncoder:
                 return size + self._append(table, key, parts, came, out)
             parts[1] = before
             missing += [name for name in missing_old if name not in missing]
-        parts[-2] = _UPDATED
+        parts[-2] = table.updated
         table.tally.updated += 1
         return self._append(table, key, parts, _headers(missing) or None, out)
 
@@ -263,7 +281,7 @@ class DebeziumJsonEncoder:
         out: list[Record],
     ) -> int:
         parts = ['{"before":', before, ',"after":null', *table.source]
-        parts[-2] = _DELETED
+        parts[-2] = table.deleted
         table.tally.deleted += 1
         size = self._append(table, key, parts, headers, out)
         if key is not None and self._settings.tombstones:
@@ -290,16 +308,16 @@ class DebeziumJsonEncoder:
     def _truncate(self, message: Truncate, out: list[Record]) -> int:
         size = 0
         for oid in message.relation_oids:
-            table = self._table(oid)
+            table = self._table(oid, out)
             if self._settings.truncate:
                 parts = ['{"before":null,"after":null', *table.source]
-                parts[-2] = _TRUNCATED
+                parts[-2] = table.truncated
                 table.tally.truncated += 1
                 size += self._append(table, None, parts, None, out)
         return size
 
-    def _table(self, oid: int) -> TableFragments:
-        """The fragments of a relation, ready for the transaction that is open."""
+    def _table(self, oid: int, out: list[Record]) -> TableFragments:
+        """The fragments of a relation, ready for the transaction that is open, and described in `out`."""
         table = self._tables.get(oid)
         if table is None:
             raise ProtocolError(
@@ -307,6 +325,10 @@ class DebeziumJsonEncoder:
             )
         if table.transaction != self._transaction:
             table.renew(self._source, self._transaction)
+            if table.announcement is not None:
+                # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+                out.append(table.announcement)
+                table.announcement = None
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:

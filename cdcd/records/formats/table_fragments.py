@@ -12,15 +12,13 @@ from typing import Final
 from cdcd.errors import SourceError
 from cdcd.protocol.messages import Relation
 from cdcd.records.changes import Plan
-from cdcd.records.envelope import SourceBlock, closing, of_table
+from cdcd.records.envelope import Record, SourceBlock, closing, of_table
 from cdcd.records.relations import TableDescription, TypeDescription, key_columns
 from cdcd.records.values import converter_for
 from cdcd.records.wiretext import quote, wire
 
 FIRST_SLOT: Final = 3
 """The slot of the first column's value; each further one is two on."""
-
-CREATED: Final = closing("c")
 
 
 class Tally:
@@ -43,9 +41,14 @@ class TableFragments:
         event_template: the fragments of an event, made for the transaction with the number `transaction`.
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
+        announcement: the record of the table's description, until a record of the table follows it.
+        created, updated, deleted, truncated: what ends `source`, by op.
     """
 
     __slots__ = (
+        "announcement",
+        "created",
+        "deleted",
         "event_template",
         "fragments",
         "identity",
@@ -56,11 +59,14 @@ class TableFragments:
         "placeholders",
         "plan",
         "relation",
+        "schema_id",
         "source",
         "source_piece",
         "tally",
         "topic",
         "transaction",
+        "truncated",
+        "updated",
         "width",
     )
 
@@ -73,11 +79,19 @@ class TableFragments:
         topic: str,
         tally: Tally,
         unavailable: str,
+        schema_id: str | None = None,
+        announcement: Record | None = None,
     ) -> None:
         self.relation = relation
         self.topic = topic
         self.tally = tally
         self.transaction = -1
+        self.schema_id = schema_id
+        self.announcement = announcement
+        self.created = closing("c", schema_id)
+        self.updated = closing("u", schema_id)
+        self.deleted = closing("d", schema_id)
+        self.truncated = closing("t", schema_id)
         self.source: list[str] = []
         self.event_template: list[str] = []
         self.source_piece = of_table(relation.schema, relation.name)
@@ -109,7 +123,7 @@ class TableFragments:
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""
         middle = f"{source.times}{self.source_piece}{source.transaction}"
-        rest = ["", middle, "", source.tail, "", CREATED, ""]
+        rest = ["", middle, "", source.tail, "", self.created, ""]
         self.source = [source.head, *rest]
         self.event_template = [*self.fragments, f"}}{source.head}", *rest]
         self.transaction = transaction

@@ -50,6 +50,7 @@ def test_what_is_left_out_is_derived_from_the_name():
     assert config.topics.prefix == "shop"
     assert config.topics.message == "shop.message"
     assert config.topics.checkpoint == "shop.checkpoint"
+    assert config.topics.schemas == "shop.schemas"
     assert config.kafka.dead_letter_topic == "shop.dead_letter"
     assert config.spool.directory == Path(tempfile.gettempdir()) / "cdcd-shop"
 
@@ -171,7 +172,10 @@ log: verbose
         ("topics: {prefix: a/b}", "topics.prefix: may hold only ASCII letters"),
         ("topics: {prefix: ..}", "topics.prefix: may hold only ASCII letters"),
         ("topics: {message: 5}", "topics.message: must be text; quote it, not 5"),
-        ("topics: {message: a, checkpoint: a}", "topics: message and checkpoint must be two topics"),
+        (
+            "topics: {message: a, checkpoint: a}",
+            "topics: message, checkpoint and schemas must be three topics",
+        ),
         ("topics: {checkpoint: shop.dead_letter}", "kafka.dead_letter_topic must differ"),
         (
             "topics: {create: {config: {a: [1]}}}",

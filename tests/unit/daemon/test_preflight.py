@@ -108,7 +108,7 @@ topics: {create: {partitions: 3, replication_factor: 2, config: {retention.ms: 5
     assert properties["bootstrap.servers"] == "b:1"
     assert properties["sasl.password"] == "s3cret"
     assert "message.max.bytes" not in properties
-    assert wanted.topics == ["shop.checkpoint", "shop.message", "shop.dead_letter"]
+    assert wanted.topics == ["shop.checkpoint", "shop.schemas", "shop.message", "shop.dead_letter"]
     assert (wanted.exactly_once, wanted.transaction_timeout_s, wanted.message_max_bytes) == (
         False,
         7,

@@ -1,6 +1,7 @@
 import json
 from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from cdcd.protocol.messages import (
 from cdcd.protocol.writer import write_message
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.records.schemas import read_form
 
 OID = 16384
 LSN = 500
@@ -543,3 +545,64 @@ def test_records_are_counted_by_table_and_op_without_tombstones():
         ("public.b", "t"): 1,
         ("", "m"): 1,
     }
+
+
+# Descriptions.
+
+
+def described(*relations: Relation) -> Harness:
+    return Harness(*relations, schemas_topic="shop.schemas")
+
+
+def insert_frame() -> bytes:
+    return write_frame(XLogData(LSN, LSN, 0, write_message(Insert(None, OID, row("1", "x")))))
+
+
+def test_a_table_is_described_once_before_its_first_change_which_names_the_description():
+    harness = described(ID_AND_NAME)
+    out: list[Record] = []
+    for _ in range(2):
+        harness.encoder.encode(insert_frame(), False, NOW_US, out)
+    harness.encoder.begin(8, 2000, COMMIT_TIME, 1000)
+    harness.encoder.encode(insert_frame(), False, NOW_US, out)
+    (topic, _, description, _), *changes = out
+    assert topic == "shop.schemas"
+    fingerprint, form = read_form(description or b"")
+    assert [column.name for column in form.columns] == ["id", "name"]
+    assert [value_of(change)["source"]["schema_id"] for change in changes] == [fingerprint] * 3
+    assert list(value_of(changes[0])["source"])[-3:] == ["commit_lsn", "event_serial_no", "schema_id"]
+
+
+def test_a_table_is_described_anew_when_its_description_changed_and_only_then():
+    harness = described(ID_AND_NAME)
+    out: list[Record] = []
+    harness.encoder.encode(insert_frame(), False, NOW_US, out)
+    harness.encoder.define(replace(ID_AND_NAME, xid=77), TableDescription(), {})
+    harness.encoder.encode(insert_frame(), False, NOW_US, out)
+    assert [topic for topic, *_ in out] == ["shop.schemas", "shop.public.t", "shop.public.t"]
+    number = CatalogColumn("name", 9, "text", TEXT, 0, None)
+    harness.encoder.define(ID_AND_NAME, TableDescription(columns=(number,)), {})
+    harness.encoder.encode(insert_frame(), False, NOW_US, out)
+    assert [topic for topic, *_ in out[3:]] == ["shop.schemas", "shop.public.t"]
+    ids = [value_of(record)["source"]["schema_id"] for record in out if record[0] == "shop.public.t"]
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_deletes_updates_and_truncates_name_the_description_too():
+    harness = described(ID_AND_NAME)
+    out: list[Record] = []
+    for message in (
+        Update(None, OID, "", None, row("1", "b")),
+        Delete(None, OID, "K", row("2", None)),
+        Truncate(None, False, False, (OID,)),
+    ):
+        frame = write_frame(XLogData(LSN, LSN, 0, write_message(message)))
+        harness.encoder.encode(frame, False, NOW_US, out)
+    ids = {value_of(record)["source"]["schema_id"] for record in out[1:] if record[2] is not None}
+    assert ids == {read_form(out[0][2] or b"")[0]}
+    assert [value_of(record)["op"] for record in out[1:] if record[2] is not None] == ["u", "d", "t"]
+
+
+def test_the_topic_of_the_descriptions_cannot_be_a_tables():
+    with pytest.raises(SinkError, match="collides"):
+        Harness(relation(column("id"), name="t"), schemas_topic="shop.public_t")
