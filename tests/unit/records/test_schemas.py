@@ -5,7 +5,7 @@ import pytest
 
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription, TypeDescription
-from cdcd.records.schemas import ColumnForm, form_of, read_form, table_form
+from cdcd.records.schemas import ColumnForm, TableForm, form_of, read_form, table_form
 from cdcd.records.values import converter_for
 
 RELATION = Relation(
@@ -38,7 +38,7 @@ ENDLESS = TypeDescription(90_006, "public", "endless", "d", "N", 0, 90_006, -1)
 TYPES = {kind.oid: kind for kind in (PRICE, PRICES, MOOD, HSTORE, PAIR, ENDLESS)}
 
 
-def described(table=CATALOG, relation=RELATION):
+def described(table: TableDescription = CATALOG, relation: Relation = RELATION) -> TableForm:
     return table_form(relation, table, TYPES, "shop.public.orders")
 
 
