@@ -1,0 +1,178 @@
+"""Kafka as Spark reads it, and what only its admin client knows: which topics there are, and where they end.
+
+Everything is read with `read_committed`: what a transaction left open or aborted is never seen. Offsets of a
+transaction's markers are gaps, not lost records, so `failOnDataLoss` stays on.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import SinkError, SinkUnavailableError
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""Offsets that Spark's Kafka source takes for the ends of a partition."""
+
+TIMEOUT_MS: Final = 15_000
+"""How long the brokers may take to answer the admin client."""
+
+_SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
+
+Offsets = Mapping[int, int]
+"""By partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """Where the topics are.
+
+    Attributes:
+        bootstrap_servers: brokers to begin with, host:port with commas between.
+        properties: of Kafka's Java client, by its own names (`security.protocol`, `sasl.jaas.config`).
+    """
+
+    bootstrap_servers: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shown = {name: "***" if _SECRET.search(name) else value for name, value in self.properties.items()}
+        return f"KafkaSource({self.bootstrap_servers!r}, {shown!r})"
+
+    def options(self) -> dict[str, str]:
+        """For Spark's Kafka source, in batch and in stream."""
+        own = {f"kafka.{name}": value for name, value in self.properties.items()}
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            **own,
+            "kafka.isolation.level": "read_committed",
+            "includeHeaders": "true",
+            "failOnDataLoss": "true",
+        }
+
+    def read(self, spark: SparkSession, topic: str, start: Offsets, end: Offsets) -> DataFrame:
+        """The records of `topic` from offset to offset: key, value, topic, partition, offset, timestamp, headers."""
+        partitions = sorted(end)
+        return (
+            spark.read.format("kafka")
+            .options(**self.options())
+            .option("assign", json.dumps({topic: partitions}))
+            .option(
+                "startingOffsets", json.dumps({topic: {str(p): start.get(p, EARLIEST) for p in partitions}})
+            )
+            .option("endingOffsets", json.dumps({topic: {str(p): end[p] for p in partitions}}))
+            .load()
+        )
+
+
+class Admin:
+    """Kafka's admin client in Spark's JVM; a context manager.
+
+    Raises in every method:
+        SinkUnavailableError: no broker answers in time.
+        SinkError: it refuses.
+    """
+
+    def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
+        self._source = source
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        properties = jvm.java.util.Properties()
+        timeouts = {"request.timeout.ms": TIMEOUT_MS // 3, "default.api.timeout.ms": TIMEOUT_MS}
+        given = {"bootstrap.servers": source.bootstrap_servers, **timeouts, **source.properties}
+        for name, value in given.items():
+            properties.setProperty(name, str(value))
+        try:
+            self._client = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+        except Py4JJavaError as error:
+            raise self._failure(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """The partitions of those of `topics` that exist."""
+        known = set(self._answer(self._client.listTopics().names()))
+        wanted = [topic for topic in topics if topic in known]
+        if not wanted:
+            return {}
+        names = self._jvm.java.util.ArrayList()
+        for topic in wanted:
+            names.add(topic)
+        found = self._answer(self._client.describeTopics(names).allTopicNames())
+        return {topic: [part.partition() for part in found[topic].partitions()] for topic in wanted}
+
+    def topics(self) -> list[str]:
+        """Every topic that may be seen."""
+        return sorted(self._answer(self._client.listTopics().names()))
+
+    def ends(self, topics: Iterable[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
+        """The offset after the last record of each partition: of those committed, or of all."""
+        level = "READ_COMMITTED" if committed else "READ_UNCOMMITTED"
+        return self._offsets(topics, "latest", level)
+
+    def beginnings(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The first offset of each partition that is still there."""
+        return self._offsets(topics, "earliest", "READ_COMMITTED")
+
+    def _offsets(self, topics: Iterable[str], what: str, level: str) -> dict[str, dict[int, int]]:
+        kafka = self._jvm.org.apache.kafka
+        spec = getattr(kafka.clients.admin.OffsetSpec, what)()
+        asked = self._jvm.java.util.HashMap()
+        partitions = self.partitions(topics)
+        for topic, numbers in partitions.items():
+            for number in numbers:
+                asked.put(kafka.common.TopicPartition(topic, number), spec)
+        options = kafka.clients.admin.ListOffsetsOptions(getattr(kafka.common.IsolationLevel, level))
+        answer = self._answer(self._client.listOffsets(asked, options).all())
+        found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
+        for entry in answer.entrySet():
+            place = entry.getKey()
+            found[place.topic()][place.partition()] = entry.getValue().offset()
+        return found
+
+    def _answer(self, future: Any) -> Any:
+        try:
+            return future.get(TIMEOUT_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
+        except Py4JJavaError as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Py4JJavaError) -> SinkError | SinkUnavailableError:
+        return kafka_failure(_reason(error.java_exception), self._source.bootstrap_servers)
+
+
+def _reason(thrown: Any) -> str:
+    """The innermost cause of a Java exception, in its own words."""
+    while thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    return str(thrown.toString())
+
+
+_AWAY: Final = re.compile(
+    r"Timeout|timed out|DisconnectException|No resolvable bootstrap|NetworkException|refused|BrokerNotAvailable"
+)
+
+
+def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError:
+    """What an exception of Kafka's client, in its words, means to us."""
+    if _AWAY.search(reason):
+        return SinkUnavailableError(
+            f"Kafka at {servers} does not answer: {reason}",
+            hint="Are the brokers up, and is the address in kafka.bootstrap_servers theirs?",
+        )
+    return SinkError(
+        f"Kafka at {servers} refuses: {reason}",
+        hint="kafka.properties of the mirror are those of Kafka's Java client; the user needs Read and Describe on the "
+        "topics, and on their group.",
+    )
