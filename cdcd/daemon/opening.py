@@ -190,7 +190,9 @@ class Opening:
         position = resume(found, source, accept_gap=gap is not None)
         if gap is not None:
             self._observe(GapAccepted(message=gap.message, position=str(position)))
-        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position)
+        # A slot may be behind what it was told last, if the server went down meanwhile.
+        flushed = (source.slot_confirmed or 0) if found is None or gap is not None else found.flushed_lsn
+        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed)
         self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
         if start != found:
             await self._kafka.call(lambda: sink.deliver(Batch(position, position), start))

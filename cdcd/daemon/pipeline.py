@@ -32,7 +32,7 @@ from cdcd.daemon.facts import (
 )
 from cdcd.daemon.observe import Telemetry
 from cdcd.errors import TransientError, cause
-from cdcd.kafka.sink import Sink, at
+from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.frames import write_frame
@@ -52,6 +52,7 @@ from cdcd.transactions.steps import (
     Heard,
     Opened,
     Originated,
+    RolledBack,
     Standalone,
 )
 
@@ -209,6 +210,8 @@ class Pipeline:
                     await self._define(step.message)
                 case Heard():
                     self._hear(step)
+                case RolledBack():
+                    self._batches.roll_back(step.end_lsn, step.tickets)
                 case Originated():
                     self._encoder.set_origin(step.name, step.lsn)
                 case Standalone():
@@ -286,7 +289,7 @@ class Pipeline:
             batch = batches.take(now)
             self._ledger.send(batch.position.end_lsn)
             self._update_telemetry()
-            checkpoint = at(self._checkpoint, batch)
+            checkpoint = self._checkpoint.moved(batch.position, self._ledger.held_at(batch.tickets))
             await asyncio.get_running_loop().run_in_executor(
                 self._kafka_thread, self._sink.deliver, batch, checkpoint
             )

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -313,8 +313,3 @@ def _batch_size(settings: SinkSettings) -> int:
 def _shorten(key: bytes | None) -> str:
     text = "none" if key is None else key.decode(errors="replace")
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def at(checkpoint: Checkpoint, batch: Batch) -> Checkpoint:
-    """The checkpoint that covers `batch`, of the same server and stream."""
-    return replace(checkpoint, position=batch.position)

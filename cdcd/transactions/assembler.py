@@ -57,6 +57,7 @@ from cdcd.transactions.steps import (
     Heard,
     Opened,
     Originated,
+    RolledBack,
     Standalone,
     Step,
 )
@@ -367,7 +368,7 @@ class Assembler:
         if message.xid != kept.xid:
             raise ProtocolError(f"Prepare of {message.xid} inside the transaction {kept.xid}.", hint=REPORT)
         self._current = None
-        self._hold(kept, message.gid, message.prepare_time)
+        self._hold(kept, message)
         return _nothing()
 
     def _prepare_alone(self, frame: bytes) -> Iterator[Step]:
@@ -378,7 +379,7 @@ class Assembler:
                 f"Prepare of the transaction {message.xid}, which is open already.", hint=REPORT
             )
         self._spool.open(message.xid)
-        self._hold(_Kept(message.xid, in_stream=False), message.gid, message.prepare_time)
+        self._hold(_Kept(message.xid, in_stream=False), message)
         return _nothing()
 
     def _stream_prepare(self, frame: bytes) -> Iterator[Step]:
@@ -386,28 +387,34 @@ class Assembler:
         kept = self._streamed.pop(message.xid, None)
         if kept is None:
             raise ProtocolError(f"Stream Prepare of the unknown transaction {message.xid}.", hint=REPORT)
-        self._hold(kept, message.gid, message.prepare_time)
+        self._hold(kept, message)
         return _nothing()
 
-    def _hold(self, kept: _Kept, gid: str, prepare_time: int) -> None:
-        kept.gid = gid
-        kept.prepare_time = prepare_time
-        kept.ticket = self._ledger.open()
+    def _hold(self, kept: _Kept, message: Prepare | StreamPrepare) -> None:
+        kept.gid = message.gid
+        kept.prepare_time = message.prepare_time
+        kept.ticket = self._ledger.hold(message.prepare_lsn)
         self._prepared[kept.xid] = kept
 
     def _commit_prepared(self, frame: bytes) -> Iterator[Step]:
         message = self._read(frame, CommitPrepared)
         kept = self._decide(message.xid, message.gid)
         if kept is None:
-            self._forget_streamed(message.xid)
+            has_changes = self._forget_streamed(message.xid)
             if self._position.skip(message.commit_lsn) == COVERED:
                 return
-            raise PositionError(
-                f"COMMIT PREPARED {message.gid!r} at {Lsn(message.commit_lsn)}, but its PREPARE was never received: "
-                "the slot was confirmed past the PREPARE by somebody else, and the server does not send it again.",
-                hint="The changes of this transaction are missing in Kafka. Read its tables again, or accept it "
-                "with `cdcd run --accept-gap` after moving the slot past this position.",
-            )
+            if has_changes:
+                raise PositionError(
+                    f"COMMIT PREPARED {message.gid!r} at {Lsn(message.commit_lsn)}, but its PREPARE was never "
+                    "received: the slot was confirmed past it by somebody else; the server does not send it again.",
+                    hint="The changes of this transaction are missing in Kafka. Read its tables again, or accept it "
+                    "with `cdcd run --accept-gap` after moving the slot past this position.",
+                )
+            # Every PREPARE that has something to send was received, or `resume` had refused to start. PostgreSQL 15
+            # to 17 send none for a transaction that only locked rows (reorderbuffer.c, ReorderBufferReplay).
+            yield from self._open("prepared", message.xid, message.commit_lsn, message.commit_time)
+            yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
+            return
         self._check_messages(kept, message.commit_lsn)
         yield from self._open("prepared", kept.xid, message.commit_lsn, message.commit_time)
         yield from self._replay(kept)
@@ -418,18 +425,21 @@ class Assembler:
         kept = self._decide(message.xid, message.gid)
         # Unknown: prepared before the slot was consistent, or confirmed already; PostgreSQL's own
         # subscriber ignores it likewise (worker.c, apply_handle_rollback_prepared).
-        if kept is not None:
-            self._spool.drop(kept.xid)
-            self._ledger.ack(kept.ticket)
-            self.counts["rolled_back"] += 1
-        else:
+        if kept is None:
             self._forget_streamed(message.xid)
-        return _nothing()
+            return
+        self._spool.drop(kept.xid)
+        self.counts["rolled_back"] += 1
+        ticket = self._ledger.open()
+        self._ledger.seal(ticket, message.rollback_end_lsn)
+        yield RolledBack(message.rollback_end_lsn, (kept.ticket, ticket))
 
-    def _forget_streamed(self, xid: int) -> None:
+    def _forget_streamed(self, xid: int) -> bool:
         """A PREPARE that the slot is past is not sent again, but what precedes it may be streamed once more."""
-        if self._streamed.pop(xid, None) is not None:
-            self._spool.drop(xid)
+        if self._streamed.pop(xid, None) is None:
+            return False
+        self._spool.drop(xid)
+        return True
 
     def _decide(self, xid: int, gid: str) -> _Kept | None:
         """Take out the prepared transaction; a gid alone is not enough, as gids are used again."""

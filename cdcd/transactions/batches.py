@@ -114,25 +114,28 @@ class Batches:
         else:
             position = before.moved(end_lsn)
         self._append_tail(position)
-        self._filling.tickets.extend(tickets)
-        self._idle_ticket = -1
+        self._owe(tickets)
         if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
             self._turn()
+
+    def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
+        """A prepared transaction was rolled back: the position after it, and what is owed for it."""
+        assert not self.tail, "it is rolled back between transactions"
+        self._filling.position = self._filling.position.moved(end_lsn)
+        self._owe(tickets)
 
     def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
         """A keepalive between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
         assert not self.tail, "a keepalive counts between transactions only"
-        if wal_end > self._filling.position.end_lsn:
-            if not ledger.is_last(self._idle_ticket):
+        # After a restart the checkpoint in Kafka may be further than what PostgreSQL was told.
+        idle = ledger.is_last(self._idle_ticket)
+        untold = wal_end > ledger.flushed and (idle or not ledger.open_entries)
+        if untold or wal_end > self._filling.position.end_lsn:
+            if not idle:
                 self._idle_ticket = ledger.open()
                 self._filling.tickets.append(self._idle_ticket)
             ledger.seal(self._idle_ticket, wal_end)
             self._filling.position = self._filling.position.moved(wal_end)
-        elif wal_end > ledger.flushed and not ledger.open_entries:
-            # After a restart the checkpoint in Kafka may be further than what PostgreSQL was told.
-            ticket = ledger.open()
-            ledger.seal(ticket, wal_end)
-            ledger.ack(ticket)
         self._asked |= asked and wal_end > ledger.flushed
 
     def due_at(self, now: float) -> float | None:
@@ -154,6 +157,10 @@ class Batches:
     def delivered(self, batch: Batch) -> None:
         """Its bytes count no longer."""
         self.size -= batch.size
+
+    def _owe(self, tickets: tuple[int, ...]) -> None:
+        self._filling.tickets.extend(tickets)
+        self._idle_ticket = -1
 
     def _append_tail(self, position: Position) -> None:
         filling = self._filling

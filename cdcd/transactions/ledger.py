@@ -10,21 +10,22 @@ told to PostgreSQL. Four positions, which only rise:
 
 An entry is opened when a commit is decoded, before anything of the transaction is queued. Were it opened later, a
 keepalive that overtakes the queue would confirm what nobody holds yet. An undecided PREPARE is an entry as well: it
-stays open, and with it `flushed` stays before it, until COMMIT PREPARED is acknowledged or ROLLBACK PREPARED decoded.
-A keepalive counts when nothing is open, by the same path: as an entry without events whose acknowledgement is the
-checkpoint record that says so.
+stays open, and with it `flushed` stays before it, until the broker holds what COMMIT PREPARED sends, or the position
+after ROLLBACK PREPARED. A keepalive counts when nothing is open, by the same path: as an entry without events whose
+acknowledgement is the checkpoint record that says so.
 
 PostgreSQL keeps such a list for its own subscriptions: `worker.c`, `get_flush_position`.
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 
 
 class Ledger:
     """Open entries in the order of the stream, and the four positions.
 
     `open` gives a ticket; the caller owes `seal` (the entry's end LSN) when it is known and `ack` when the broker
-    holds everything of the entry, or `ack` alone for an entry that leaves no position (an undecided PREPARE).
+    holds everything of the entry. `hold` gives one for an undecided PREPARE, which leaves no position: `ack` alone.
     Acknowledged entries behind an open one are kept as one position, so that what a PREPARE holds up for days costs
     nothing.
     """
@@ -35,9 +36,11 @@ class Ledger:
         self.acked = flushed
         self.flushed = flushed
         self._next_ticket = 0
+        self._sealed = flushed
         # A plain dict would be slow to give its first key after many deletions there.
         self._ends: OrderedDict[int, int] = OrderedDict()
         self._behind: dict[int, int] = {}
+        self._holds: dict[int, int] = {}
 
     @property
     def open_entries(self) -> int:
@@ -50,16 +53,27 @@ class Ledger:
             self.received = lsn
 
     def open(self) -> int:
-        """A transaction's commit (or prepare) was decoded; returns its ticket."""
+        """A transaction's commit was decoded; returns its ticket."""
         ticket = self._next_ticket
         self._next_ticket += 1
         self._ends[ticket] = 0
+        return ticket
+
+    def hold(self, prepare_lsn: int) -> int:
+        """A PREPARE that starts at `prepare_lsn` was decoded: `flushed` does not pass it until `ack`.
+
+        It may be older than what was decoded before it: PostgreSQL sends those from before the slot's `two_phase_at`
+        when they commit.
+        """
+        ticket = self.open()
+        self._holds[ticket] = max(prepare_lsn, self._sealed)
         return ticket
 
     def seal(self, ticket: int, end_lsn: int) -> None:
         """The entry ends at `end_lsn`: a restart from there does not bring it again."""
         assert ticket in self._ends, f"ticket {ticket} is not open"
         self._ends[ticket] = end_lsn
+        self._sealed = max(self._sealed, end_lsn)
         self.hear(end_lsn)
 
     def is_last(self, ticket: int) -> bool:
@@ -75,6 +89,7 @@ class Ledger:
         """The broker holds all events of the entry, or it has none."""
         assert ticket in self._ends, f"ticket {ticket} is not open"
         end = self._ends.pop(ticket)
+        self._holds.pop(ticket, None)
         if end > self.acked:
             self.acked = end
         end = max(end, self._behind.pop(ticket, 0))
@@ -83,6 +98,10 @@ class Ledger:
             self._flush(end)
         elif end > self._behind.get(before, 0):
             self._behind[before] = end
+
+    def held_at(self, decided: Collection[int]) -> int | None:
+        """The LSN of the first PREPARE that keeps `flushed`, leaving out those of which the tickets are `decided`."""
+        return next((lsn for ticket, lsn in self._holds.items() if ticket not in decided), None)
 
     def _last_open_before(self, ticket: int) -> int | None:
         """Near the front: acknowledgements come in order, so that only undecided PREPAREs are passed on the way."""

@@ -10,7 +10,7 @@ commits, and the rows of one multi-insert share an LSN.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.errors import PositionError, ProtocolError
@@ -43,8 +43,8 @@ class Position:
         return self.events_done if commit_lsn == self.commit_lsn else 0
 
     def moved(self, end_lsn: int) -> "Position":
-        """The position after everything that ends at or before `end_lsn`, when that held nothing to send."""
-        return Position(self.commit_lsn, end_lsn)
+        """The position after everything that ends at or before `end_lsn` too, when that held nothing to send."""
+        return self if end_lsn <= self.end_lsn else Position(self.commit_lsn, end_lsn)
 
     @property
     def needed_wal(self) -> int:
@@ -62,13 +62,23 @@ class Checkpoint:
 
     `system_identifier` and `timeline` are `IDENTIFY_SYSTEM`'s (manual, "Streaming Replication Protocol").
     `stream` names the options that decide which events a transaction consists of: a count of events taken
-    under other options would be off.
+    under other options would be off. `flushed_lsn` is the furthest that PostgreSQL may have been told while this is
+    the newest checkpoint: before the oldest PREPARE that was undecided, however far `position` is.
     """
 
     system_identifier: str
     timeline: int
     stream: str
     position: Position
+    flushed_lsn: int
+
+    def moved(self, position: Position, held_at: int | None) -> "Checkpoint":
+        """The next one of the same stream; `held_at` is where the first undecided PREPARE starts, if there is one."""
+        if position == self.position:
+            # Just started: what the position covers may not have come again yet, nor a PREPARE in it.
+            return self
+        end = position.end_lsn if held_at is None else min(position.end_lsn, held_at)
+        return replace(self, position=position, flushed_lsn=max(self.flushed_lsn, end))
 
     def encode(self) -> bytes:
         """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic."""
@@ -80,6 +90,7 @@ class Checkpoint:
             "commit_lsn": str(Lsn(position.commit_lsn)),
             "end_lsn": str(Lsn(position.end_lsn)),
             "events_done": position.events_done,
+            "flushed_lsn": str(Lsn(self.flushed_lsn)),
             "stream": self.stream,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
@@ -108,6 +119,7 @@ class Checkpoint:
                 timeline=_count(fields["timeline"]),
                 stream=_text(fields["stream"]),
                 position=position,
+                flushed_lsn=Lsn.parse(fields["flushed_lsn"]),
             )
         except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise PositionError(
@@ -150,7 +162,9 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
 
     Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
     it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
-    advanced by hand), which `accept_gap` accepts, once, for the person who knows.
+    advanced by hand), which `accept_gap` accepts, once, for the person who knows. Nor may the slot be past what
+    cdcd ever confirmed: so every PREPARE that is undecided comes again, and a COMMIT PREPARED that comes without
+    one had nothing to send.
 
     Raises:
         PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
@@ -221,5 +235,13 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
             "between are lost to this pipeline.",
             hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
+        )
+    if source.slot_confirmed > checkpoint.flushed_lsn:
+        return PositionError(
+            f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but cdcd confirmed nothing past "
+            f"{Lsn(checkpoint.flushed_lsn)}, before a PREPARE that was not decided: the slot was moved by somebody "
+            "else, and the server does not send such a transaction again when it commits.",
+            hint="Read the tables of the transactions that were prepared then again into a new pipeline, or accept "
+            "that they are missing with `cdcd run --accept-gap`.",
         )
     return None

@@ -1,7 +1,7 @@
 """What the assembler says: a transaction's changes as a sequence of steps, the same for every kind of transaction.
 
 `Opened`, then any number of `Changes`, `Described` and `Originated`, then `Closed`. `Described` also comes between
-transactions. `Standalone` and `Heard` stand for themselves.
+transactions. `RolledBack`, `Standalone` and `Heard` stand for themselves.
 """
 
 from dataclasses import dataclass
@@ -62,6 +62,14 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class RolledBack:
+    """A prepared transaction is gone; `tickets` are owed when the broker holds the position after that, `end_lsn`."""
+
+    end_lsn: int
+    tickets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Standalone:
     """A non-transactional logical message: an event with a place of its own in the order.
 
@@ -84,4 +92,4 @@ class Heard:
     idle: bool
 
 
-Step = Opened | Changes | Described | Originated | Closed | Standalone | Heard
+Step = Opened | Changes | Described | Originated | Closed | RolledBack | Standalone | Heard

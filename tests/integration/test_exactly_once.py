@@ -319,6 +319,61 @@ def test_prepared_transactions_stay_open_over_restarts_of_everything(
     assert assert_equal(dsn, broker, unique) == 6 + 2 + 2001 + 1 + 1
 
 
+@pytest.mark.postgres(only=[15, 17, 18])
+def test_a_prepared_transaction_that_only_locked_rows_is_passed_over(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a PREPARE that PostgreSQL 15 to 17 do not send, though they send its COMMIT PREPARED
+    dsn, slot = database.dsn(), f"cdcd_{unique}"
+    database.execute(TABLE)
+    process = daemon(configuration(unique, dsn, broker.bootstrap_servers, postgres={"two_phase": True}))
+    process.await_streaming()
+    await_confirmed(dsn, slot, insert(dsn, 1))
+    for gid, end in (("locks", "COMMIT"), ("locks again", "ROLLBACK")):
+        database.execute(f"BEGIN; SELECT * FROM t FOR UPDATE; PREPARE TRANSACTION '{unique} {gid}'")
+        # WHEN it is decided, over a restart
+        process.kill()
+        process.start()
+        process.await_streaming()
+        database.execute(f"{end} PREPARED '{unique} {gid}'")
+        # THEN it holds nothing up
+        await_confirmed(dsn, slot, wal_end(dsn))
+    await_confirmed(dsn, slot, insert(dsn, 2))
+    assert assert_equal(dsn, broker, unique) == 2
+
+
+@pytest.mark.postgres(only=[15, 18])
+def test_a_slot_that_somebody_moved_past_an_undecided_prepare_is_refused(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN an undecided PREPARE, and a delivered transaction behind it
+    dsn, slot = database.dsn(), f"cdcd_{unique}"
+    database.execute(TABLE)
+    process = daemon(configuration(unique, dsn, broker.bootstrap_servers, postgres={"two_phase": True}))
+    process.await_streaming()
+    await_confirmed(dsn, slot, insert(dsn, 1))
+    database.execute(f"BEGIN; INSERT INTO t VALUES (2, 'lost'); PREPARE TRANSACTION '{unique}'")
+    behind = insert(dsn, 3)
+    process.await_metric("cdcd_events_total", lambda count: count == 2, "c", "public.t")
+    assert process.stop() == 0
+    # WHEN somebody moves the slot, not even past what Kafka holds
+    database.execute(f"SELECT pg_replication_slot_advance('{slot}', '{Lsn(behind)}')")
+    database.execute(f"COMMIT PREPARED '{unique}'")
+    process.start()
+    # THEN the transaction would be lost in silence; so it is refused
+    assert process.wait() == 6
+    said = process.await_event("fatal")
+    assert "before a PREPARE that was not decided: the slot was moved by somebody else" in said["message"]
+    # AND who accepts it goes on, once and for all
+    process.start("--accept-gap")
+    process.await_streaming()
+    await_confirmed(dsn, slot, insert(dsn, 4))
+    assert process.stop() == 0
+    process.start()
+    process.await_streaming()
+    await_confirmed(dsn, slot, insert(dsn, 5))
+
+
 @pytest.mark.postgres(only=18)
 def test_a_second_daemon_stands_by_and_takes_over(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str

@@ -167,7 +167,9 @@ def test_users_need_their_password_and_an_acl(
 
 def test_servers_end_with_the_process_that_started_them(scratch: Path):
     program = (
-        "import sys, pathlib, time\n"
+        "import sys, pathlib, signal, time\n"
+        # A job in the background of a shell starts with it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from deploy.local import KafkaBroker, PostgresServer\n"
         "root = pathlib.Path(sys.argv[1])\n"
         "servers = [PostgresServer(18, root / 'orphan-postgres'), KafkaBroker(root / 'orphan-kafka')]\n"

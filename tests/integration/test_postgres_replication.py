@@ -452,16 +452,16 @@ def test_a_silent_death_is_noticed_and_a_quiet_server_is_not_mistaken_for_one(
         async with wire.open() as port:
             dsn = parse_dsn(
                 f"host=127.0.0.1 port={port} dbname={database.name} user=postgres sslmode=disable "
-                "options='-c wal_sender_timeout=2s'"
+                "options='-c wal_sender_timeout=4s'"
             )
             async with streaming(dsn, unique, silence_s_max=0.1) as stream:
                 await stream.send(status(0))
                 receiving = asyncio.create_task(ending(stream))
                 before = wire.sent_up
-                # Much longer than the limit: the idle server is asked, and answers.
-                await asyncio.sleep(5)
+                # Longer than the limit, which is the server's: the idle server is asked, and answers.
+                await asyncio.sleep(7)
                 assert not receiving.done()
-                assert wire.sent_up >= before + 3 * 34
+                assert wire.sent_up >= before + 2 * 34
                 wire.cut = True
                 return await asyncio.wait_for(receiving, 10)
 

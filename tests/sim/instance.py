@@ -5,7 +5,7 @@ generators, so that each can stand still where the real ones await, while feedba
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -19,7 +19,17 @@ from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Position, resume
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Closed, Described, Heard, Opened, Originated, Standalone, Step
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    Described,
+    Heard,
+    Opened,
+    Originated,
+    RolledBack,
+    Standalone,
+    Step,
+)
 from tests.sim.broker import Broker
 from tests.sim.frames import Reader
 from tests.sim.oracle import RECORD, Oracle, PromiseBrokenError
@@ -231,7 +241,8 @@ class Life:
             raise StoppedError("the slot decodes at PREPARE, the configuration says otherwise")
         position = resume(found, source, accept_gap=False)
         position = self.parts.position(position.commit_lsn, position.end_lsn, position.events_done)
-        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position)
+        flushed = source.slot_confirmed or 0 if found is None else found.flushed_lsn
+        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed)
         if start != found:
             yield from self.sink.deliver(Batch(position, position), start)
         self.checkpoint = start
@@ -336,6 +347,10 @@ class Life:
         assert isinstance(step, Closed)
         self.batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
 
+    def _rolled_back(self, step: Step) -> None:
+        assert isinstance(step, RolledBack)
+        self.batches.roll_back(step.end_lsn, step.tickets)
+
     def _described(self, step: Step) -> None:
         assert isinstance(step, Described)
         if isinstance(step.message, Relation):
@@ -368,7 +383,7 @@ class Life:
                 continue
             batch = batches.take(self.around.now)
             self.ledger.send(batch.position.end_lsn)
-            checkpoint = replace(self.checkpoint, position=batch.position)
+            checkpoint = self.checkpoint.moved(batch.position, self.ledger.held_at(batch.tickets))
             self._delivering = True
             for _ in self.sink.deliver(batch, checkpoint):
                 if self.instance.in_delivery is not None and self.rng.random() < 0.3:
@@ -388,7 +403,21 @@ class Life:
         ledger = self.ledger
         update = self.feedback.due(ledger.received, ledger.flushed, self.around.now, 0)
         if update is not None:
+            self._within_bound(update.flushed)
             self.connection.send(write_frame(update))
+
+    def _within_bound(self, flushed: int) -> None:
+        """A start must be able to tell a slot that somebody moved from one that we moved.
+
+        Without transactions, one that lost the lock may still put an older checkpoint over a newer one.
+        """
+        read = self.around.broker.checkpoint
+        if (
+            self.settings.exactly_once
+            and read is not None
+            and flushed > (bound := Checkpoint.decode(read, "").flushed_lsn)
+        ):
+            raise PromiseBrokenError(f"told {Lsn(flushed)}, the checkpoint says at most {Lsn(bound)}")
 
     def _watch_lock(self) -> None:
         postgres = self.around.postgres
@@ -409,6 +438,7 @@ HANDLERS: Final[dict[type[Step], Callable[[Life, Step], None]]] = {
     Originated: Life._originated,
     Described: Life._described,
     Closed: Life._closed,
+    RolledBack: Life._rolled_back,
     Standalone: Life._standalone,
     Heard: Life._heard,
 }

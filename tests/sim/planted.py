@@ -4,19 +4,19 @@ They are put in place of the real classes by subclasses that undo one decision. 
 models do not exercise what it breaks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
-from cdcd.protocol.messages import Relation, StreamAbort
+from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Checkpoint, Position
-from cdcd.transactions.steps import Heard, Standalone, Step
+from cdcd.transactions.steps import Heard, RolledBack, Standalone, Step
 from tests.sim.instance import Parts
 from tests.sim.sink import Sink
 
@@ -74,6 +74,13 @@ class OpensLate(Ledger):
 class ResealsIdleTickets(Ledger):
     def is_last(self, ticket: int) -> bool:
         return ticket in self._ends
+
+
+class ForgetsHolds(Ledger):
+    """Takes for what may have been told everything that the broker holds, also past an undecided PREPARE."""
+
+    def held_at(self, decided: Collection[int]) -> None:
+        return None
 
 
 class StartsAtZero(Ledger):
@@ -135,16 +142,28 @@ class ReplaysByNewDescriptions(Assembler):
 
 
 class DoesNotHoldPrepared(Assembler):
-    def _hold(self, kept: Any, gid: str, prepare_time: int) -> None:
-        super()._hold(kept, gid, prepare_time)
+    def _hold(self, kept: Any, message: Prepare | StreamPrepare) -> None:
+        super()._hold(kept, message)
         self._ledger.ack(kept.ticket)
+
+
+class ReleasesAtRollback(Assembler):
+    """Confirms what a prepared transaction held up before a checkpoint says that this may be confirmed."""
+
+    def receive(self, frames: list[bytes]) -> Iterator[Step]:
+        for step in super().receive(frames):
+            if isinstance(step, RolledBack):
+                self._ledger.ack(step.tickets[0])
+                yield replace(step, tickets=step.tickets[1:])
+            else:
+                yield step
 
 
 class KeepsWhatIsStreamedAgain(Assembler):
     """Of a prepared transaction that was decided before the restart."""
 
-    def _forget_streamed(self, xid: int) -> None:
-        pass
+    def _forget_streamed(self, xid: int) -> bool:
+        return False
 
 
 class CountsEveryKeepalive(Assembler):
@@ -273,6 +292,8 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "ack_before_delivery": Parts(ledger=AcksWhenSent),
         "entry_opened_late": Parts(ledger=OpensLate),
         "idle_ticket_resealed": Parts(ledger=ResealsIdleTickets),
+        "bound_past_prepare": Parts(ledger=ForgetsHolds),
+        "rollback_releases_at_once": Parts(assembler=ReleasesAtRollback),
         "flushed_falls": Parts(ledger=StartsAtZero),
         "drop_all_on_subtransaction_abort": Parts(assembler=DropsAllOnSubtransactionAbort),
         "aborted_subtransaction_kept": Parts(assembler=KeepsAbortedSubtransactions),

@@ -159,6 +159,11 @@ class Postgres:
         if status.flushed > self.confirmed:
             self.confirmed = status.flushed
 
+    def move_slot(self, lsn: int) -> None:
+        """Somebody calls pg_replication_slot_advance, which needs a slot that nobody streams from."""
+        self.disconnect()
+        self.confirmed = self.persisted = max(self.confirmed, lsn)
+
     def persist(self) -> None:
         """A checkpoint writes the slot's position to disk."""
         self.persisted = self.confirmed

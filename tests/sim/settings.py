@@ -79,6 +79,9 @@ FAULTS: Final = (
 """What happens from outside. What Kafka's answers do (reject, fail after the write, hold) is drawn at each call."""
 
 
+MOVES: Final = ("move_slot",)
+"""Ends most simulations, by a refusal to start; so few have it."""
+
 RESTARTS: Final = ("disconnect", "crash_daemon")
 
 FOCUSES: Final[tuple[dict[str, Any], ...]] = (
@@ -96,6 +99,21 @@ FOCUSES: Final[tuple[dict[str, Any], ...]] = (
         "p_prepare": 0.5,
         "p_keep_prepared": 0.6,
         "work_mem_max": 3,
+    },
+    # Prepared before the slot knew of two phases, decided after.
+    {
+        "version": 17,
+        "streaming": ("on",),
+        "two_phase": "later",
+        "work_mem_max": 8,
+        "operations": 250,
+        "p_workload": 0.3,
+        "p_decode": 1.0,
+        "p_abort": 0.1,
+        "p_prepare": 0.7,
+        "p_keep_prepared": 0.9,
+        "faults": RESTARTS,
+        "p_fault": 0.03,
     },
     # Two instances that take over from each other.
     {
@@ -171,7 +189,7 @@ def _draw(rng: Random) -> Settings:
         p_keepalive=rng.choice((0.02, 0.1, 0.3)),
         p_fault=rng.choice((0.0, 0.01, 0.03, 0.06)),
         p_aftershock=rng.choice((0.0, 0.1, 0.2)),
-        faults=tuple(fault for fault in FAULTS if rng.random() < 0.6),
+        faults=tuple(fault for fault in FAULTS if rng.random() < 0.6) + MOVES * (rng.random() < 0.1),
         p_reject=rng.choice((0.0, 0.0, 0.05, 0.15)),
         p_unknown=rng.choice((0.0, 0.0, 0.05, 0.2)),
         p_hold=rng.choice((0.0, 0.1, 0.5)),

@@ -33,7 +33,7 @@ class Savepoint:
 class Transaction:
     """An open or prepared transaction; the bottom of `stack` is the top-level transaction itself."""
 
-    __slots__ = ("events", "exclusive", "first", "gid", "origin", "stack", "tables", "versions", "writes")
+    __slots__ = ("events", "exclusive", "first", "gid", "origin", "stack", "tables", "versions")
 
     def __init__(self, origin: str) -> None:
         self.stack = [Savepoint(0, {})]
@@ -44,7 +44,6 @@ class Transaction:
         self.origin = origin
         self.gid = ""
         self.first = -1
-        self.writes = 0
 
     @property
     def xid(self) -> int:
@@ -164,14 +163,10 @@ class Workload:
             self.abort(transaction)
             return
         free = [gid for gid in GIDS if gid not in self.prepared]
-        if draw < self.settings.p_abort + self.settings.p_prepare and free and self._may_prepare(transaction):
+        if draw < self.settings.p_abort + self.settings.p_prepare and free and transaction.xid:
             self._prepare(transaction, free[0])
         else:
             self.commit(transaction)
-
-    def _may_prepare(self, transaction: Transaction) -> bool:
-        """Before PostgreSQL 18, one that only locked rows gets a Commit Prepared without a Prepare."""
-        return transaction.xid != 0 and (transaction.writes > 0 or self.settings.version >= 18)
 
     def _release_all(self, transaction: Transaction) -> None:
         while len(transaction.stack) > 1:
@@ -251,7 +246,6 @@ class Workload:
         if draw < settings.p_message:
             self._emit_message(transaction, sub)
         elif draw < 0.12:
-            transaction.writes += 1
             self._changes(transaction.origin, Change("H", transaction.xid, sub))
         elif draw < 0.16:
             self._append(Record(Kind.ROW_LOCK, transaction.xid, sub))
@@ -273,7 +267,6 @@ class Workload:
                 self.commit(transaction)
         elif self.settings.messages:
             change = Change("M", transaction.xid, sub, event=self._event())
-            transaction.writes += 1
             self._changes(transaction.origin, change)
             self._add(transaction, change)
 
@@ -282,14 +275,12 @@ class Workload:
         if oid:
             self.next_version += 1
             transaction.versions[oid] = self.next_version
-            transaction.writes += 1
             self._changes(transaction.origin, Change("V", transaction.xid, sub, oid=oid))
 
     def _truncate(self, transaction: Transaction, sub: int) -> None:
         oid = self._table(transaction, exclusive=True)
         if oid:
             change = self._change("T", transaction, sub, oid)
-            transaction.writes += 1
             self._changes(transaction.origin, Change("V", transaction.xid, sub, oid=oid))
             self._changes(transaction.origin, change)
             self._add(transaction, change)
@@ -300,7 +291,6 @@ class Workload:
             return
         what = "I" if number > 1 else self.rng.choice("IIUUD")
         changes = [self._change(what, transaction, sub, oid) for _ in range(number)]
-        transaction.writes += 1
         self._changes(transaction.origin, *changes)
         for change in changes:
             self._add(transaction, change)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from cdcd.errors import PositionError
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
 from tests.sim.instance import Instance, Parts, Surroundings
@@ -57,6 +58,11 @@ class World:
             self._live()
             self._heal()
             self._come_to_rest()
+        except PositionError:
+            # It must say so when somebody moved the slot past what it had confirmed, and only then.
+            checkpoint = self._checkpoint()
+            if checkpoint is None or self.postgres.confirmed <= checkpoint.flushed_lsn:
+                raise
         finally:
             for instance in self.instances:
                 instance.abandon()
@@ -160,6 +166,20 @@ class World:
     def _bring_broker_back(self) -> None:
         self.broker.away = False
 
+    def _move_slot(self) -> None:
+        """Between two processes; how far, nobody knows. What `resume` then lets pass must be harmless."""
+        checkpoint = self._checkpoint()
+        ahead = [record.end for record in self.postgres.wal.records[-12:]]
+        if self.postgres.up and checkpoint is not None and ahead:
+            self.instances[0].kill()
+            self.instances[1].kill()
+            helpful = checkpoint.position.end_lsn
+            self.postgres.move_slot(helpful if self.rng.random() < 0.7 else self.rng.choice(ahead))
+
+    def _checkpoint(self) -> Checkpoint | None:
+        read = self.broker.checkpoint
+        return None if read is None else Checkpoint.decode(read, "")
+
     def _persist(self) -> None:
         self.postgres.persist()
 
@@ -205,8 +225,8 @@ class World:
         return connection is not None and connection.walsender.caught_up and not connection.walsender.out
 
     def _kafka_is_complete(self) -> bool:
-        read = self.broker.checkpoint
-        return read is not None and Checkpoint.decode(read, "").position.end_lsn == self.postgres.wal.end
+        checkpoint = self._checkpoint()
+        return checkpoint is not None and checkpoint.position.end_lsn == self.postgres.wal.end
 
     def _stalled(self) -> None:
         oracle = self.oracle
@@ -226,4 +246,5 @@ BREAKS: Final[dict[str, Callable[[World], None]]] = {
     "freeze": World._freeze,
     "broker_away": World._take_broker_away,
     "persist_slot": World._persist,
+    "move_slot": World._move_slot,
 }

@@ -36,6 +36,13 @@ def transaction(
     batches.close(lsn, lsn + 10, 1, (ticket,))
 
 
+def deliver(batches: Batches, ledger: Ledger) -> Position:
+    batch = batches.take(0)
+    for ticket in batch.tickets:
+        ledger.ack(ticket)
+    return batch.position
+
+
 def texts(batch: Batch) -> list[str]:
     return [value.decode() for _, _, value, _ in batch.records if value is not None]
 
@@ -280,6 +287,7 @@ def test_a_keepalive_before_the_rest_of_a_cut_transaction_does_not_touch_its_cou
     batches, ledger = make(Position(200, 200, 7)), Ledger(60)
     batches.advance(ledger, 200, asked=False)
     assert batches.position == Position(200, 200, 7)
+    assert deliver(batches, ledger) == Position(200, 200, 7)
     assert ledger.flushed == 200
 
 
@@ -293,10 +301,13 @@ def test_what_was_done_before_a_cut_transaction_is_covered_by_its_position():
     assert position.skip(100) == 2
 
 
-def test_after_a_restart_what_the_checkpoint_covers_is_confirmed_without_writing():
+def test_after_a_restart_what_the_checkpoint_covers_is_confirmed_too():
     batches, ledger = make(Position(50, 100)), Ledger(60)
+    batches.advance(ledger, 90, asked=False)
     batches.advance(ledger, 100, asked=False)
+    assert deliver(batches, ledger) == Position(50, 100)
     assert ledger.flushed == 100
+    batches.advance(ledger, 100, asked=False)
     assert batches.due_at(0) is None
 
 
@@ -307,7 +318,21 @@ def test_but_not_before_what_is_open_is_over():
     assert ledger.flushed == 60
     ledger.ack(undecided)
     batches.advance(ledger, 90, asked=False)
+    deliver(batches, ledger)
     assert ledger.flushed == 90
+
+
+def test_a_rollback_of_a_prepared_one_moves_the_position_and_is_owed_with_it():
+    batches = make()
+    batches.roll_back(100, (3, 7))
+    batch = batches.take(0)
+    assert (batch.position, batch.tickets, batch.records) == (Position(50, 100), [3, 7], [])
+
+
+def test_but_never_back():
+    batches = make(Position(200, 210))
+    batches.roll_back(100, (3, 7))
+    assert batches.take(0).position == Position(200, 210)
 
 
 def test_and_no_position_that_waits_to_be_delivered():

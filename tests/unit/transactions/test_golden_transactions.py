@@ -11,7 +11,7 @@ from cdcd.transactions.assembler import Assembler, UndecidableMessageError
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Closed, Described, Opened, Originated, Standalone
+from cdcd.transactions.steps import Changes, Closed, Described, Opened, Originated, RolledBack, Standalone
 from tests.golden.streams import Golden, captured
 
 GOLDENS = [golden for golden in captured() if "binary" not in golden.mode]
@@ -54,7 +54,7 @@ def assembled(
                 relations[relation.oid] = relation
             case Changes():
                 transactions[-1][1].extend(seen(one, step.in_stream, relations) for one in step.frames)
-            case Closed():
+            case Closed() | RolledBack():
                 for ticket in step.tickets:
                     ledger.ack(ticket)
             case Standalone():

@@ -96,6 +96,24 @@ def test_what_an_undecided_prepare_holds_up_takes_no_memory():
     assert ledger.flushed == 9999
 
 
+def test_the_first_undecided_prepare_holds_whatever_was_decided_behind_it():
+    ledger = Ledger(50)
+    first, second = ledger.hold(100), ledger.hold(200)
+    assert ledger.held_at(()) == 100
+    assert ledger.held_at([first]) == 200
+    ledger.ack(second)
+    assert ledger.held_at(()) == 100
+    ledger.ack(first)
+    assert ledger.held_at(()) is None
+
+
+def test_a_prepare_that_is_sent_late_holds_where_it_is_sent():
+    ledger = Ledger(50)
+    ledger.seal(ledger.open(), 300)
+    ledger.hold(100)
+    assert ledger.held_at(()) == 300
+
+
 class Model:
     """The rule in so many words, without thrift."""
 

@@ -9,8 +9,8 @@ from cdcd.errors import PositionError
 from cdcd.protocol.lsn import LSN_MAX
 from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, resume
 
-CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110))
-CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=200, events_done=3))
+CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110), flushed_lsn=110)
+CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=200, events_done=3), flushed_lsn=200)
 SOURCE = Source("7001", 1, wal_end=1000, slot_confirmed=90, stream="publication=shop", slot="cdcd_shop")
 
 
@@ -41,6 +41,11 @@ def test_moving_on_keeps_the_last_commit():
     assert Position(100, 110).moved(150) == Position(100, 150)
 
 
+def test_and_never_moves_back():
+    assert Position(100, 110).moved(109) == Position(100, 110)
+    assert Position(200, 200, 7).moved(200) == Position(200, 200, 7)
+
+
 def test_a_position_reads_well():
     assert str(Position(0x16B3748, 0x16B3778)) == "0/16B3778"
     assert str(Position(0x16B3748, 0x16B3748, 7)) == "0/16B3748 and 7 events of 0/16B3748"
@@ -59,6 +64,7 @@ lsns = st.integers(0, LSN_MAX)
         timeline=st.integers(0, 2**31),
         stream=st.text(),
         position=st.builds(Position, lsns, lsns, st.integers(0, 2**40)),
+        flushed_lsn=lsns,
     )
 )
 def test_a_checkpoint_is_read_back_as_it_was_written(checkpoint):
@@ -73,6 +79,7 @@ def test_a_person_can_read_the_record():
         "commit_lsn": "0/C8",
         "end_lsn": "0/C8",
         "events_done": 3,
+        "flushed_lsn": "0/C8",
         "stream": "publication=shop",
     }
 
@@ -102,6 +109,7 @@ def without(field: str) -> bytes:
         changed(commit_lsn="0/123456789"),
         changed(end_lsn=7),
         changed(end_lsn=None),
+        changed(flushed_lsn="nonsense"),
         changed(events_done=-1),
         changed(events_done="3"),
         changed(events_done=1.5),
@@ -129,6 +137,25 @@ def test_no_bytes_make_it_fail_in_another_way(data):
 def test_a_newer_format_is_refused_not_guessed_at():
     with pytest.raises(PositionError, match="has format 2, this cdcd reads 1"):
         Checkpoint.decode(changed(format=2), "somewhere")
+
+
+# How far PostgreSQL may have been told.
+
+
+def test_it_may_be_told_all_that_is_done_up_to_the_first_undecided_prepare():
+    done = Position(commit_lsn=300, end_lsn=310)
+    assert CHECKPOINT.moved(done, None) == replace(CHECKPOINT, position=done, flushed_lsn=310)
+    assert CHECKPOINT.moved(done, 250) == replace(CHECKPOINT, position=done, flushed_lsn=250)
+    assert CHECKPOINT.moved(done, 400) == replace(CHECKPOINT, position=done, flushed_lsn=310)
+
+
+def test_what_it_was_told_it_was_told():
+    assert CHECKPOINT.moved(Position(300, 310), 90).flushed_lsn == 110
+
+
+def test_a_start_does_not_know_yet_what_is_undecided():
+    held = replace(CHECKPOINT, flushed_lsn=70)
+    assert held.moved(CHECKPOINT.position, None) == held
 
 
 # Where to resume.
@@ -175,6 +202,14 @@ def test_a_half_delivered_transaction_that_commits_where_histories_part_is_refus
 def test_a_slot_that_was_moved_past_the_checkpoint_is_refused():
     message = refusal(CHECKPOINT, replace(SOURCE, slot_confirmed=111))
     assert "Slot cdcd_shop is confirmed up to 0/6F but Kafka holds changes only up to 0/6E" in message
+
+
+def test_a_slot_that_was_moved_past_an_undecided_prepare_is_refused():
+    held = replace(CHECKPOINT, flushed_lsn=70)
+    message = refusal(held, replace(SOURCE, slot_confirmed=71))
+    assert "confirmed up to 0/47 but cdcd confirmed nothing past 0/46, before a PREPARE" in message
+    assert resume(held, replace(SOURCE, slot_confirmed=70), accept_gap=False) == held.position
+    assert resume(held, replace(SOURCE, slot_confirmed=71), accept_gap=True) == Position(0, 71)
 
 
 def test_a_slot_that_is_gone_is_refused_where_there_is_a_checkpoint():

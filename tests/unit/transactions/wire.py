@@ -35,7 +35,17 @@ from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Closed, Described, Heard, Opened, Originated, Standalone, Step
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    Described,
+    Heard,
+    Opened,
+    Originated,
+    RolledBack,
+    Standalone,
+    Step,
+)
 
 TABLE = 16400
 SIZE = 10
@@ -173,7 +183,7 @@ class Receiver:
         said: list[str] = []
         for step in self.steps(*frames):
             said += self._say(step)
-            if isinstance(step, Closed):
+            if isinstance(step, Closed | RolledBack):
                 for ticket in step.tickets:
                     self.ledger.ack(ticket)
             elif isinstance(step, Standalone):
@@ -195,6 +205,8 @@ class Receiver:
                 return [f"origin {step.name}"]
             case Closed():
                 return [f"close {step.end_lsn}"]
+            case RolledBack():
+                return [f"rolled back {step.end_lsn}"]
             case Standalone():
                 return [f"alone {text_of(step.frame, in_stream=step.in_stream)}"]
             case Heard():
