@@ -33,13 +33,16 @@ _SOURCE: Final = StructType(
 )
 
 
-def parse(records: DataFrame, schema: TableSchema, rules: Mapping[str, Rule]) -> DataFrame:
+def parse(
+    records: DataFrame, schema: TableSchema, rules: Mapping[str, Rule], *, keep: bool = False
+) -> DataFrame:
     """Changes of one table.
 
     Args:
         records: of its topic, as Spark's Kafka source gives them with headers.
         schema: the form in which they were written.
         rules: of its columns (`types.rules`).
+        keep: also the record's `key_bytes`, `value_bytes` and `timestamp`.
 
     Returns:
         A row for each record but tombstones:
@@ -68,12 +71,14 @@ def parse(records: DataFrame, schema: TableSchema, rules: Mapping[str, Rule]) ->
         ]
     )
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
     parsed = records.filter(sf.col("value").isNotNull()).select(
         sf.from_json(sf.col("value").cast("string"), envelope, options).alias("e"),
         "headers",
         "topic",
         "partition",
         "offset",
+        *(kept if keep else []),
     )
     unchanged = sf.when(
         sf.col("e.op").isin("c", "u"), sf.from_json(_header(HEADER_UNCHANGED), ArrayType(StringType()))
@@ -93,6 +98,7 @@ def parse(records: DataFrame, schema: TableSchema, rules: Mapping[str, Rule]) ->
         "offset",
         sf.col("e.source.schema_id").alias("schema_id"),
         _problem(schema, rules).alias(PROBLEM),
+        *(["key_bytes", "value_bytes", "timestamp"] if keep else []),
     )
 
 

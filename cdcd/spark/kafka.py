@@ -48,8 +48,8 @@ class KafkaSource:
         """For Spark's Kafka source, in batch and in stream."""
         own = {f"kafka.{name}": value for name, value in self.properties.items()}
         return {
-            "kafka.bootstrap.servers": self.bootstrap_servers,
             **own,
+            "kafka.bootstrap.servers": self.bootstrap_servers,
             "kafka.isolation.level": "read_committed",
             "includeHeaders": "true",
             "failOnDataLoss": "true",

@@ -24,7 +24,7 @@ LAYERS = {
     "kafka": {"errors", "findings", "protocol", "transactions", "records"},
     "daemon": {"errors", "findings", "protocol", "transactions", "records", "postgres", "kafka"},
     "cli": {"errors", "findings", "protocol", "transactions", "records", "postgres", "kafka", "daemon"},
-    "spark": {"errors", "protocol", "records"},
+    "spark": {"errors", "protocol", "transactions", "records"},
 }
 # The commands that bring in what the others do not need.
 ALSO = {"cdcd.cli.mirror": {"spark"}}

@@ -1,0 +1,134 @@
+"""The schemas topic as a job knows it: every form that each table had, by the id that changes name.
+
+A description is in the Kafka transaction of the first change that names it; yet a reader may see the change a moment
+earlier, since a transaction's markers reach partitions one after the other. So an id that is not known is waited for a
+little before it is said to be unknown.
+"""
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import SinkError
+from cdcd.records.schemas import TableForm, read_form
+from cdcd.spark.kafka import Admin, KafkaSource
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.types import Rule, rules, table_schema
+
+PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of a table: in Spark's types, and how its values come to be of them."""
+
+    schema: TableSchema
+    rules: dict[str, Rule]
+
+
+class Descriptions:
+    """The forms in `topic`. `refresh` reads what is new; the others only look at what was read.
+
+    Args:
+        variant: json columns are VARIANT.
+    """
+
+    def __init__(
+        self, spark: SparkSession, source: KafkaSource, admin: Admin, topic: str, *, variant: bool = False
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self._spark = spark
+        self._source = source
+        self._admin = admin
+        self._topic = topic
+        self._variant = variant
+        self._next: dict[int, int] = {}
+        self._forms: dict[str, TableForm] = {}
+        self._by_topic: dict[str, str] = {}
+        self._unknown: set[str] = set()
+        # Tables are worked on in several threads.
+        self._refreshing = Lock()
+
+    def refresh(self) -> None:
+        """Read what came since.
+
+        Raises:
+            SinkError: there is no such topic, or Kafka refuses.
+            SinkUnavailableError: Kafka does not answer.
+        """
+        ends = self._admin.ends([self._topic]).get(self._topic)
+        if ends is None:
+            raise SinkError(
+                f"There is no topic {self._topic}, which says what the columns of the tables are.",
+                hint="The daemon writes it: is topics.schemas on in its configuration, has it run, and is "
+                "pipeline.prefix in the mirror's the same as its topics.prefix?",
+            )
+        if all(self._next.get(partition, 0) >= end for partition, end in ends.items()):
+            return
+        records = self._source.read(self._spark, self._topic, self._next, ends)
+        for record in records.select("partition", "offset", "value").orderBy("partition", "offset").collect():
+            where = f"{self._topic}[{record['partition']}]@{record['offset']}"
+            self._take(bytes(record["value"] or b""), where)
+        self._next = dict(ends)
+
+    def _take(self, value: bytes, where: str) -> None:
+        try:
+            fingerprint, form = read_form(value)
+        except ValueError as error:
+            self.problems[where] = str(error)
+            return
+        self._forms[fingerprint] = form
+        self._by_topic[form.topic] = fingerprint
+
+    def topics(self) -> Collection[str]:
+        """The topics of all tables that are described."""
+        return self._by_topic.keys()
+
+    def table(self, topic: str) -> str | None:
+        """`schema.table` of a topic."""
+        fingerprint = self._by_topic.get(topic)
+        return (
+            None
+            if fingerprint is None
+            else f"{self._forms[fingerprint].schema}.{self._forms[fingerprint].table}"
+        )
+
+    def newest(self, topic: str) -> Form:
+        """The form that was described last. KeyError: no form is known."""
+        return self._form(self._by_topic[topic])
+
+    def get(self, topic: str, schema_id: str) -> Form | None:
+        """A form of the table with this topic."""
+        form = self._forms.get(schema_id)
+        return None if form is None or form.topic != topic else self._form(schema_id)
+
+    def find(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
+        """Those of `ids` that are described, after having waited a little, once, for the others."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = dict(self._known(topic, ids))
+            missing = set(ids) - found.keys() - self._unknown
+            if not missing:
+                return found
+            if time.monotonic() > deadline:
+                self._unknown |= missing
+                return found
+            with self._refreshing:
+                self.refresh()
+            time.sleep(_PAUSE_S)
+
+    def _known(self, topic: str, ids: Collection[str]) -> Iterator[tuple[str, Form]]:
+        for schema_id in ids:
+            form = self.get(topic, schema_id)
+            if form is not None:
+                yield schema_id, form
+
+    def _form(self, schema_id: str) -> Form:
+        form = self._forms[schema_id]
+        schema = table_schema(schema_id, form, variant=self._variant)
+        return Form(schema, rules(form, variant=self._variant))

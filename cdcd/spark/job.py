@@ -1,0 +1,334 @@
+"""The mirror: one Structured Streaming query over all topics of a pipeline, applied table by table.
+
+```
+ topics ─▶ query (how far?) ─▶ batch ─▶ TableMirror … TableMirror ─▶ targets (data and position in one commit)
+                                  └─ Descriptions (schemas topic)      └─ quarantine
+```
+
+The query gives the rhythm, and by its write-ahead log says how far each batch goes. What a table has is in its target
+(`table.py`), so a batch that is run again changes nothing, and a table that failed is behind, no more.
+
+A failure is a table's own where it can be: then that table stops, and the others go on. What concerns all of them
+(Kafka is away, the log cannot be read) ends the query; it is started again with a growing pause.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
+from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoint
+from cdcd.spark.descriptions import Descriptions
+from cdcd.spark.kafka import Admin, kafka_failure
+from cdcd.spark.offsets import Ends, batch_ends, last_batch
+from cdcd.spark.progress import (
+    BatchDone,
+    MirrorStarted,
+    Observer,
+    Retrying,
+    TableFailed,
+    TableMaintained,
+    Unmirrored,
+)
+from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.table import Progress, TableMirror
+from cdcd.spark.targets.target import Target
+
+ATTEMPTS: Final = 3
+"""How often a table is tried in one batch when it fails for a reason that may pass."""
+
+RETRY_FIRST_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+POLL_S: Final = 1
+SETTLE_S: Final = 30.0
+"""How long transactions that are open at the start of a consistent run are waited for."""
+
+_KAFKA: Final = re.compile(r"org\.apache\.kafka\.common\.errors|KafkaException|TimeoutException: Timeout of")
+_LOST: Final = re.compile(
+    r"data may have been lost|data loss|OffsetOutOfRange|UnknownTopicOrPartition", re.IGNORECASE
+)
+
+
+class Mirror:
+    """Keeps the target's tables equal to the pipeline's source. `run` it, then `close`.
+
+    Args:
+        spark: a classic session with Spark's Kafka source and the target's format (`session.session`).
+        observe: gets facts, from several threads.
+    """
+
+    def __init__(
+        self, spark: SparkSession, settings: MirrorSettings, target: Target, observe: Observer
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._target = target
+        self._observe = observe
+        self._admin = Admin(spark, settings.kafka)
+        self._descriptions = Descriptions(
+            spark, settings.kafka, self._admin, settings.schemas, variant=settings.variant
+        )
+        self._tables: dict[str, TableMirror] = {}
+        self._unmirrored: set[str] = set()
+        self.stopped: dict[str, CdcdError] = {}
+        self._cuts = Cuts()
+        self._published = 0
+        self._failure: BaseException | None = None
+        self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def run(self, *, once: bool, stop: threading.Event) -> None:
+        """Mirror what is there (`once`), or what comes until `stop` is set.
+
+        Raises:
+            TransientError: with `once`, when Kafka or the catalog is away.
+            FatalError: a person must act.
+        """
+        wait_s = RETRY_FIRST_S
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                self._run_query(once, stop)
+                return
+            except TransientError as error:
+                if once:
+                    raise
+                if time.monotonic() - began > RETRY_MAX_S:
+                    wait_s = RETRY_FIRST_S
+                self._observe(Retrying(error.message, error.hint, wait_s))
+                for table in self._tables.values():
+                    table.forget()
+                stop.wait(wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    def _run_query(self, once: bool, stop: threading.Event) -> None:
+        settings = self._settings
+        self._failure = None
+        self._descriptions.refresh()
+        self._observe(MirrorStarted(settings.name, len(self._wanted(self._descriptions.topics())), once))
+        if settings.consistent:
+            self._take_mark(settle=once)
+        self._catch_up()
+        stream = (
+            self._spark.readStream.format("kafka")
+            .options(**settings.kafka.options())
+            .option("subscribePattern", self._pattern())
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", settings.batch_records_max)
+            .load()
+        )
+        writer = (
+            stream.writeStream.queryName(settings.name)
+            .option("checkpointLocation", settings.checkpoint_location)
+            .foreachBatch(self._batch)
+        )
+        if once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
+        try:
+            query = writer.start()
+            while not query.awaitTermination(POLL_S):  # raises what ended the query
+                if stop.is_set():
+                    query.stop()
+                    return
+        except (PySparkException, Py4JError) as error:
+            raise self._reason(error) from error
+        if once and settings.maintenance_interval_s is not None:
+            self._maintain()
+
+    def _reason(self, error: Exception) -> BaseException:
+        """Why the query ended: what was raised in a batch, else what Spark says."""
+        if stashed := self._failure:
+            return stashed
+        return _classified(error, self._settings.kafka.bootstrap_servers) or error
+
+    def _pattern(self) -> str:
+        """Topics of tables, `<prefix>.<schema>.<table>`; with consistent batches also the checkpoint's, which moves
+        when nothing else does.
+        """
+        settings = self._settings
+        others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
+        tables = rf"(?!(?:{others})$){re.escape(settings.prefix)}\.[^.]+\..+"
+        return f"{tables}|{re.escape(settings.checkpoint)}" if settings.consistent else tables
+
+    def _not_tables(self) -> Collection[str]:
+        settings = self._settings
+        return {*settings.not_tables, settings.schemas, settings.checkpoint}
+
+    def _wanted(self, topics: Collection[str]) -> list[str]:
+        """Those of `topics` that are mirrored tables', in a stable order."""
+        return [
+            topic
+            for topic in sorted(topics)
+            if (table := self._descriptions.table(topic)) is not None and self._settings.wants(table)
+        ]
+
+    def _batch(self, _records: DataFrame, batch_id: int) -> None:
+        """A batch of the query, in whose name nothing is read: each table reads its own topic."""
+        try:
+            self._descriptions.refresh()
+            ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
+            self._warn(ends)
+            self._advance(ends, batch_id)
+            if self._settings.consistent:
+                self._take_mark(settle=False)
+            self._maintain_if_due()
+        except BaseException as error:
+            self._failure = error if isinstance(error, CdcdError) else None
+            raise
+
+    def _catch_up(self) -> None:
+        """Tables that are behind what the last batch had: they failed, or were not there yet."""
+        settings = self._settings
+        batch_id = last_batch(self._spark, settings.checkpoint_location)
+        if batch_id is not None:
+            ends = batch_ends(self._spark, settings.checkpoint_location, batch_id)
+            self._advance(ends, batch_id, quiet=True)
+
+    def _advance(self, ends: Ends, batch_id: int, *, quiet: bool = False) -> None:
+        began = time.monotonic()
+        cut = self._cuts.cut(ends) if self._settings.consistent else None
+        if self._settings.consistent and (cut is None or cut <= self._published):
+            return
+        topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
+        with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
+            work = [pool.submit(self._table, topic, ends[topic], batch_id, cut) for topic in topics]
+            done = [each.result() for each in work]
+        tables = [progress for progress in done if progress is not None]
+        if cut is not None:
+            self._publish(cut, batch_id)
+        if not quiet or any(table.records for table in tables):
+            self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
+
+    def _table(self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None) -> Progress | None:
+        """One table's part of a batch; None where it failed, which is then reported."""
+        for attempt in range(1, ATTEMPTS + 1):
+            table = self._tables.get(topic)
+            if table is None:
+                table = self._tables[topic] = self._new_table(topic)
+            try:
+                return table.advance(ends, batch_id, cut)
+            except TransientError:
+                table.forget()
+                raise
+            except FatalError as error:
+                table.forget()
+                self._stop(topic, table.table, error)
+                return None
+            except (PySparkException, Py4JError) as error:
+                table.forget()
+                known = _classified(error, self._settings.kafka.bootstrap_servers)
+                if isinstance(known, TransientError):
+                    raise known from error
+                if known is not None or attempt == ATTEMPTS:
+                    self._stop(topic, table.table, known or FatalError(_first_lines(error)))
+                    return None
+                self._observe(TableFailed(table.table, _first_lines(error), "", stopped=False))
+        return None
+
+    def _new_table(self, topic: str) -> TableMirror:
+        settings = self._settings
+        name = self._descriptions.table(topic) or topic
+        return TableMirror(
+            self._spark.newSession(),
+            settings.kafka,
+            topic,
+            admin=self._admin,
+            target=self._target,
+            descriptions=self._descriptions,
+            history=settings.keeps_history(name),
+            slice_max=settings.batch_records_max,
+        )
+
+    def _stop(self, topic: str, table: str, error: CdcdError) -> None:
+        self._observe(TableFailed(table, error.message, error.hint, stopped=True))
+        self.stopped[topic] = error
+        if self._settings.consistent:
+            # Without this table there is no common point any more.
+            raise error
+
+    def _warn(self, topics: Collection[str]) -> None:
+        for topic in topics:
+            if topic not in self._unmirrored and self._descriptions.table(topic) is None:
+                self._unmirrored.add(topic)
+                if topic != self._settings.checkpoint:
+                    self._observe(Unmirrored(topic, f"{self._settings.schemas} does not describe it"))
+
+    # Consistent batches.
+
+    def _take_mark(self, *, settle: bool) -> None:
+        """Look how far a later batch must go to hold all that is committed by now; `settle`: wait until one can."""
+        settings = self._settings
+        ends = self._admin.ends([settings.checkpoint]).get(settings.checkpoint)
+        if ends is None:
+            raise SinkError(
+                f"There is no topic {settings.checkpoint}, by which consistent batches are cut.",
+                hint="Is pipeline.checkpoint the daemon's topics.checkpoint?",
+            )
+        covered = newest_checkpoint(self._spark, settings.kafka, settings.checkpoint, ends)
+        if covered is None:
+            return
+        self._descriptions.refresh()
+        topics = self._wanted(self._descriptions.topics())
+        mark = Mark(covered, self._admin.ends(topics, committed=False))
+        deadline = time.monotonic() + SETTLE_S
+        while settle and not mark.is_before(self._admin.ends(topics)):
+            if time.monotonic() > deadline:
+                raise TransientError(
+                    f"A transaction in the topics stays open for more than {SETTLE_S:.0f} s.",
+                    hint="The broker aborts it after the daemon's kafka.transaction.timeout_s; run again then.",
+                )
+            time.sleep(0.1)
+        self._cuts.take(mark)
+
+    def _publish(self, cut: int, batch_id: int) -> None:
+        row = control_row(self._spark, cut, batch_id)
+        self._target.append(self._target.own_name(CONTROL), row, ["commit_lsn"])
+        self._published = cut
+
+    # Maintenance.
+
+    def _maintain_if_due(self) -> None:
+        interval_s = self._settings.maintenance_interval_s
+        if interval_s is not None and time.monotonic() >= self._maintain_at:
+            self._maintain()
+            self._maintain_at = time.monotonic() + interval_s
+
+    def _maintain(self) -> None:
+        for topic, table in self._tables.items():
+            if topic not in self.stopped:
+                for name, done in table.maintain(self._settings.maintenance):
+                    if done.compacted_files or done.expired_versions:
+                        self._observe(
+                            TableMaintained(
+                                name, done.compacted_files, done.written_files, done.expired_versions
+                            )
+                        )
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())[:600]
+
+
+def _classified(error: Exception, servers: str) -> CdcdError | None:
+    """What Spark or Java raised, if it is about Kafka."""
+    text = str(error)
+    if _LOST.search(text):
+        return SinkError(
+            f"Records that the mirror has not read are gone from Kafka: {_first_lines(error)}",
+            hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in "
+            "the target: drop the table there, and have the daemon read the source's table again.",
+        )
+    if _KAFKA.search(text):
+        return kafka_failure(_first_lines(error), servers)
+    return None

@@ -1,0 +1,62 @@
+"""What a mirror is to do, as plain values; `cdcd.daemon.config_mirror` makes them from a file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.targets.target import Maintenance
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """One mirror: the topics of one pipeline to the tables of one catalog.
+
+    Attributes:
+        name: of the mirror, in its log and in Spark's.
+        prefix: of the pipeline's topics.
+        schemas, checkpoint: the pipeline's topics with these contents.
+        not_tables: other topics of the pipeline that hold no changes of rows.
+        include, exclude: patterns of `schema.table`, * for any characters; nothing in `include`: all.
+        history: patterns of tables that get a changelog too.
+        checkpoint_location: where Spark keeps the stream's own position; a folder or a bucket.
+        interval_s: the least time from the beginning of a batch to that of the next.
+        batch_records_max: offsets in a batch, of all topics together.
+        threads: tables that are worked on at the same time.
+        consistent: all tables go from one common LSN to the next.
+        variant: json columns are VARIANT.
+        maintenance_interval_s: how often tables are maintained; None: never by this process.
+    """
+
+    name: str
+    kafka: KafkaSource
+    prefix: str
+    schemas: str
+    checkpoint: str
+    checkpoint_location: str
+    not_tables: frozenset[str] = frozenset()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()
+    interval_s: float = 5.0
+    batch_records_max: int = 500_000
+    threads: int = 2
+    consistent: bool = False
+    variant: bool = False
+    maintenance_interval_s: float | None = 600.0
+    maintenance: Maintenance = field(default_factory=Maintenance)
+    spark: Mapping[str, str] = field(default_factory=dict)
+
+    def wants(self, table: str) -> bool:
+        """Whether `schema.table` is mirrored."""
+        if _matches(table, self.exclude):
+            return False
+        return not self.include or _matches(table, self.include)
+
+    def keeps_history(self, table: str) -> bool:
+        """Whether it gets a changelog too."""
+        return _matches(table, self.history)
+
+
+def _matches(table: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(table, pattern) for pattern in patterns)

@@ -1,0 +1,330 @@
+"""One table of the mirror: its topic from where the target is to where the batch ends, into the target.
+
+The rule: a table's progress is in the target and nowhere else. What the target has of each partition says where to read
+on; Spark's own checkpoint only says how far the batch goes. So a table that was stopped goes on where it stopped, one
+that was killed in the middle of a commit finds out whether it was made, and one that is new begins at the beginning.
+
+A batch is parsed in the form of the table that was current so far, once. Only where that turns out not to fit (a
+record names another form, or is none) it is read again, form by form: each change is brought to the newest form, and
+what is no change goes to the quarantine table.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.spark.changes import PROBLEM, parse
+from cdcd.spark.descriptions import Descriptions, Form
+from cdcd.spark.kafka import Admin, KafkaSource, Offsets
+from cdcd.spark.targets.evolution import upgrade
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance, Target, kind_of
+
+QUARANTINE: Final = "quarantine"
+"""The table for records that are no changes, of all tables together."""
+
+PLACE: Final = ("topic", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What became of one table in one batch.
+
+    Attributes:
+        records: that were read, tombstones not counted.
+        changes: that were new to the target.
+        quarantined: records that went to the quarantine table.
+        held: records that commit after the batch's common LSN and wait for the next one.
+        commit_lsn: of the newest change that the target has.
+        commit_time: when that was committed, by the source's clock; None where the batch had none.
+        seconds: that it took.
+    """
+
+    table: str
+    records: int = 0
+    changes: int = 0
+    quarantined: int = 0
+    held: int = 0
+    commit_lsn: int = 0
+    commit_time: datetime | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Records of a batch that have form, soundness and side of the cut in common."""
+
+    schema_id: str | None
+    sound: bool
+    held: bool
+    count: int
+    last: tuple[int, int]
+    commit_time: datetime | None
+    first_held: Mapping[int, int]
+
+
+class TableMirror:
+    """Keeps the targets of one topic. One thread at a time.
+
+    Args:
+        spark: a session of its own, since a target sets its configuration.
+        history: also keep a changelog beside the mirror.
+        slice_max: so many offsets are read at once; a table that is far behind takes several turns.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: KafkaSource,
+        topic: str,
+        *,
+        admin: Admin,
+        target: Target,
+        descriptions: Descriptions,
+        history: bool = False,
+        slice_max: int = 500_000,
+    ) -> None:
+        self.topic = topic
+        self._spark = spark
+        self._source = source
+        self._admin = admin
+        self._target = target
+        self._descriptions = descriptions
+        self._history = history
+        self._slice_max = slice_max
+        self._form: Form | None = None
+        self._next: dict[int, int] | None = None
+        self._quarantined = 0
+
+    @property
+    def table(self) -> str:
+        """`schema.table`."""
+        return self._descriptions.table(self.topic) or self.topic
+
+    def forget(self) -> None:
+        """After an error: look at everything anew."""
+        self._next = None
+        for name, _ in self._names(self._descriptions.newest(self.topic)):
+            self._target.forget(name)
+
+    def behind(self, ends: Offsets) -> bool:
+        """Whether the target lacks something that lies before `ends`."""
+        start = self._start()
+        return any(start.get(partition, 0) < end for partition, end in ends.items())
+
+    def advance(self, ends: Offsets, batch_id: int, cut: int | None = None) -> Progress:
+        """Bring the target to `ends`, or with `cut` to that commit LSN, of which all must lie before `ends`.
+
+        Raises:
+            IncompatibleSchemaError: the table changed in a way that the target cannot follow.
+        """
+        began = time.monotonic()
+        total = Progress(self.table)
+        while self.behind(ends):
+            start = self._start()
+            # A consistent batch is one commit, however large.
+            until = dict(ends) if cut is not None else _slice(start, ends, self._slice_max)
+            step = self._step(start, until, batch_id, cut)
+            total = Progress(
+                self.table,
+                total.records + step.records,
+                total.changes + step.changes,
+                total.quarantined + step.quarantined,
+                step.held,
+                max(total.commit_lsn, step.commit_lsn),
+                step.commit_time or total.commit_time,
+            )
+            if step.held:
+                break
+        seconds = time.monotonic() - began
+        return Progress(
+            total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
+            total.commit_time, seconds,
+        )  # fmt: skip
+
+    def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+        """Tidy up every target of the table; between batches."""
+        for name, _ in self._names(self._descriptions.newest(self.topic)):
+            if self._target.schema(self._spark, name) is not None:
+                yield name, self._target.maintain(self._spark, name, policy)
+
+    def _start(self) -> dict[int, int]:
+        """Where to read on: after what every target of the table has."""
+        if self._next is None:
+            form = self._descriptions.newest(self.topic)
+            states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
+            beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
+            self._next = {
+                partition: min(
+                    [
+                        state.partitions[partition].offset + 1 if partition in state.partitions else beginning
+                        for state in states
+                    ]
+                )
+                for partition, beginning in beginnings.items()
+            }
+        return self._next
+
+    def _names(self, form: Form) -> list[tuple[str, Kind]]:
+        kinds = [kind_of(form.schema)]
+        if self._history and Kind.CHANGELOG not in kinds:
+            kinds.append(Kind.CHANGELOG)
+        return [(self._target.name_of(form.schema, kind), kind) for kind in kinds]
+
+    def _step(self, start: Offsets, ends: Offsets, batch_id: int, cut: int | None) -> Progress:
+        records = self._source.read(self._spark, self.topic, start, ends)
+        form = self._form or self._descriptions.newest(self.topic)
+        changes = parse(records, form.schema, form.rules).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            groups = _groups(changes, cut)
+            held: dict[int, int] = {}
+            for group in groups:
+                for partition, offset in group.first_held.items():
+                    held[partition] = min(held.get(partition, offset), offset)
+            now = [group for group in groups if not group.held]
+            quarantined = 0
+            if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
+                done = self._apply(_until(changes, cut), form, now, batch_id, cut) if now else 0
+            else:
+                changes.unpersist()
+                done, quarantined = self._sort_out(records, form, now, batch_id, cut)
+        finally:
+            changes.unpersist()
+        self._next = {**start, **ends, **held}
+        return Progress(
+            self.table,
+            records=sum(group.count for group in groups),
+            changes=done,
+            quarantined=quarantined,
+            held=sum(group.count for group in groups if group.held),
+            commit_lsn=max([group.last[0] for group in now], default=0),
+            commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
+        )
+
+    def _apply(
+        self, changes: DataFrame, form: Form, groups: Iterable[_Group], batch_id: int, cut: int | None
+    ) -> int:
+        """Changes that are all in one form, into every target. How many were new to the first."""
+        at = max(group.last for group in groups)
+        done = []
+        for name, kind in self._names(form):
+            has = self._target.prepare(self._spark, name, form.schema, kind, at)
+            fitting = (
+                changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
+            )
+            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut).changes)
+        self._form = form
+        return done[0]
+
+    def _sort_out(
+        self, records: DataFrame, guess: Form, groups: list[_Group], batch_id: int, cut: int | None
+    ) -> tuple[int, int]:
+        """The slow way, for a batch with several forms, or with records that are no changes."""
+        ids = {group.schema_id for group in groups if group.schema_id is not None}
+        forms = self._descriptions.find(self.topic, ids)
+        parts: list[tuple[Form, DataFrame]] = []
+        poison: list[DataFrame] = []
+        for schema_id, form in forms.items():
+            mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
+            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
+            sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
+            parts.append((form, _until(sound, cut)))
+        rest = parse(records, guess.schema, guess.rules, keep=True)
+        if forms:
+            rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
+        poison.append(rest.withColumn(PROBLEM, _why(sf.col("schema_id"), sf.col(PROBLEM))))
+        quarantined = self._quarantine(poison)
+        known = [group for group in groups if group.schema_id in forms]
+        if not known:
+            return 0, quarantined
+        # Which form is the newest, the changes' own order tells.
+        newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
+        at = max(group.last for group in known)
+        done = []
+        for name, kind in self._names(newest):
+            has = self._target.prepare(self._spark, name, newest.schema, kind, at)
+            fitting = [upgrade(part, form.schema, has) for form, part in parts]
+            together = fitting[0]
+            for part in fitting[1:]:
+                together = together.unionByName(part)
+            together = together.persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut).changes)
+            finally:
+                together.unpersist()
+        self._form = newest
+        return done[0], quarantined
+
+    def _quarantine(self, poison: Iterable[DataFrame]) -> int:
+        rows: DataFrame | None = None
+        for part in poison:
+            columns = part.select(
+                sf.lit(self.table).alias("table"),
+                *PLACE,
+                sf.col("timestamp").alias("record_time"),
+                sf.col("key_bytes").alias("key"),
+                sf.col("value_bytes").alias("value"),
+                sf.col(PROBLEM).alias("reason"),
+                sf.col("schema_id"),
+            )
+            rows = columns if rows is None else rows.unionByName(columns)
+        if rows is None:
+            return 0
+        return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
+
+
+def _why(schema_id: Column, problem: Column) -> Column:
+    unknown = sf.concat(sf.lit("no description is known of its source.schema_id "), schema_id)
+    anonymous = sf.lit("it has no source.schema_id: was it written with topics.schemas off?")
+    return sf.coalesce(sf.when(schema_id.isNotNull(), unknown), problem, anonymous)
+
+
+def _until(changes: DataFrame, cut: int | None) -> DataFrame:
+    return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
+
+
+def _groups(changes: DataFrame, cut: int | None) -> list[_Group]:
+    """What a parsed batch consists of; by this it is parsed and kept."""
+    lsn = sf.coalesce("commit_lsn", sf.lit(0))
+    held = sf.lit(False) if cut is None else lsn > cut
+    rows = (
+        changes.groupBy("partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"))
+        .agg(
+            sf.count(sf.lit(1)).alias("count"),
+            sf.max(sf.struct(lsn.alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))).alias(
+                "last"
+            ),
+            sf.max("commit_time").alias("commit_time"),
+            sf.min("offset").alias("first"),
+        )
+        .collect()
+    )
+    return [
+        _Group(
+            row["schema_id"],
+            row["sound"],
+            row["held"],
+            row["count"],
+            (row["last"]["lsn"], row["last"]["event"]),
+            row["commit_time"],
+            {row["partition"]: row["first"]} if row["held"] else {},
+        )
+        for row in rows
+    ]
+
+
+def _slice(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
+    """The ends, or as far as `most` offsets go, in the same proportion in each partition."""
+    left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
+    total = sum(left.values())
+    if total <= most:
+        return dict(ends)
+    return {
+        partition: end - left[partition] + max(min(1, left[partition]), left[partition] * most // total)
+        for partition, end in ends.items()
+    }
