@@ -127,6 +127,13 @@ class PostgresConfig(Section):
     connect_timeout_s: int = Field(
         10, ge=2, le=600, description="Longest wait for a connection; libpq has no limit of its own."
     )
+    lease_s: float = Field(
+        2.5,
+        ge=1,
+        le=600,
+        description="How long the active instance may be silent before a standby ends its sessions and takes over: "
+        "frozen, cut off, on a machine that is gone. Longer for servers that stand still for seconds now and then.",
+    )
     prepared_warning_age_s: float = Field(
         300,
         ge=1,

@@ -71,6 +71,19 @@ class LockLost(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SessionEnded(Fact):
+    """A session that a former active instance had left was ended: its lock, when it had been silent for the lease, or
+    its stream.
+    """
+
+    event: ClassVar[str] = "session.ended"
+    level: ClassVar[Level] = "warning"
+    held: Literal["lock", "stream"]
+    pid: int | None
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotCreated(Fact):
     """A replication slot was created: what commits from here on is delivered."""
 

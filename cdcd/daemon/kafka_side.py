@@ -12,7 +12,7 @@ from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.sink import Sink, SinkSettings
-from cdcd.kafka.topics import TopicSpec, ensure_topics
+from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
 
 VERIFY_S: Final = 5.0
@@ -33,6 +33,7 @@ class KafkaSide:
         self._config = config
         self._observe = observe
         self._topics: set[str] = set()
+        self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
     async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
         """The sink, not opened yet, with the topics it needs; `messages`: logical messages will come."""
@@ -57,6 +58,13 @@ class KafkaSide:
         if config.kafka.oversized == "dead_letter":
             topics.append(config.kafka.dead_letter_topic)
         await self.ensure_topics(topics)
+        # A takeover meets every table within moments: what is there need not be asked for one by one.
+        self._topics |= await self.call(
+            lambda: existing_topics(
+                connection, config.topics.prefix, timeout_s=self._answer_s, stopping=self.giving_up
+            ),
+            anywhere=True,
+        )
         return Sink(
             SinkSettings(
                 client=connection,
@@ -70,6 +78,7 @@ class KafkaSide:
                 backoff_max_s=config.kafka.retry.max_s,
             ),
             prove_ownership=prove_ownership,
+            lapsed=lambda: lock.lapsed,
             stopping=self.giving_up,
             oversized=Oversized(
                 config.kafka.oversized,
@@ -100,7 +109,7 @@ class KafkaSide:
                 spec,
                 checkpoint=config.topics.checkpoint,
                 schemas=config.topics.schemas,
-                timeout_s=min(TOPICS_S, max(1.0, config.startup_timeout_s)),
+                timeout_s=self._answer_s,
                 stopping=self.giving_up,
             ),
             anywhere=True,

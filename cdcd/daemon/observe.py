@@ -88,6 +88,14 @@ class Telemetry:
         self.commit_seconds_sum = 0.0
         self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}
 
+    def stand_by(self) -> None:
+        """Forget what was known as the active instance: another one says it now. Totals stay."""
+        self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
+        self.last_commit_time = self.prepared_oldest_time = self.retained_wal_bytes = None
+        self._caught_up, self._behind_since = False, 0.0
+        self.streamed_open = self.prepared_open = 0
+        self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = 0
+
     @property
     def caught_up(self) -> bool:
         """Whether everything that the server is known to have written is with the broker.

@@ -1,6 +1,7 @@
 """From a configuration to a pipeline that is ready to run, in the one order that is safe.
 
-1. The advisory lock: from here on no other instance of the pipeline is active.
+1. The advisory lock, kept by a sign of life every moment: from here on no other instance of the pipeline is active, and
+   a stream that a former one left behind is ended.
 2. Kafka: topics, then `init_transactions`, which shuts out a former instance that is still alive somewhere, then the
    checkpoint, which only now can not change any more.
 3. Checkpoint against server and slot: where to resume, or why not, before anything is made on a server that may be
@@ -10,9 +11,10 @@
    server to start later, because it would leave out prepared transactions that are not decided yet.
 """
 
+import asyncio
 import time
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -82,6 +84,7 @@ class Opening:
         *,
         flushed: int,
         unstreamed_until: int,
+        lapsed: frozenset[int],
     ) -> None:
         self._config = config
         self._telemetry = telemetry
@@ -93,6 +96,15 @@ class Opening:
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
         self._ledger = Ledger(flushed)
         self._unstreamed_until = unstreamed_until
+        self._lapsed = lapsed
+        self._lock: AdvisoryLock | None = None
+
+    @property
+    def lapsed(self) -> frozenset[int]:
+        """Sessions that held the lock for us when our lease ran out: another instance may be the active one now."""
+        if self._lock is None:
+            return self._lapsed
+        return frozenset({self._lock.backend_pid}) if self._lock.lapsed else frozenset()
 
     @property
     def flushed(self) -> int:
@@ -124,13 +136,17 @@ class Opening:
         dsn = parse_dsn(config.postgres.libpq())
         lock = await self._postgres.connect_lock(dsn)
         self._stack.callback(lock.close)
-        await self._postgres.acquire(lock)
+        await self._postgres.acquire(lock, self._lapsed)
+        self._lock = lock
+        keep = asyncio.create_task(lock.keep(), name="keep the lock")
+        self._stack.push_async_callback(_ended, keep)
         sql = await connect(
             dsn,
             application_name=f"{config.name} catalog",
             connect_timeout_s=config.postgres.connect_timeout_s,
         )
         self._stack.push_async_callback(sql.close)
+        await self._postgres.end_former_stream(sql)
         stream = await ReplicationStream.open(
             dsn, application_name=config.name, connect_timeout_s=config.postgres.connect_timeout_s
         )
@@ -273,6 +289,12 @@ class Opening:
         tables = await catalog.describe(sql, [relation.oid])
         encoder.define(relation, tables[relation.oid], self._types)
         await self._kafka.await_topic(encoder.topic_of(relation.oid))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _gap(found: Checkpoint | None, source: Source, *, accept_gap: bool) -> PositionError | None:

@@ -329,7 +329,7 @@ class Pipeline:
     async def _watch_lock(self) -> None:
         lost = await self._lock.wait_lost()
         self._observe(LockLost(sqlstate=lost.sqlstate, reason=lost.message))
-        if lost.admin_shutdown:
+        if lost.admin_shutdown and not self._lock.lapsed:
             # A fast shutdown waits for us to confirm everything. Do what can be done in a moment, then let go. What
             # an undecided PREPARE holds up can not be.
             self._observe(PostgresStopping(sqlstate=lost.sqlstate, grace_s=self._limits.shutdown_grace_s))

@@ -5,17 +5,18 @@ from cdcd.daemon.facts import (
     LockAcquired,
     Observer,
     PublicationCreated,
+    SessionEnded,
     SlotCreated,
     SlotWaiting,
     StandbyWaiting,
 )
 from cdcd.daemon.observe import Telemetry
-from cdcd.errors import PositionError, SourceError
+from cdcd.errors import FencedError, PositionError, SourceError
 from cdcd.postgres.connection import Connection, Dsn
-from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.slot import SlotState, check_slot, create_slot, read_slot
+from cdcd.postgres.slot import SlotState, check_slot, create_slot, end_stream, read_slot
 from cdcd.protocol.lsn import Lsn
 from cdcd.transactions.position import Checkpoint, Source
 
@@ -36,19 +37,41 @@ class PostgresSide:
             config.postgres.slot,
             application_name=f"{config.name} lock",
             connect_timeout_s=config.postgres.connect_timeout_s,
+            lease_s=config.postgres.lease_s,
         )
 
-    async def acquire(self, lock: AdvisoryLock) -> None:
-        """Become the active instance, however long that takes."""
-        config = self._config
+    async def acquire(self, lock: AdvisoryLock, lapsed: frozenset[int]) -> None:
+        """Become the active instance, however long that takes.
+
+        Args:
+            lapsed: the server's processes that held the lock for us when we stood still or were cut off for longer than
+                the lease. Where there are any, and the lock is another's now: FencedError.
+        """
+        slot, lease_s = self._config.postgres.slot, self._config.postgres.lease_s
+
+        def on_wait(held: LockHeld) -> None:
+            if lapsed and held.pid not in lapsed:
+                raise FencedError(
+                    f"Another instance ({held.application_name} from {held.client}, pid {held.pid}) took over while "
+                    f"this one stood still, or was cut off, for longer than postgres.lease_s ({lease_s:g} s).",
+                    hint="Nothing is lost or written twice. Start this one again: it stands by. Was its machine "
+                    "overloaded, suspended, or without network?",
+                )
+            self._telemetry.stand_by()
+            self._observe(StandbyWaiting(slot=slot, holder_pid=held.pid, holder=held.application_name))
+
+        def on_ended(held: LockHeld, silent_s: float) -> None:
+            self._observe(SessionEnded(held="lock", pid=held.pid, silent_s=round(silent_s, 1)))
+
         self._telemetry.role = "standby"
-        await lock.acquire(
-            lambda held: self._observe(
-                StandbyWaiting(slot=config.postgres.slot, holder_pid=held.pid, holder=held.application_name)
-            )
-        )
+        await lock.acquire(on_wait, on_ended)
         self._telemetry.role = "active"
-        self._observe(LockAcquired(slot=config.postgres.slot))
+        self._observe(LockAcquired(slot=slot))
+
+    async def end_former_stream(self, sql: Connection) -> None:
+        """End the stream of a former instance of this pipeline: whoever has the lock is the only one."""
+        for pid in await end_stream(sql, self._config.postgres.slot, self._config.name):
+            self._observe(SessionEnded(held="stream", pid=pid, silent_s=0.0))
 
     async def ensure_publication(self, sql: Connection) -> None:
         """The publication, created if it is missing."""

@@ -77,6 +77,7 @@ class Supervisor:
         self._opening: Opening | None = None
         self._flushed = 0
         self._unstreamed_until = 0
+        self._lapsed: frozenset[int] = frozenset()
         self._streamed = False
 
     async def run(self) -> int:
@@ -157,8 +158,10 @@ class Supervisor:
                 self._kafka_thread,
                 flushed=self._flushed,
                 unstreamed_until=self._unstreamed_until,
+                lapsed=self._lapsed,
             )
             stack.push_async_callback(self._opening.close)
+            stack.callback(self._note_lapse, self._opening)
             opening = asyncio.create_task(self._opening.open(accept_gap=self._accept_gap))
             stopped = asyncio.create_task(self._stop.wait())
             try:
@@ -177,6 +180,9 @@ class Supervisor:
                 await pipeline.run(self._stop)
             finally:
                 self._flushed = max(self._flushed, self._opening.flushed)
+
+    def _note_lapse(self, opening: Opening) -> None:
+        self._lapsed = opening.lapsed
 
     async def _back_off(self, error: TransientError, failures: int) -> None:
         side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"

@@ -8,7 +8,8 @@ next transaction). That is the one way of recovery, whatever failed; a broker th
 batch in hand.
 
 Before a new producer fences the old one, `prove_ownership` is called: only the holder of the advisory lock may, so
-that an instance that was frozen and wakes up does not take the topics away from its successor.
+that an instance that was frozen and wakes up does not take the topics away from its successor. The same is asked before
+a batch and, without Kafka transactions, before its checkpoint, when the last proof is older than the lease.
 
 Everything here blocks, and runs in one thread that nothing else uses. No message is awaited by itself:
 `commit_transaction` (or `flush`) is the acknowledgement, and the only callback is for messages that failed.
@@ -85,6 +86,7 @@ class Sink:
 
     Args:
         prove_ownership: called before fencing; raises unless this instance holds the advisory lock at this moment.
+        lapsed: whether that was last proven longer ago than the lease allows.
         stopping: set from outside to make a waiting call give up with a `TransientError`.
         oversized: what to do with a record that the broker refuses for its size.
         on_retry: told of each failure that is waited out, with the seconds until the next attempt.
@@ -95,12 +97,14 @@ class Sink:
         settings: SinkSettings,
         *,
         prove_ownership: Callable[[], None],
+        lapsed: Callable[[], bool],
         stopping: threading.Event,
         oversized: Oversized,
         on_retry: Callable[[CdcdError, float], None],
     ) -> None:
         self._settings = settings
         self._prove_ownership = prove_ownership
+        self._lapsed = lapsed
         self._stopping = stopping
         self._oversized = oversized
         self._on_retry = on_retry
@@ -203,6 +207,7 @@ class Sink:
 
     def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:
         produce = producer.produce
+        self._check_lease()
         if self._settings.exactly_once:
             producer.begin_transaction()
         for topic, key, value, headers in batch.records:
@@ -221,11 +226,16 @@ class Sink:
         if not self._settings.exactly_once:
             # The checkpoint must not outlive records that it covers: first they, then it.
             self._flush(producer)
+            self._check_lease()
         produce(self._settings.checkpoint_topic, checkpoint.encode(), self._settings.key, PARTITION)
         if self._settings.exactly_once:
             self._insist(producer.commit_transaction)
         else:
             self._flush(producer)
+
+    def _check_lease(self) -> None:
+        if self._lapsed():
+            self._prove_ownership()
 
     def _insist(self, call: Callable[[float], object]) -> None:
         """A call that may be repeated to go on waiting, as librdkafka's transaction calls may after a timeout."""

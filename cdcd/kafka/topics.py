@@ -73,6 +73,13 @@ def ensure_topics(
     return created
 
 
+def existing_topics(
+    properties: Properties, prefix: str, *, timeout_s: float = 15.0, stopping: threading.Event | None = None
+) -> set[str]:
+    """A pipeline's topics that are there, by one question for all of them. Raises and blocks as `ensure_topics`."""
+    return {name for name in Admin(properties, timeout_s, stopping).names() if name.startswith(f"{prefix}.")}
+
+
 def _create(admin: Admin, name: str, spec: TopicSpec, *, compacted: bool) -> bool:
     config = {key: _text(value) for key, value in spec.config.items()}
     partitions = spec.partitions

@@ -118,6 +118,7 @@ _SETTING_NAMES: Final = (
     "max_prepared_transactions",
     "logical_decoding_work_mem",
     "synchronous_standby_names",
+    "track_activities",
 )
 
 _SESSION: Final = """

@@ -1,16 +1,18 @@
 """The advisory lock that makes one instance of a pipeline the writer, and a witness of PostgreSQL's shutdown.
 
-The lock belongs to a session, so PostgreSQL gives it up exactly when that session ends; no lease can expire. The
-connection that holds it is idle otherwise, and watched: a fast shutdown terminates it at once (FATAL 57P01), while it
-keeps our walsender until that has confirmed everything. This is how the daemon learns that it is time to finish.
-libpq treats an ErrorResponse to an idle connection as a notice (fe-protocol3.c, pqParseInput3, PGASYNC_IDLE).
+The lock belongs to a session, so PostgreSQL gives it up exactly when that session ends. `keep` makes a round trip on it
+every moment, so that a standby can tell a holder that is gone from one that is quiet, and ends its session
+(`lease.py`). Between the round trips the connection is watched: a fast shutdown terminates it at once (FATAL 57P01),
+while it keeps our walsender until that has confirmed everything. This is how the daemon learns that it is time to
+finish. libpq treats an ErrorResponse to an idle connection as a notice (fe-protocol3.c, pqParseInput3, PGASYNC_IDLE).
 
 Losing the connection without a word means that the lock may be another's by now: only `verify` or a new `acquire`
-says more. TCP keepalives bound how long a dead peer goes unnoticed (`connection.py`).
+says more.
 """
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
@@ -20,14 +22,20 @@ from psycopg import pq
 
 from cdcd.errors import CdcdError, TransientError
 from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
+from cdcd.postgres.lease import BEATS, POLL_S, Sign, Silence
 from cdcd.postgres.refusals import Answer, answer_of, answer_of_result
 
 _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
 """admin_shutdown (fast or immediate shutdown, pg_terminate_backend) and crash_shutdown (a backend died)."""
 
-_RETRY_S: Final = 1.0
-"""How often a standby asks for the lock: a takeover may take this long. A blocking pg_advisory_lock would be
-quicker, but its snapshot, as old as the wait, would hold back vacuum in the whole database."""
+LEASE_S: Final = 2.5
+"""The default of `postgres.lease_s`."""
+
+EVICTED_S: Final = 0.05
+"""What a session that was told to end needs for it."""
+
+ANSWER_S_MIN: Final = 1.0
+"""A heartbeat's answer is waited for so long at least: after a pause of our own, the session may still be ours."""
 
 _MINE: Final = "locktype = 'advisory' AND granted AND objsubid = 1 AND classid = {} AND objid = {}"
 
@@ -61,13 +69,16 @@ def lock_key(slot: str) -> int:
 class AdvisoryLock:
     """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, slot: str) -> None:
+    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, slot: str, lease_s: float = LEASE_S) -> None:
+        self._lease_s = lease_s
+        self._proved_at = time.monotonic()
         self._pgconn = pgconn
         self._socket = pgconn.socket
         self._dsn = dsn
         self._key = lock_key(slot)
         self._what = f"the advisory lock of slot {slot}"
         self._lost: LockLost | None = None
+        self._lapsed = False
         self._turn = asyncio.Lock()
         self._watch: asyncio.Future[None] | None = None
         self._listening = False
@@ -77,35 +88,78 @@ class AdvisoryLock:
 
     @classmethod
     async def open(
-        cls, dsn: Dsn, slot: str, *, application_name: str, connect_timeout_s: float = 10.0
+        cls,
+        dsn: Dsn,
+        slot: str,
+        *,
+        application_name: str,
+        connect_timeout_s: float = 10.0,
+        lease_s: float = LEASE_S,
     ) -> Self:
         """Connect, without the lock yet. Errors as `connection.open_pgconn`; the caller owes `close`."""
         pgconn = await open_pgconn(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
-        return cls(pgconn, dsn, slot)
+        return cls(pgconn, dsn, slot, lease_s)
 
     @property
     def backend_pid(self) -> int:
         """The server process that holds the lock."""
         return self._pgconn.backend_pid
 
-    async def acquire(self, on_wait: Callable[[LockHeld], None] = lambda _: None) -> None:
+    @property
+    def lapsed(self) -> bool:
+        """Whether the last proof that the lock is ours is older than the lease: ask (`verify`) before writing on.
+
+        After the connection's end: whether it was so then, and another instance may have been let in before.
+        """
+        return self._lapsed if self._lost else time.monotonic() - self._proved_at > self._lease_s
+
+    async def acquire(
+        self,
+        on_wait: Callable[[LockHeld], None] = lambda _: None,
+        on_ended: Callable[[LockHeld, float], None] = lambda _held, _silent_s: None,
+    ) -> None:
         """Return when this session has the lock, however long that takes; cancel to stop waiting.
 
-        `on_wait` is called when the waiting begins and when the holder changes. TransientError: the connection is lost.
+        A holder of the same role that gives no sign of life for the lease has its session ended. `on_wait` is called
+        when the waiting begins and when the holder changes, `on_ended` with the silence that ended a session.
+        TransientError: the connection is lost.
         """
         told: LockHeld | None = None
+        silence = Silence()
         while not await self._try():
-            holder = await self._holder()
-            if holder is not None and holder != told:
-                told = holder
-                on_wait(holder)
-            await asyncio.sleep(_RETRY_S)
+            held, sign = await self._holder()
+            if held is not None and held != told:
+                told = held
+                on_wait(held)
+            silent_s = silence.observe(sign, time.monotonic())
+            wait_s = POLL_S
+            if held is not None and sign is not None and silent_s > self._lease_s and await self._evict(sign):
+                on_ended(held, silent_s)
+                wait_s = EVICTED_S
+            await asyncio.sleep(wait_s)
+
+    async def keep(self) -> None:
+        """Give the signs of life that others see, until the connection ends; for a task beside everything else."""
+        while self._lost is None:
+            await asyncio.sleep(self._lease_s / BEATS)
+            sent_at = time.monotonic()
+            patience_s = max(self._proved_at + self._lease_s - sent_at, ANSWER_S_MIN)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._query("SELECT 1")
+            except TimeoutError:
+                self._end(f"the server did not answer in {self._lease_s:g} s", lapsed=True)
+            except CdcdError as error:
+                self._end(error.message)
+            else:
+                self._proved_at = sent_at
 
     async def verify(self, timeout_s: float) -> None:
         """A round trip that proves that this session lives and has the lock; TransientError if not, or not in time."""
         command = f"SELECT count(*) FROM pg_catalog.pg_locks WHERE {self._mine} AND pid = pg_backend_pid()"  # noqa: S608
+        sent_at = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
                 held = await self._query(command)
@@ -115,6 +169,7 @@ class AdvisoryLock:
             raise TransientError(f"{self._what}: the server did not answer in {timeout_s:g} s") from None
         if held != [("1",)]:
             raise TransientError(f"{self._what} is not held by this session any more")
+        self._proved_at = sent_at
 
     async def wait_lost(self) -> LockLost:
         """Return when the connection has ended, and how; at once if it has already. Cancel-safe.
@@ -168,8 +223,9 @@ class AdvisoryLock:
         if failure:
             self._end(failure)
 
-    def _end(self, failure: str) -> None:
+    def _end(self, failure: str, *, lapsed: bool = False) -> None:
         if self._lost is None:
+            self._lapsed = lapsed or self.lapsed
             words = self._last_words
             message = words.message or " ".join(failure.split())
             self._lost = LockLost(words.sqlstate, words.sqlstate in _SHUTDOWN, message)
@@ -183,19 +239,35 @@ class AdvisoryLock:
             self._last_words = answer
 
     async def _try(self) -> bool:
-        return await self._query(f"SELECT pg_catalog.pg_try_advisory_lock({self._key})") == [("t",)]
+        sent_at = time.monotonic()
+        if await self._query(f"SELECT pg_catalog.pg_try_advisory_lock({self._key})") != [("t",)]:
+            return False
+        self._proved_at = sent_at
+        return True
 
-    async def _holder(self) -> LockHeld | None:
+    async def _holder(self) -> tuple[LockHeld | None, Sign | None]:
+        """Who has the lock, and its sign of life where that is ours to see and to end: a session of the same role."""
         rows = await self._query(
-            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), '') "  # noqa: S608
+            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), "  # noqa: S608
+            "CASE WHEN a.usename = current_user THEN a.state_change::text END "
             "FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "
             f"WHERE {self._mine} AND l.database = "
             "(SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())"
         )
         if not rows:
-            return None
-        ((pid, application_name, client),) = rows
-        return LockHeld(int(pid) if pid else None, application_name or "", client or "")
+            return None, None
+        ((pid, application_name, client, active_at),) = rows
+        held = LockHeld(int(pid) if pid else None, application_name or "", client or "")
+        return held, (int(pid), active_at) if pid and active_at else None
+
+    async def _evict(self, sign: Sign) -> bool:
+        """End the holder's session, unless it has stirred since; whether there was one to end."""
+        pid, active_at = sign
+        rows = await self._query(
+            "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity "  # noqa: S608
+            f"WHERE pid = {pid} AND state_change::text = '{active_at}'"
+        )
+        return bool(rows)
 
     async def _query(self, command: str) -> list[tuple[str | None, ...]]:
         async with self._turn:

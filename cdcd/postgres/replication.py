@@ -31,6 +31,8 @@ from cdcd.protocol.lsn import Lsn
 _BUDGET_S: Final = 0.004
 """The longest that one `receive` keeps the event loop, so that feedback and health checks stay punctual."""
 
+_SLOT_POLL_S: Final = 0.2
+
 _SHORT_BURST_BYTES: Final = 32 * 1024
 """A burst below this makes `receive` pause (if it may) before it waits for the next one: see performance
 notes."""
@@ -175,7 +177,7 @@ class ReplicationStream:
     ) -> None:
         """START_REPLICATION from `position` (0: from the slot's confirmed_flush_lsn).
 
-        A slot that another session holds is tried again every second for `slot_wait_s`: the walsender of a
+        A slot that another session holds is tried again all the time for `slot_wait_s`: the walsender of a
         daemon that was killed lingers until `wal_sender_timeout`. After that: SourceError, naming its
         process. `on_slot_active` is called once, with the server's words, when the waiting begins.
         """
@@ -204,7 +206,7 @@ class ReplicationStream:
                 if not waiting:
                     on_slot_active(error.message)
                     waiting = True
-            await asyncio.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
+            await asyncio.sleep(min(_SLOT_POLL_S, max(0.0, deadline - time.monotonic())))
 
     async def receive(self, bytes_max: int) -> list[bytes]:
         """Every complete frame that is here, at least one, until about `bytes_max` bytes or the time budget

@@ -26,6 +26,9 @@ PLUGIN: Final = "pgoutput"
 TWO_PHASE_SINCE: Final = 150000
 """pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
 FAILOVER_SINCE: Final = 170000
+
+END_STREAM_S: Final = 2.0
+END_STREAM_POLL_S: Final = 0.05
 _OPTION_LIST_SINCE: Final = 150000
 
 
@@ -233,6 +236,31 @@ async def _blocker(observer: Connection | None, walsender_pid: int) -> tuple[int
         cursor = await observer.execute(_BLOCKERS, (walsender_pid,))
         row: Any = await cursor.fetchone()
     return row or (None, None)
+
+
+_END_STREAM: Final = """
+SELECT s.active_pid, pg_terminate_backend(s.active_pid)
+  FROM pg_replication_slots s JOIN pg_stat_activity a ON a.pid = s.active_pid
+ WHERE s.slot_name = %s AND a.usename = current_user AND a.application_name = %s
+"""
+
+
+async def end_stream(connection: Connection, name: str, application_name: str) -> list[int]:
+    """End the walsender of this role and application that reads the slot; its process id, if there was one.
+
+    Returns when the slot is free, or after `END_STREAM_S`. A walsender whose client takes nothing more wants to be told
+    twice: at first it tries to send its client the reason (elog.c, send_message_to_frontend).
+    """
+    ended: list[int] = []
+    deadline = time.monotonic() + END_STREAM_S
+    with translated(f"ending the former stream of slot {name}", {"slot": name}):
+        while True:
+            cursor = await connection.execute(_END_STREAM, (name, application_name))
+            rows: list[Any] = await cursor.fetchall()
+            ended += [pid for pid, _ in rows if pid not in ended]
+            if not rows or time.monotonic() > deadline:
+                return ended
+            await asyncio.sleep(END_STREAM_POLL_S)
 
 
 async def drop_slot(connection: Connection, name: str) -> bool:

@@ -4,6 +4,8 @@
 --
 -- It reads no table: pgoutput decodes the WAL under the right to replicate, and the catalog is open to everybody. So
 -- whoever has its password can read every published change of every database of the server: keep it well.
+-- All instances of a pipeline use the same role: a standby ends the sessions of an active one that is frozen or cut
+-- off, and a role may see and end its own sessions without any further right (track_activities must be on).
 -- It does not own or create the publication: publication.sql does. On Amazon RDS: GRANT rds_replication instead of
 -- REPLICATION; on Cloud SQL and AlloyDB: ALTER ROLE … WITH REPLICATION.
 --

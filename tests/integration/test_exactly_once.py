@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdcd.errors import FencedError
 from cdcd.protocol.lsn import Lsn
 from deploy.demo.fold import await_flushed, compare
 from deploy.demo.workload import Workload
@@ -372,65 +371,6 @@ def test_a_slot_that_somebody_moved_past_an_undecided_prepare_is_refused(
     process.start()
     process.await_streaming()
     await_confirmed(dsn, slot, insert(dsn, 5))
-
-
-@pytest.mark.postgres(only=18)
-def test_a_second_daemon_stands_by_and_takes_over(
-    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
-):
-    database.execute(TABLE)
-    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
-    first = daemon(config)
-    first.await_streaming()
-    insert(database.dsn(), 1)
-    second = daemon(config)
-    assert second.await_event("standby.waiting")["holder"] == f"{unique} lock"
-    assert not second.saw("lock.acquired")
-    insert(database.dsn(), 2)
-    first.kill()
-    second.await_streaming()
-    insert(database.dsn(), 3)
-    assert assert_equal(database.dsn(), broker, unique) == 3
-
-
-@pytest.mark.postgres(only=18)
-def test_a_frozen_daemon_that_wakes_up_can_write_nothing(
-    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
-):
-    # GIVEN two daemons, of which the writing one freezes; its sessions end, as by a network that is cut
-    workload = Workload(database.dsn(), seed=7, rate=60)
-    workload.create()
-    config = configuration(
-        unique, database.dsn(), broker.bootstrap_servers, kafka={"transaction": {"bytes_max": 16_384}}
-    )
-    first = daemon(config)
-    first.await_streaming()
-    second = daemon(config)
-    second.await_event("standby.waiting")
-    with workload:
-        first.await_event("topic.created", topic=f"{unique}.public.events_log")
-        await_commits(first, 5)
-        first.pause()
-        database.execute(
-            f"""SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                WHERE datname = '{database.name}' AND application_name LIKE '{unique}%'
-                AND pid NOT IN (SELECT pid FROM pg_stat_activity WHERE application_name = '{unique} lock'
-                                AND pid NOT IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted))"""
-        )
-        second.await_streaming()
-        await_commits(second, 5)
-        # WHEN it wakes up, with records in its hands
-        mark = first.mark()
-        first.resume()
-        # THEN it finds itself fenced, or stands by
-        until(
-            lambda: True if first.saw("standby.waiting", after=mark) or not first.is_running() else None,
-            "the first daemon neither ended nor stands by",
-        )
-    assert_equal(database.dsn(), broker, unique)
-    if not first.is_running():
-        assert first.wait() == FencedError.exit_code
-    assert second.stop() == 0
 
 
 @pytest.mark.postgres(only=18)

@@ -25,6 +25,16 @@ def test_a_new_telemetry_knows_nothing(telemetry):
     assert telemetry.prepared_oldest_age_s(NOW) == 0
 
 
+def test_standing_by_forgets_what_the_active_instance_knew_and_keeps_the_totals(active):
+    active.retained_wal_bytes = 1 << 30
+    active.prepared_oldest_time = NOW
+    active.events = {("public.t", "c"): 7}
+    active.stand_by()
+    assert (active.lag_bytes(), active.lag_s(NOW), active.retained_wal_bytes) == (None, None, None)
+    assert active.prepared_oldest_age_s(NOW) == 0
+    assert active.events == {("public.t", "c"): 7}
+
+
 def test_an_attribute_that_is_not_there_cannot_be_set(telemetry):
     with pytest.raises(AttributeError):
         telemetry.recieved_lsn = 5

@@ -1,0 +1,33 @@
+"""Silence as a standby counts it."""
+
+import pytest
+
+from cdcd.postgres.lease import STEP_S_MAX, Silence
+
+HOLDER = (4711, "2026-11-21 14:00:00+00")
+
+
+def test_silence_grows_while_the_sign_stays_the_same() -> None:
+    silence = Silence()
+    heard = [silence.observe(HOLDER, now) for now in (10.0, 10.3, 10.6, 10.9)]
+    assert heard == pytest.approx([0, 0.3, 0.6, 0.9])
+
+
+@pytest.mark.parametrize("news", [(4711, "2026-11-21 14:00:01+00"), (4712, HOLDER[1]), None])
+def test_a_sign_of_life_another_holder_or_a_hidden_one_begins_it_anew(news: tuple[int, str] | None) -> None:
+    silence = Silence()
+    silence.observe(HOLDER, 1.0)
+    assert silence.observe(HOLDER, 1.3) > 0
+    assert silence.observe(news, 1.6) == 0
+    assert silence.observe(HOLDER, 1.9) == 0
+
+
+def test_a_session_that_is_hidden_is_never_silent() -> None:
+    silence = Silence()
+    assert [silence.observe(None, now) for now in range(5)] == [0] * 5
+
+
+def test_a_standby_that_stood_still_itself_has_seen_no_silence_meanwhile() -> None:
+    silence = Silence()
+    silence.observe(HOLDER, 1.0)
+    assert silence.observe(HOLDER, 3600.0) == STEP_S_MAX
