@@ -208,7 +208,10 @@ class Opening:
             self._observe(GapAccepted(message=gap.message, position=str(position)))
         # A slot may be behind what it was told last, if the server went down meanwhile.
         flushed = (source.slot_confirmed or 0) if found is None or gap is not None else found.flushed_lsn
-        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed)
+        epoch = 0 if found is None else found.epoch
+        if self._config.kafka.delivery == "at_least_once":
+            epoch += 1
+        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed, epoch)
         self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
         if start != found:
             await self._kafka.call(lambda: sink.deliver(Batch(position, position), start))

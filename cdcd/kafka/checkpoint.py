@@ -2,11 +2,13 @@
 
 The record is written in the Kafka transaction of the records that it covers, so the two are committed together or
 not at all (KIP-98). Reading it back is right only after `init_transactions`, which waits until the transaction of an
-earlier incarnation is committed or aborted in every partition.
+earlier incarnation is committed or aborted in every partition. Without transactions, a writer that was frozen may send
+one late; it is of an earlier epoch than its successor's, which stands shortly before it.
 """
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -61,12 +63,9 @@ def read_checkpoint(
         reach = TAIL_RECORDS
         while True:
             start = TopicPartition(topic, PARTITION, max(low, high - reach))
-            last = _last_record(consumer, start, key, timeout_s, stopping)
-            if last is not None:
-                value = last.value()
-                if value is None:
-                    return None
-                return Checkpoint.decode(value, f"{topic}[{PARTITION}]@{last.offset()}")
+            records = _records(consumer, start, key, timeout_s, stopping)
+            if records:
+                return _latest(topic, records)
             if start.offset == low:
                 return None
             reach *= TAIL_GROWTH
@@ -107,12 +106,26 @@ def _ends(
             return ends
 
 
-def _last_record(
+def _latest(topic: str, records: Sequence[Message]) -> Checkpoint | None:
+    """The last one of the highest epoch; None where somebody took it away (a tombstone)."""
+    latest: Checkpoint | None = None
+    for record in records:
+        value = record.value()
+        if value is None:
+            latest = None
+            continue
+        found = Checkpoint.decode(value, f"{topic}[{PARTITION}]@{record.offset()}")
+        if latest is None or found.epoch >= latest.epoch:
+            latest = found
+    return latest
+
+
+def _records(
     consumer: Consumer, start: TopicPartition, key: str, timeout_s: float, stopping: threading.Event
-) -> Message | None:
-    """The last committed record from `start` to the end of the partition."""
+) -> list[Message]:
+    """The committed records from `start` to the end of the partition."""
     consumer.assign([start])
-    last: Message | None = None
+    found: list[Message] = []
     deadline = time.monotonic() + timeout_s
     while True:
         message = consumer.poll(FIRST_PATIENCE_S)
@@ -131,9 +144,9 @@ def _last_record(
                     f"(key {message.key()!r}, offset {message.offset()}).",
                     hint="Give each pipeline a name, or a topics.checkpoint, of its own.",
                 )
-            last = message
+            found.append(message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            return last
+            return found
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the group's coordinator, of which we want nothing: partitions are assigned by hand.
             continue

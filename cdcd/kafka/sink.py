@@ -24,7 +24,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.errors import CdcdError, FatalError, TransientError
+from cdcd.errors import CdcdError, FatalError, FencedError, TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
@@ -153,6 +153,11 @@ class Sink:
                     self._open_producer()
                     if self._committed == checkpoint:
                         return
+                    if self._committed is not None and self._committed.epoch > checkpoint.epoch:
+                        raise FencedError(
+                            "Another instance took over while the broker was away from this one.",
+                            hint="Nothing is lost. Start this one again: it stands by.",
+                        )
                     if self._settings.exactly_once and self._committed != before:
                         raise TransientError(
                             "The checkpoint changed while the broker was away.",

@@ -64,6 +64,8 @@ class Checkpoint:
     `stream` names the options that decide which events a transaction consists of: a count of events taken
     under other options would be off. `flushed_lsn` is the furthest that PostgreSQL may have been told while this is
     the newest checkpoint: before the oldest PREPARE that was undecided, however far `position` is.
+    `epoch` counts the writers where Kafka does not fence them (at least once): of two checkpoints, that of the later
+    epoch is right, whichever was written last.
     """
 
     system_identifier: str
@@ -71,6 +73,7 @@ class Checkpoint:
     stream: str
     position: Position
     flushed_lsn: int
+    epoch: int = 0
 
     def moved(self, position: Position, held_at: int | None) -> "Checkpoint":
         """The next one of the same stream; `held_at` is where the first undecided PREPARE starts, if there is one."""
@@ -92,6 +95,7 @@ class Checkpoint:
             "events_done": position.events_done,
             "flushed_lsn": str(Lsn(self.flushed_lsn)),
             "stream": self.stream,
+            "epoch": self.epoch,
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -120,6 +124,7 @@ class Checkpoint:
                 stream=_text(fields["stream"]),
                 position=position,
                 flushed_lsn=Lsn.parse(fields["flushed_lsn"]),
+                epoch=_count(fields["epoch"]),
             )
         except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise PositionError(

@@ -28,6 +28,11 @@ def test_the_standby_takes_over_from_one_that_is_killed_frozen_or_cut_off_with_n
     assert outcome.longest_s < takeover.BOUND_S + ROOM_S, outcome.rounds
 
 
+def test_without_kafka_transactions_nothing_is_lost_either():
+    outcome = takeover.run(["frozen", "cut off"], sections={"kafka": {"delivery": "at_least_once"}})
+    assert outcome.report.equal, outcome.report
+
+
 @pytest.mark.postgres(only=[13, 18])
 def test_it_takes_over_from_one_that_froze_with_its_stream_full_and_that_one_ends_when_it_wakes_up(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str

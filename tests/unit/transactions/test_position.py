@@ -81,6 +81,7 @@ def test_a_person_can_read_the_record():
         "events_done": 3,
         "flushed_lsn": "0/C8",
         "stream": "publication=shop",
+        "epoch": 0,
     }
 
 
