@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from cdcd.records.envelope import HEADER_OLD_KEY, HEADER_UNCHANGED
+from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.types import Rule
 
@@ -54,6 +54,7 @@ def parse(
         | unchanged ARRAY<STRING> | columns of `after` that the source did not send: what was there before still holds |
         | key STRUCT | of the row; null for a table without one, and for t |
         | old_key STRUCT | of a row that got its key by an update: the key that it had |
+        | new_key STRUCT | of a key that was deleted by such an update: the key that its row has now |
         | commit_lsn, event_no BIGINT | the order of all changes: of the commit; in the transaction, from 1 |
         | commit_time TIMESTAMP | of the commit, by the source's clock |
         | topic, partition, offset | where the record lies |
@@ -89,7 +90,8 @@ def parse(
         _row("after", schema, rules).alias("after"),
         "unchanged",
         _key(schema, rules).alias("key"),
-        _old_key(schema, rules).alias("old_key"),
+        _other_key(HEADER_OLD_KEY, schema, rules).alias("old_key"),
+        _other_key(HEADER_NEW_KEY, schema, rules).alias("new_key"),
         sf.col("e.source.commit_lsn").alias("commit_lsn"),
         sf.col("e.source.event_serial_no").alias("event_no"),
         sf.timestamp_micros(sf.col("e.source.ts_us")).alias("commit_time"),
@@ -126,13 +128,13 @@ def _key(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     return sf.when(sf.col("e.op").isin(*WITH_ROW, "d"), sf.struct(*values))
 
 
-def _old_key(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+def _other_key(header: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     if not schema.key:
         return sf.lit(None).cast(schema.key_type)
     wire_type = StructType([StructField(name, rules[name].wire) for name in schema.key])
-    wire = sf.from_json(_header(HEADER_OLD_KEY), wire_type)
+    wire = sf.from_json(_header(header), wire_type)
     values = [rules[name].value(wire[name]).alias(name) for name in schema.key]
-    return sf.when(_header(HEADER_OLD_KEY).isNotNull(), sf.struct(*values))
+    return sf.when(_header(header).isNotNull(), sf.struct(*values))
 
 
 def _problem(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
