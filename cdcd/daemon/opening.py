@@ -203,15 +203,12 @@ class Opening:
         self, sink: Sink, found: Checkpoint | None, source: Source, gap: PositionError | None
     ) -> Checkpoint:
         topic = self._config.topics.checkpoint
-        position = resume(found, source, accept_gap=gap is not None)
+        start = resume(found, source, accept_gap=gap is not None)
+        position = start.position
         if gap is not None:
             self._observe(GapAccepted(message=gap.message, position=str(position)))
-        # A slot may be behind what it was told last, if the server went down meanwhile.
-        flushed = (source.slot_confirmed or 0) if found is None or gap is not None else found.flushed_lsn
-        epoch = 0 if found is None else found.epoch
         if self._config.kafka.delivery == "at_least_once":
-            epoch += 1
-        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed, epoch)
+            start = replace(start, epoch=start.epoch + 1)
         self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
         if start != found:
             await self._kafka.call(lambda: sink.deliver(Batch(position, position), start))

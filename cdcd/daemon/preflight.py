@@ -161,4 +161,6 @@ async def _position(config: Config) -> Position | None:
         stream = await ReplicationStream.open(dsn, application_name=name, connect_timeout_s=timeout_s)
         stack.callback(stream.close)
         identity = await stream.identify()
-        return resume(found, await read_source(config, stream, identity, slot, found), accept_gap=False)
+        return resume(
+            found, await read_source(config, stream, identity, slot, found), accept_gap=False
+        ).position

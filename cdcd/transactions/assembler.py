@@ -432,7 +432,11 @@ class Assembler:
         self.counts["rolled_back"] += 1
         ticket = self._ledger.open()
         self._ledger.seal(ticket, message.rollback_end_lsn)
-        yield RolledBack(message.rollback_end_lsn, (kept.ticket, ticket))
+        if message.rollback_end_lsn > self._position.end_lsn:
+            yield RolledBack(message.rollback_end_lsn, (kept.ticket, ticket))
+        else:
+            self._ledger.ack(kept.ticket)
+            self._ledger.ack(ticket)
 
     def _forget_streamed(self, xid: int) -> bool:
         """A PREPARE that the slot is past is not sent again, but what precedes it may be streamed once more."""

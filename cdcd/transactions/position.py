@@ -162,8 +162,8 @@ class Source:
     slot: str = ""
 
 
-def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Position:
-    """The position to resume from, or why the checkpoint and the slot can not be put together.
+def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Checkpoint:
+    """The checkpoint to resume from, or why the one that was found and the slot can not be put together.
 
     Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
     it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
@@ -175,16 +175,20 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
         PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
     """
     start = source.slot_confirmed or 0
+    begin = Checkpoint(
+        source.system_identifier, source.timeline, source.stream, Position(end_lsn=start), start
+    )
     if checkpoint is None:
-        return Position(end_lsn=start)
+        return begin
+    begin = replace(begin, epoch=checkpoint.epoch)
     gap = _gap(checkpoint, source)
     if gap is not None:
         if not accept_gap:
             raise gap
         if source.branched_at is not None and checkpoint.system_identifier == source.system_identifier:
             # What lies before the fork is in Kafka; another cluster's fork says nothing about it.
-            start = max(start, source.branched_at)
-        return Position(end_lsn=start)
+            begin = replace(begin, position=Position(end_lsn=max(start, source.branched_at)))
+        return begin
     position = checkpoint.position
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(
@@ -192,7 +196,7 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
             f"({checkpoint.stream}) than now ({source.stream}); its events can not be counted under these.",
             hint="Run once with the former options until the transaction is through, then change them.",
         )
-    return position
+    return replace(begin, position=position, flushed_lsn=checkpoint.flushed_lsn)
 
 
 def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:

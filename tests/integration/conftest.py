@@ -193,6 +193,7 @@ def daemon(scratch: Path) -> Iterator[Callable[[Mapping[str, Any]], Daemon]]:
 
         def start(config: Mapping[str, Any]) -> Daemon:
             process = stack.enter_context(Daemon(scratch / f"daemon-{uuid4().hex[:8]}", config))
+            stack.callback(lambda: print(process.last_words()))  # shown where the test fails
             process.start()
             return process
 

@@ -5,7 +5,7 @@ generators, so that each can stand still where the real ones await, while feedba
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
@@ -239,10 +239,10 @@ class Life:
         source = postgres.source()
         if postgres.two_phase_at != NEVER and not instance.two_phase:
             raise StoppedError("the slot decodes at PREPARE, the configuration says otherwise")
-        position = resume(found, source, accept_gap=False)
+        start = resume(found, source, accept_gap=False)
+        position = start.position
         position = self.parts.position(position.commit_lsn, position.end_lsn, position.events_done)
-        flushed = source.slot_confirmed or 0 if found is None else found.flushed_lsn
-        start = Checkpoint(source.system_identifier, source.timeline, source.stream, position, flushed)
+        start = replace(start, position=position)
         if start != found:
             yield from self.sink.deliver(Batch(position, position), start)
         self.checkpoint = start

@@ -167,10 +167,13 @@ class World:
         self.broker.away = False
 
     def _move_slot(self) -> None:
-        """Between two processes; how far, nobody knows. What `resume` then lets pass must be harmless."""
+        """Between two processes; how far, nobody knows. What `resume` then lets pass must be harmless.
+
+        A slot that begins to decode at PREPARE is left alone: the checkpoint is from before, when no PREPARE counted.
+        """
         checkpoint = self._checkpoint()
         ahead = [record.end for record in self.postgres.wal.records[-12:]]
-        if self.postgres.up and checkpoint is not None and ahead:
+        if self.postgres.up and checkpoint is not None and ahead and self.settings.two_phase != "later":
             self.instances[0].kill()
             self.instances[1].kill()
             helpful = checkpoint.position.end_lsn

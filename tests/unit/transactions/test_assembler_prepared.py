@@ -136,6 +136,13 @@ def test_one_that_is_delivered_comes_again_without_a_trace(tmp_path):
     assert len(receiver.spool) == 0
 
 
+def test_one_whose_rollback_the_checkpoint_covers_comes_again_without_a_trace(tmp_path):
+    receiver = Receiver(tmp_path, Position(commit_lsn=100, end_lsn=110))
+    assert receiver.steps(prepared(7, "gid", 50, insert("one")), rollback_prepared(7, "gid", 100)) == []
+    assert receiver.ledger.open_entries == 0
+    assert len(receiver.spool) == 0
+
+
 def test_a_prepare_without_begin_prepare_has_no_changes(receiver):
     # PostgreSQL 18, of a transaction that only locked rows.
     assert receiver.take(prepare(7, "gid", 50), keepalive(60)) == ["heard 60"]
