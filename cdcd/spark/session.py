@@ -35,6 +35,7 @@ _ALWAYS: Final = {
 _LOCAL: Final = {
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     # As few partitions as cores: a batch is small, and each task's start costs more than its rows.
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.bindAddress": "127.0.0.1",

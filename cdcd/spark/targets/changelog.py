@@ -1,0 +1,156 @@
+"""Tables with one row for each change: what a table without a key gets, and what `history` adds to one that has a key.
+
+Such a table only grows. A row has where and when the change happened, its kind, and the row of the source as it was
+after it (before it, for a delete). A truncate is one row without values. Where the source sent the whole old row of an
+update of a table without a key, that is a row of its own before it, with op `b`: nothing else tells which row it was.
+
+Columns that are dropped at the source stay, under another name, with what they had.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.reduction import EVENT, LSN
+from cdcd.spark.targets.state import Place
+
+CHANGE: Final = "_cdcd_op"
+TIME: Final = "_cdcd_commit_time"
+UNCHANGED: Final = "_cdcd_unchanged"
+
+COLUMNS: Final = {
+    CHANGE: "STRING",
+    LSN: "BIGINT",
+    EVENT: "BIGINT",
+    TIME: "TIMESTAMP",
+    UNCHANGED: "ARRAY<STRING>",
+}
+"""The table's own columns, with their types: op (c u d r t, and b), commit LSN and number of the event, time of the
+commit, and the columns whose value the source did not send (they are null here)."""
+
+
+def columns(schema: TableSchema) -> list[str]:
+    return [*COLUMNS, *[column.name for column in schema.columns]]
+
+
+def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
+    """The rows for `changes` (`reduction.prepared`), with `_partition`, `_offset` and `_half` beside them."""
+    wide: list[Column] = []
+    images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
+    if not schema.key:
+        old = sf.struct(sf.lit("b").alias("op"), image("before", "before", schema))
+        new = sf.struct(sf.col("op"), image("after", "before", schema))
+        both = (sf.col("op") == "u") & sf.col("before").isNotNull()
+        images = sf.when(both, sf.array(old, new)).otherwise(sf.array(new))
+    wide += [
+        sf.col("commit_lsn").alias(LSN),
+        sf.col("event_no").alias(EVENT),
+        sf.col("commit_time").alias(TIME),
+        sf.when(sf.size("unchanged") > 0, sf.col("unchanged")).alias(UNCHANGED),
+        sf.col("partition").alias("_partition"),
+        sf.col("offset").alias("_offset"),
+        sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_half"),
+    ]
+    flat = changes.select(*wide, sf.explode(images).alias("_image"))
+    values = [sf.col("_image.row")[column.name].alias(column.name) for column in schema.columns]
+    return flat.select(
+        sf.col("_image.op").alias(CHANGE),
+        LSN,
+        EVENT,
+        TIME,
+        UNCHANGED,
+        "_partition",
+        "_offset",
+        "_half",
+        *values,
+    )
+
+
+def image(first: str, second: str, schema: TableSchema) -> Column:
+    """The row, in the table's own order; null values where there is none."""
+    empty = sf.lit(None).cast(schema.row_type)
+    return sf.coalesce(sf.col(first), sf.col(second), empty).alias("row")
+
+
+def places(rows_: DataFrame) -> tuple[Mapping[int, Place], int]:
+    """The last change of each partition, and how many rows there are."""
+    found = (
+        rows_.groupBy("_partition")
+        .agg(
+            sf.max(sf.struct(LSN, EVENT, "_half")).alias("place"),
+            sf.max("_offset").alias("offset"),
+            sf.count(sf.lit(1)).alias("rows"),
+        )
+        .collect()
+    )
+    at = {row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in found}
+    return at, sum(row.rows for row in found)
+
+
+def dropped(column: str, there: Collection[str]) -> str:
+    """A free name for a column that the source has no more."""
+    number, name = 1, f"{column}__dropped"
+    while name in there:
+        number += 1
+        name = f"{column}__dropped_{number}"
+    return name
+
+
+def scd2(log: DataFrame, schema: TableSchema) -> DataFrame:
+    """A changelog of a table with a key as slowly changing dimension of type 2.
+
+    One row for each state that a row of the source had between two commits: the columns of the table, `valid_from` (the
+    time of the commit that made it), `valid_to` (of the one that ended it; null: it is the current one),
+    `valid_from_lsn` and `valid_to_lsn` likewise, and `is_current`. States that no commit ever showed, because the same
+    transaction changed the row again, are left out. Values that the source did not send (unchanged TOAST) are those of
+    the state before; where the key changed at once, null.
+    """
+    key = [sf.col(name) for name in schema.key]
+    at = sf.struct(LSN, EVENT, sf.when(sf.col(CHANGE) == "d", 0).otherwise(1))
+    truncates = log.filter(sf.col(CHANGE) == "t").select(
+        sf.col(LSN).alias("_t_lsn"), sf.col(EVENT).alias("_t_event"), sf.col(TIME).alias("_t_time")
+    )
+    of_key = Window.partitionBy(*key).orderBy(at)
+    so_far = of_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    changes = log.filter(sf.col(CHANGE) != "t")
+    filled = []
+    for column in schema.columns:
+        sent = ~sf.coalesce(sf.array_contains(UNCHANGED, column.name), sf.lit(False))
+        value = sf.when(sent, sf.struct(sf.col(column.name).alias("value")))
+        filled.append(sf.last(value, ignorenulls=True).over(so_far)["value"].alias(column.name))
+    states = changes.select(
+        *filled,
+        sf.col(CHANGE).alias("_op"),
+        sf.col(LSN).alias("valid_from_lsn"),
+        sf.col(EVENT).alias("_event"),
+        sf.col(TIME).alias("valid_from"),
+        sf.lead(LSN).over(of_key).alias("_next_lsn"),
+        sf.lead(TIME).over(of_key).alias("_next"),
+        sf.lead(EVENT).over(of_key).alias("_next_event"),
+    ).filter(sf.col("_op") != "d")
+    later = (truncates["_t_lsn"] > states["valid_from_lsn"]) | (
+        (truncates["_t_lsn"] == states["valid_from_lsn"]) & (truncates["_t_event"] > states["_event"])
+    )
+    sooner = states["_next_lsn"].isNull() | (
+        sf.struct(truncates["_t_lsn"], truncates["_t_event"])
+        < sf.struct(states["_next_lsn"], states["_next_event"])
+    )
+    names = [*[column.name for column in schema.columns], "valid_from_lsn", "_event", "valid_from"]
+    ended = (
+        states.join(truncates, later & sooner, "left")
+        .groupBy(*names, "_next", "_next_lsn")
+        .agg(sf.min(sf.struct("_t_lsn", "_t_event", "_t_time")).alias("t"))
+    )
+    valid_to = sf.coalesce(sf.col("t._t_time"), sf.col("_next"))
+    valid_to_lsn = sf.coalesce(sf.col("t._t_lsn"), sf.col("_next_lsn"))
+    return ended.select(
+        *[column.name for column in schema.columns],
+        "valid_from",
+        valid_to.alias("valid_to"),
+        "valid_from_lsn",
+        valid_to_lsn.alias("valid_to_lsn"),
+        valid_to_lsn.isNull().alias("is_current"),
+    ).filter(sf.col("valid_to_lsn").isNull() | (sf.col("valid_to_lsn") > sf.col("valid_from_lsn")))

@@ -1,0 +1,152 @@
+"""Tables in Delta Lake, in Spark's catalog or below a path.
+
+A commit's `userMetadata` carries the position, as JSON with the one member `cdcd.state`. Commits that others make are
+passed over when it is looked for.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark.jars import DELTA
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.merge import quoted, text
+from cdcd.spark.targets.state import PROPERTY, State
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+
+_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+_TABLE: Final = {
+    # Columns have an identity of their own, so that renames and drops leave the files alone.
+    "delta.columnMapping.mode": "name",
+    "delta.enableTypeWidening": "true",
+    # Changed rows are marked; the files they were in stay.
+    "delta.enableDeletionVectors": "true",
+    "delta.checkpointInterval": "20",
+}
+
+
+class DeltaTarget(Lakehouse):
+    """A `Target` of Delta tables: `<catalog>.<namespace>.<table>`, or folders `<path>/<schema>/<table>`.
+
+    Args:
+        path: below which the tables are, if they are in no catalog.
+        catalog: if they are.
+        namespace: of all tables of a catalog, whose names are then `<schema>_<table>`; None: the source's schema is the
+            namespace.
+        properties: of the tables, beside or in place of those given here, when they are created.
+    """
+
+    format = DELTA
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        catalog: str = "spark_catalog",
+        namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._path = None if path is None else path.rstrip("/")
+        self._catalog = catalog
+        self._namespace = namespace
+        self._table_properties = _TABLE | dict(properties or {})
+
+    def name_of(self, schema: TableSchema, kind: Kind) -> str:
+        suffix = "_changes" if kind is Kind.CHANGELOG and schema.key else ""
+        if self._namespace is None or self._path is not None:
+            return self._name(schema.namespace, schema.name + suffix)
+        return self._name(self._namespace, f"{schema.namespace}_{schema.name}{suffix}")
+
+    def own_name(self, name: str) -> str:
+        return self._name(self._namespace or "cdcd", name)
+
+    def _name(self, namespace: str, name: str) -> str:
+        if self._path is not None:
+            return f"delta.{quoted(f'{self._path}/{namespace}/{name}')}"
+        return ".".join(map(quoted, [self._catalog, namespace, name]))
+
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+        state = self.reached(spark, name)
+        settings = {
+            "spark.databricks.delta.optimize.maxFileSize": str(policy.target_file_bytes),
+            "spark.databricks.delta.optimize.minFileSize": str(policy.target_file_bytes // 2),
+        }
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        compacted = written = 0
+        files = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles").head()
+        if files is not None and files[0] >= policy.small_files_min:
+            with self._committing, self._carrying(spark, state):
+                metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
+            if metrics is not None:
+                compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
+        for key in settings:
+            spark.conf.unset(key)
+        hours = policy.keep_s / 3600
+        spark.sql(f"VACUUM {name} RETAIN {hours:.4f} HOURS")
+        return Maintained(compacted, written, 0)
+
+    def _exists(self, spark: SparkSession, name: str) -> bool:
+        if self._path is not None:
+            return bool(self._delta(spark).isDeltaTable(spark._jsparkSession, _path_of(name)))
+        return bool(spark.catalog.tableExists(name))
+
+    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+        rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
+        return {row.key: row.value for row in rows}
+
+    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        if self._path is None:
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
+        listed = ", ".join(
+            f"'{text(key)}' = '{text(value)}'"
+            for key, value in (self._table_properties | dict(properties)).items()
+        )
+        spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+    @contextmanager
+    def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
+        spark.conf.set(_METADATA, json.dumps({PROPERTY: state.to_json()}))
+        try:
+            yield
+        finally:
+            spark.conf.unset(_METADATA)
+
+    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+        # The newest commits nearly always have it; the whole history is read where they do not.
+        seen = None
+        for limit in (5, 1_000_000):
+            history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {limit}").select("version", "userMetadata")
+            for row in history.collect():
+                if seen is not None and row.version >= seen:
+                    continue
+                seen = row.version
+                found = _state(row.userMetadata)
+                if found is not None:
+                    yield str(row.version), found
+
+    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+        return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
+
+    def _append(self, rows: DataFrame, name: str) -> None:
+        rows.writeTo(name).append()
+
+    def _delta(self, spark: SparkSession) -> Any:
+        jvm: Any = spark._jvm
+        return jvm.io.delta.tables.DeltaTable
+
+
+def _path_of(name: str) -> str:
+    return name.removeprefix("delta.`").removesuffix("`").replace("``", "`")
+
+
+def _state(metadata: str | None) -> State | None:
+    if metadata is None or PROPERTY not in metadata:
+        return None
+    return State.from_json(json.loads(metadata)[PROPERTY])

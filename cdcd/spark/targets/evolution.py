@@ -1,0 +1,262 @@
+"""From one form of a table to the next: what a target must do, and what older changes look like in the newer form.
+
+Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
+where an id is not known, where their names are. A step either keeps all values or is refused: a target is never left
+with values that the source does not have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
+
+from cdcd.errors import FatalError
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.merge import text
+
+OWN: Final = "_cdcd_"
+"""What the names of a target's own columns begin with."""
+
+
+class IncompatibleSchemaError(FatalError):
+    """A table's new form cannot be had by changing the target; the table stops, others go on."""
+
+    def __init__(self, table: str, what: str, hint: str) -> None:
+        super().__init__(f"{table}: {what}", hint=hint)
+        self.table = table
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A new column; rows that are there get `column.missing`."""
+
+    column: ColumnSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A column that is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """The same column under another name."""
+
+    name: str
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """All values of the old type are values of the new one."""
+
+    name: str
+    to: DataType
+
+
+Step = Add | Drop | Rename | Widen
+
+_WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
+    ByteType: (ShortType, IntegerType, LongType),
+    ShortType: (IntegerType, LongType),
+    IntegerType: (LongType,),
+    FloatType: (DoubleType,),
+}
+"""What both formats can do to a column in place (Iceberg's and Delta's rules of type promotion)."""
+
+_REBUILD: Final = (
+    "Drop the target table, and start the mirror for it again from the beginning of its topic;"
+    " or bring the target's column to the new type by hand. Other tables go on meanwhile."
+)
+
+
+def check(schema: TableSchema) -> None:
+    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot."""
+    seen: dict[str, str] = {}
+    for column in schema.columns:
+        if column.name.startswith(OWN):
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"column {column.name} has a name that begins with {OWN}, which the target's own columns have.",
+                "Rename the column, or leave the table out.",
+            )
+        other = seen.setdefault(column.name.casefold(), column.name)
+        if other != column.name:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
+                "Rename one of them, or leave the table out.",
+            )
+
+
+def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
+    """The steps from `old` to `new`, in an order in which no two columns ever have one name.
+
+    Raises:
+        IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
+    """
+    check(new)
+    pairs = {after.name: before for before, after in _pairs(old, new)}
+    kept = {before.name for before in pairs.values()}
+    steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
+    renames = {before.name: name for name, before in pairs.items() if before.name != name}
+    steps += _renames(renames)
+    for column in new.columns:
+        before = pairs.get(column.name)
+        if before is None:
+            steps.append(Add(column))
+        elif before.spark != column.spark:
+            if not widens(before.spark, column.spark):
+                raise IncompatibleSchemaError(
+                    new.table,
+                    f"column {column.name} changed from {before.type} to {column.type}, and"
+                    f" {before.spark.simpleString()} does not become {column.spark.simpleString()} in place.",
+                    _REBUILD,
+                )
+            steps.append(Widen(column.name, column.spark))
+    if tuple([renames.get(name, name) for name in old.key]) != new.key:
+        raise IncompatibleSchemaError(
+            new.table,
+            f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
+            " changes from before it cannot be told apart by the new one.",
+            _REBUILD,
+        )
+    return tuple(steps)
+
+
+def after(schema: TableSchema, step: Step) -> TableSchema:
+    """The form of a table that had `schema` when `step` is done: what a target records between two steps."""
+    columns = list(schema.columns)
+    key = schema.key
+    match step:
+        case Add(column):
+            columns.append(column)
+        case Drop(name):
+            columns = [column for column in columns if column.name != name]
+        case Rename(name, to):
+            columns = [replace(column, name=to) if column.name == name else column for column in columns]
+            key = tuple([to if part == name else part for part in key])
+        case Widen(name, to):
+            columns = [replace(column, spark=to) if column.name == name else column for column in columns]
+    return replace(schema, schema_id="", columns=tuple(columns), key=key)
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Both formats can change a column of type `old` to `new` without touching its values."""
+    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
+        return new.scale == old.scale and new.precision >= old.precision
+    return isinstance(new, _WIDER.get(type(old), ()))
+
+
+def _pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, ColumnSchema]]:
+    """The columns that are the same in both."""
+    by_id = {column.id: column for column in old.columns if column.id is not None}
+    by_name = {column.name: column for column in old.columns}
+    for column in new.columns:
+        if column.id in by_id:
+            yield by_id[column.id], column
+            continue
+        before = by_name.get(column.name)
+        # Of the same name, but both ids known and different: dropped, and added again.
+        if before is not None and (before.id is None or column.id is None):
+            yield before, column
+
+
+def _renames(names: dict[str, str]) -> list[Step]:
+    """The renames in an order in which the new name is free; a ring goes by way of a name that nobody has."""
+    steps: list[Step] = []
+    waiting = dict(names)
+    while waiting:
+        free = [name for name, to in waiting.items() if to not in waiting]
+        if free:
+            name = free[0]
+            steps.append(Rename(name, waiting.pop(name)))
+        else:
+            name, to = next(iter(waiting.items()))
+            aside = f"{OWN}rename_{name}"
+            steps.append(Rename(name, aside))
+            del waiting[name]
+            waiting[aside] = to
+    return steps
+
+
+def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame:
+    """Changes that were made under `old`, as they would be under `new`, to be merged with those.
+
+    Renamed columns have their new name, widened ones the new type, dropped ones are gone, and added ones have what
+    PostgreSQL gave to rows of that time.
+
+    Raises:
+        IncompatibleSchemaError: as `plan`.
+    """
+    if old == new:
+        return changes
+    plan(old, new)
+    before_of = {column.name: before for before, column in _pairs(old, new)}
+    new_name = {before.name: name for name, before in before_of.items()}
+
+    def row(name: str) -> Column:
+        fields = []
+        for column in new.columns:
+            before = before_of.get(column.name)
+            if before is None:
+                value = sf.expr(missing(column, new.table))
+            else:
+                value = sf.col(name)[before.name].cast(column.spark)
+            fields.append(value.alias(column.name))
+        return sf.when(sf.col(name).isNotNull(), sf.struct(*fields)).alias(name)
+
+    def key(name: str) -> Column:
+        fields = [
+            sf.col(name)[before_of[part].name].cast(new.column(part).spark).alias(part) for part in new.key
+        ]
+        whole = sf.struct(*fields) if fields else sf.struct()
+        return sf.when(sf.col(name).isNotNull(), whole).alias(name)
+
+    names = sf.create_map(*[sf.lit(text) for pair in new_name.items() for text in pair]) if new_name else None
+    columns: dict[str, Column] = {"before": row("before"), "after": row("after")}
+    columns |= {name: key(name) for name in ("key", "old_key") if name in changes.columns and new.key}
+    if names is not None:
+        renamed = sf.transform("unchanged", lambda column: names[column])
+        columns["unchanged"] = sf.filter(renamed, lambda column: column.isNotNull()).alias("unchanged")
+    return changes.select([columns.get(name, sf.col(name)) for name in changes.columns])
+
+
+def missing(column: ColumnSchema, table: str) -> str:
+    """What rows that are older than the column have in it, as an expression of SQL.
+
+    Raises:
+        IncompatibleSchemaError: the type's text has no rule for that.
+    """
+    kind = column.spark.simpleString()
+    if column.missing is None:
+        return f"CAST(NULL AS {kind})"
+    if isinstance(column.spark, BinaryType):
+        return f"unhex('{column.missing.removeprefix(chr(92) + 'x')}')"
+    if isinstance(column.spark, ArrayType | MapType | StructType):
+        raise IncompatibleSchemaError(
+            table,
+            f"column {column.name} of type {column.type} was added with the default {column.missing!r}, and values"
+            " of such a type cannot be filled into the rows that are there.",
+            "Drop the target table, and start the mirror for it again from the beginning of its topic.",
+        )
+    return f"CAST('{text(column.missing)}' AS {kind})"

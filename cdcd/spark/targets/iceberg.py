@@ -1,0 +1,158 @@
+"""Tables in Apache Iceberg, in any catalog that Spark knows.
+
+A snapshot's summary carries the position (`cdcd.state`, and `cdcd.lsn` for people); snapshots that others make, a
+compaction for one, are passed over when it is looked for, and those that `maintain` makes carry it on.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.protocol.lsn import Lsn
+from cdcd.spark.jars import ICEBERG
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.merge import quoted, text
+from cdcd.spark.targets.state import PROPERTY, State
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+
+LSN_PROPERTY: Final = "cdcd.lsn"
+"""Of a snapshot's summary: the commit LSN of the newest change in it, in PostgreSQL's notation."""
+
+_SNAPSHOT_CONF: Final = "spark.sql.iceberg.snapshot-property."
+"""org.apache.iceberg.spark.SparkSQLProperties: what stands behind it becomes part of the summary of each commit."""
+
+_TABLE: Final = {
+    "format-version": "2",
+    # Changed rows are marked and written anew beside; the files they were in stay. Measured against the other ways in
+    # DECISIONS.md.
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    # A batch is small; one more shuffle would only sort it.
+    "write.distribution-mode": "none",
+    "write.merge.distribution-mode": "none",
+    # Each commit writes a metadata file with all that is known of the table; without this they stay for ever.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+class IcebergTarget(Lakehouse):
+    """A `Target` of Iceberg tables: `<catalog>.<namespace>.<table>`.
+
+    Args:
+        catalog: configured in Spark (`session.catalog_conf` makes one of a folder).
+        namespace: of all tables, whose names are then `<schema>_<table>`; None: the source's schema is the
+            namespace.
+        properties: of the tables, beside or in place of those given here, when they are created.
+    """
+
+    format = ICEBERG
+
+    def __init__(
+        self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._catalog = catalog
+        self._namespace = namespace
+        self._table_properties = _TABLE | dict(properties or {})
+
+    def name_of(self, schema: TableSchema, kind: Kind) -> str:
+        suffix = "_changes" if kind is Kind.CHANGELOG and schema.key else ""
+        if self._namespace is None:
+            return self._name(schema.namespace, schema.name + suffix)
+        return self._name(self._namespace, f"{schema.namespace}_{schema.name}{suffix}")
+
+    def own_name(self, name: str) -> str:
+        return self._name(self._namespace or "cdcd", name)
+
+    def _name(self, namespace: str, name: str) -> str:
+        return ".".join(map(quoted, [self._catalog, *namespace.split("."), name]))
+
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+        state = self.reached(spark, name)
+        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get()
+        compacted = written = 0
+        table = self._load(spark, name)
+        if table.currentSnapshot() is not None:
+            rewrite = (
+                actions.rewriteDataFiles(table)
+                .option("min-input-files", str(policy.small_files_min))
+                .option("target-file-size-bytes", str(policy.target_file_bytes))
+                .option("delete-file-threshold", str(policy.small_files_min))
+                .option("remove-dangling-deletes", "true")
+                .snapshotProperty(PROPERTY, state.to_json())
+                .snapshotProperty(LSN_PROPERTY, str(Lsn(state.commit_lsn)))
+            )
+            done = rewrite.execute()
+            compacted, written = done.rewrittenDataFilesCount(), done.addedDataFilesCount()
+            table.refresh()
+        before = table.snapshots().spliterator().getExactSizeIfKnown()
+        actions.rewriteManifests(table).execute()
+        table.refresh()
+        oldest = _jvm(spark).java.lang.System.currentTimeMillis() - policy.keep_s * 1000
+        actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
+        table.refresh()
+        after = table.snapshots().spliterator().getExactSizeIfKnown()
+        spark.sql(f"REFRESH TABLE {name}")
+        return Maintained(compacted, written, max(0, before - after))
+
+    def _exists(self, spark: SparkSession, name: str) -> bool:
+        return bool(spark.catalog.tableExists(name))
+
+    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+        return dict(self._load(spark, name).properties())
+
+    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        namespace = name.rpartition(".")[0]
+        # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
+        with suppress(AnalysisException):
+            spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        listed = ", ".join(
+            f"'{text(key)}' = '{text(value)}'"
+            for key, value in (self._table_properties | dict(properties)).items()
+        )
+        spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
+
+    @contextmanager
+    def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
+        settings = {
+            _SNAPSHOT_CONF + PROPERTY: state.to_json(),
+            _SNAPSHOT_CONF + LSN_PROPERTY: str(Lsn(state.commit_lsn)),
+        }
+        for key, value in settings.items():
+            spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in settings:
+                spark.conf.unset(key)
+
+    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+        table = self._load(spark, name)
+        snapshot = table.currentSnapshot()
+        while snapshot is not None:
+            found = snapshot.summary().get(PROPERTY)
+            if found is not None:
+                yield str(snapshot.snapshotId()), State.from_json(found)
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+
+    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+        return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
+
+    def _append(self, rows: DataFrame, name: str) -> None:
+        rows.writeTo(name).append()
+
+    def _load(self, spark: SparkSession, name: str) -> Any:
+        """The table as Iceberg's own object: its metadata is there without a job of Spark's."""
+        return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def _jvm(spark: SparkSession) -> Any:
+    return spark._jvm

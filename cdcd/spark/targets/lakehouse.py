@@ -1,0 +1,381 @@
+"""What Iceberg and Delta have in common: all but how a commit carries the position and how versions are named.
+
+The rule: one `apply` is one commit, and that commit carries the position. What is before it (the reduction of the
+batch) changes nothing; what is after it needs nothing. So a process may be killed anywhere, and the batch comes again.
+
+`prepare` takes several commits, for neither format changes columns and fills values in one. Each step is recorded
+when it is done, and found done when it is taken again.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType
+
+from cdcd.errors import PositionError
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets import changelog
+from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.merge import UNKNOWN, merge, quoted, text
+from cdcd.spark.targets.moves import first_half, resolved
+from cdcd.spark.targets.reduction import (
+    EVENT,
+    KEEP,
+    LOST,
+    LSN,
+    OP,
+    Summary,
+    fresh,
+    is_after,
+    prepared,
+    reduced,
+    summary,
+)
+from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance
+
+PATIENCE: Final = 10
+"""For so many batches the other half of a key change is waited for. It comes with the next one, unless it is no sound
+record or is gone from the topic; then what cannot be known is marked so."""
+
+SCHEMA: Final = "cdcd.schema"
+SCHEMA_AT: Final = "cdcd.schema-at"
+KIND: Final = "cdcd.kind"
+"""Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
+
+_MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
+
+
+@dataclass(slots=True)
+class _Table:
+    """What is known of a table without looking: this process is the only one that writes to it.
+
+    Attributes:
+        partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
+        waits: the change of a key that was held first, and in which batch.
+        empty: nothing was ever written.
+    """
+
+    schema: TableSchema
+    schema_at: tuple[int, int]
+    kind: Kind
+    state: State
+    empty: bool
+    partial: set[str] = field(default_factory=set)
+    waits: tuple[tuple[int, int], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What an `apply` is asked to record beside what it finds."""
+
+    batch_id: int
+    consistent_lsn: int | None
+
+    def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
+        return state.advanced(
+            places, truncated=truncated, consistent_lsn=self.consistent_lsn, batch_id=self.batch_id
+        )
+
+
+class Lakehouse(ABC):
+    """A `Target`, but for what a format does in its own way."""
+
+    format: str
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Table] = {}
+        # Position and data meet in settings of the session, which is one for all tables.
+        self._committing = Lock()
+
+    @abstractmethod
+    def _exists(self, spark: SparkSession, name: str) -> bool: ...
+
+    @abstractmethod
+    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def _create(
+        self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]
+    ) -> None: ...
+
+    @abstractmethod
+    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+        """Commits that are made meanwhile carry `state`."""
+
+    @abstractmethod
+    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+        """Version and state of each commit that carries one, newest first."""
+
+    @abstractmethod
+    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame: ...
+
+    @abstractmethod
+    def _append(self, rows: DataFrame, name: str) -> None: ...
+
+    @abstractmethod
+    def own_name(self, name: str) -> str: ...
+
+    @abstractmethod
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained: ...
+
+    def forget(self, name: str) -> None:
+        self._tables.pop(name, None)
+
+    def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
+        table = self._look(spark, name)
+        return None if table is None else table.schema
+
+    def reached(self, spark: SparkSession, name: str) -> State:
+        table = self._look(spark, name)
+        return State() if table is None else table.state
+
+    def prepare(
+        self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
+    ) -> TableSchema:
+        table = self._look(spark, name)
+        if table is None:
+            check(schema)
+            with self._committing:
+                self._create(spark, name, _columns(schema, kind), _described(schema, kind, at))
+            self._tables[name] = _Table(schema, at, kind, State(), empty=True)
+        elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
+            try:
+                self._evolve(spark, name, table, schema, at)
+            except BaseException:
+                self.forget(name)
+                raise
+        return self._tables[name].schema
+
+    def apply(
+        self, name: str, changes: DataFrame, *, batch_id: int = 0, consistent_lsn: int | None = None
+    ) -> Applied:
+        spark = changes.sparkSession
+        table = self._look(spark, name)
+        assert table is not None, "prepare comes first"
+        new = fresh(prepared(changes), table.state)
+        try:
+            step = _Step(batch_id, consistent_lsn)
+            if table.kind is Kind.CHANGELOG:
+                return self._apply_changelog(name, table, new, step)
+            return self._apply_mirror(name, table, new, step)
+        except BaseException:
+            # Whether the commit went through is not known; the table itself says so when it is looked at again.
+            self.forget(name)
+            raise
+
+    def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
+        if consistent_lsn is None:
+            return spark.table(name)
+        for version, state in self._states(spark, name):
+            if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
+                return self._version(spark, name, version)
+        raise PositionError(
+            f"{name} has no version from LSN {consistent_lsn} or before.",
+            hint="Former versions are kept as long as maintenance.keep says; choose a later LSN.",
+        )
+
+    def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
+        spark = rows.sparkSession
+        rows = rows.persist()
+        try:
+            if not self._exists(spark, name):
+                columns = ", ".join(
+                    f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
+                )
+                self._create(spark, name, columns, {})
+            had = spark.table(name).select(*unique)
+            new = (
+                rows.dropDuplicates(list(unique))
+                .join(had, list(unique), "left_anti")
+                .select(rows.columns)
+                .persist()
+            )
+            count = new.count()
+            if count:
+                with self._committing:
+                    self._append(new, name)
+            new.unpersist()
+        finally:
+            rows.unpersist()
+        return count
+
+    def _look(self, spark: SparkSession, name: str) -> _Table | None:
+        if name not in self._tables and self._exists(spark, name):
+            properties = self._properties(spark, name)
+            try:
+                schema = TableSchema.from_json(properties[SCHEMA])
+                lsn, event = json.loads(properties[SCHEMA_AT])
+                kind = Kind(properties[KIND])
+            except (KeyError, ValueError) as error:
+                raise PositionError(
+                    f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
+                    hint="Name another catalog, namespace or path for the mirror, or drop the table.",
+                ) from error
+            _, state = next(self._states(spark, name), ("", None))
+            self._tables[name] = _Table(schema, (lsn, event), kind, state or State(), empty=state is None)
+        return self._tables.get(name)
+
+    def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
+        rows, found = _reduce(changes, table)
+        held = False
+        if found.halves and (until := _cut(changes, table, step.batch_id)) is not None:
+            rows.unpersist()
+            held = True
+            changes = changes.filter(~is_after(sf.col("commit_lsn"), sf.col("event_no"), until))
+            rows, found = _reduce(changes, table)
+        try:
+            if not found.changes:
+                return Applied(0, 0, table.state, held)
+            spark = changes.sparkSession
+            state = step.after(table.state, found.places, found.truncated)
+            source = rows
+            if found.moves:
+                now = spark.table(name)
+                source = resolved(rows, changes, table.schema, sorted(table.partial), now).persist()
+            source = source.filter(sf.col(OP) != "t")
+            if state.truncated is not None:
+                source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
+            with self._committing, self._carrying(spark, state):
+                if table.empty:
+                    self._append(_first_rows(source, table.schema), name)
+                else:
+                    self._merge(spark, name, table, source, found)
+            if found.moves:
+                source.unpersist()
+        finally:
+            rows.unpersist()
+        table.state, table.empty = state, False
+        return Applied(found.changes, found.keys, state, held)
+
+    def _merge(
+        self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary
+    ) -> None:
+        view = f"cdcd_batch_{uuid4().hex}"
+        source.createOrReplaceTempView(view)
+        try:
+            spark.sql(
+                merge(
+                    name,
+                    view,
+                    table.schema,
+                    keeps=found.partial,
+                    truncated=found.truncated,
+                    key_range=found.key_range,
+                )
+            )
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def _apply_changelog(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
+        rows = changelog.rows(changes, table.schema).persist()
+        try:
+            places, count = changelog.places(rows)
+            if not count:
+                return Applied(0, 0, table.state)
+            state = step.after(table.state, places, None)
+            with self._committing, self._carrying(changes.sparkSession, state):
+                self._append(rows.select(changelog.columns(table.schema)), name)
+        finally:
+            rows.unpersist()
+        table.state, table.empty = state, False
+        return Applied(count, count, state)
+
+    def _evolve(
+        self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        steps = plan(table.schema, schema)
+        for step in steps:
+            if isinstance(step, Add):
+                missing(step.column, schema.table)
+        for step in steps:
+            self._take(spark, name, table, step)
+            table.schema = after(table.schema, step)
+            self._record(spark, name, {SCHEMA: table.schema.to_json()})
+        self._record(spark, name, {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at))})
+        table.schema, table.schema_at = schema, at
+
+    def _take(self, spark: SparkSession, name: str, table: _Table, step: Step) -> None:
+        """One step, which may have been taken already by a process that was killed before it could say so."""
+        there: dict[str, DataType] = {part.name: part.dataType for part in spark.table(name).schema}
+        alter = f"ALTER TABLE {name}"
+        match step:
+            case Drop(column) if column in there:
+                if table.kind is Kind.CHANGELOG:
+                    kept = changelog.dropped(column, there)
+                    spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(kept)}")
+                else:
+                    spark.sql(f"{alter} DROP COLUMN {quoted(column)}")
+            case Rename(column, to) if column in there:
+                spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(to)}")
+            case Widen(column, to):
+                spark.sql(f"{alter} ALTER COLUMN {quoted(column)} TYPE {to.simpleString()}")
+            case Add(column):
+                if column.name not in there:
+                    spark.sql(f"{alter} ADD COLUMN {quoted(column.name)} {column.spark.simpleString()}")
+                if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
+                    self._fill(spark, name, table, step)
+            case _:
+                pass
+
+    def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
+        """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
+        value = missing(step.column, table.schema.table)
+        with self._committing, self._carrying(spark, table.state):
+            spark.sql(f"UPDATE {name} SET {quoted(step.column.name)} = {value}")
+
+    def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
+        with self._committing, self._carrying(spark, self._tables[name].state):
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
+
+
+def _reduce(changes: DataFrame, table: _Table) -> tuple[DataFrame, Summary]:
+    """The reduced batch, kept in memory for the caller to let go of."""
+    while True:
+        rows = reduced(changes, table.schema, table.partial).persist()
+        found = summary(rows, table.schema)
+        if found.partial <= table.partial:
+            return rows, found
+        # A column is lacking for the first time: once more, with an eye on it.
+        rows.unpersist()
+        table.partial |= found.partial
+
+
+def _cut(changes: DataFrame, table: _Table, batch_id: int) -> tuple[int, int] | None:
+    """The last position that can be applied, where one half of a key change is missing; None: all of it can."""
+    first = first_half(changes)
+    if first is None:
+        table.waits = None
+        return None
+    if table.waits is None or table.waits[0] != first:
+        table.waits = (first, batch_id)
+    elif batch_id - table.waits[1] >= PATIENCE:
+        return None
+    return (first[0], first[1] - 1)
+
+
+def _first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
+    none = sf.array().cast("array<string>")
+    unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
+    names = [column.name for column in schema.columns]
+    return source.filter(sf.col(OP) != "d").select(*names, LSN, EVENT, unknown)
+
+
+def _columns(schema: TableSchema, kind: Kind) -> str:
+    own = _MIRROR_COLUMNS if kind is Kind.MIRROR else changelog.COLUMNS
+    source = {column.name: column.spark.simpleString() for column in schema.columns}
+    ordered = source | own if kind is Kind.MIRROR else own | source
+    return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
+
+
+def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
+    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}

@@ -1,0 +1,77 @@
+"""The MERGE that brings a reduced batch into a target, as SQL; the same for both formats."""
+
+from collections.abc import Collection
+from typing import Final
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP
+
+UNKNOWN: Final = "_cdcd_unknown"
+"""Array of the columns whose value in the row is not known, because the source did not send it and the target never had
+it; null for almost all rows."""
+
+
+def quoted(name: str) -> str:
+    """`name` as an identifier of SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def merge(
+    target: str,
+    source: str,
+    schema: TableSchema,
+    *,
+    keeps: Collection[str] = (),
+    truncated: tuple[int, int] | None = None,
+    key_range: tuple[int, int] | None = None,
+) -> str:
+    """MERGE INTO `target` of the view `source` (`reduction.reduced`).
+
+    A row changes only if the batch's is later than its own. So a batch that comes again finds nothing to do, even
+    without what `state` leaves out.
+
+    Args:
+        keeps: columns that some row of the batch leaves as they are.
+        truncated: rows that were last changed before it go.
+        key_range: bounds on the first column of the key, by which files are left out; not where all rows are looked at.
+    """
+    later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} < s.{EVENT}))"
+    on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in schema.key]
+    if key_range is not None and truncated is None:
+        low, high = key_range
+        on.append(f"t.{quoted(schema.key[0])} BETWEEN {low} AND {high}")
+    names = [column.name for column in schema.columns]
+    sets = [
+        f"{quoted(name)} = "
+        + (
+            f"CASE WHEN array_contains(s.{KEEP}, '{text(name)}') THEN t.{quoted(name)} ELSE s.{quoted(name)} END"
+            if name in keeps
+            else f"s.{quoted(name)}"
+        )
+        for name in names
+    ]
+    sets += [f"{LSN} = s.{LSN}", f"{EVENT} = s.{EVENT}"]
+    # What was unknown stays so where the batch does not know it either.
+    none = "CAST(array() AS ARRAY<STRING>)"
+    still = f"array_union(array_intersect(coalesce(t.{UNKNOWN}, {none}), s.{KEEP}), s.{LOST})"
+    sets.append(f"{UNKNOWN} = {f'nullif({still}, {none})' if keeps else 'NULL'}")
+    unknown = f"nullif(array_union(s.{KEEP}, s.{LOST}), {none})" if keeps else "NULL"
+    columns = [*map(quoted, names), LSN, EVENT, UNKNOWN]
+    values = [*[f"s.{column}" for column in columns[:-1]], unknown]
+    lines = [
+        f"MERGE INTO {target} t USING {source} s ON {' AND '.join(on)}",
+        f"WHEN MATCHED AND s.{OP} = 'd' AND {later} THEN DELETE",
+        f"WHEN MATCHED AND s.{OP} <> 'd' AND {later} THEN UPDATE SET {', '.join(sets)}",
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(columns)}) VALUES ({', '.join(values)})",
+    ]
+    if truncated is not None:
+        lsn, event = truncated
+        before = f"(t.{LSN} < {lsn} OR (t.{LSN} = {lsn} AND t.{EVENT} < {event}))"
+        lines.append(f"WHEN NOT MATCHED BY SOURCE AND {before} THEN DELETE")
+    return "\n".join(lines)
+
+
+def text(value: str) -> str:
+    """`value` as it stands between the quotes of a string of SQL."""
+    # Spark's SQL replaces ${...}, wherever it stands.
+    return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")

@@ -1,0 +1,153 @@
+"""The values of rows that came from another key and were not sent: they are at the old key.
+
+An update that changes the key is a delete of the old key and a create of the new one. A TOAST value that it leaves as
+it is is in neither: only the row that was at the old key has it. That row is in the batch (with its own gaps, perhaps,
+or moved there from yet another key), or in the target.
+
+The rule: for each column that is open, follow the key back through the batch until a change has the value. Where none
+has, the target has it, if it holds the old key as it was before the move. Such batches are rare, so this may cost
+several joins; a batch without them costs nothing.
+
+Both halves must be in one batch for that. They may lie in different partitions, and those are read each at its own
+pace; so a batch is cut before the first move of which it has one half (`first_half`), and the rest waits.
+"""
+
+from collections.abc import Iterable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MOVED
+
+_AT = sf.struct
+
+
+def resolved(
+    reduced: DataFrame,
+    changes: DataFrame,
+    schema: TableSchema,
+    partial: Iterable[str],
+    target: DataFrame,
+) -> DataFrame:
+    """`reduced` with the values of moved rows filled in, or named in LOST.
+
+    Args:
+        changes: of which it was made (`reduction.prepared`, `fresh`).
+        target: the table as it is.
+    """
+    names = [column.name for column in schema.columns]
+    found: dict[str, DataFrame] = {}
+    for name in partial:
+        start = _open(reduced, schema, name, names.index(name))
+        if not start.isEmpty():
+            found[name] = _follow(start, changes, schema, name, target)
+    result = reduced
+    for name, values in found.items():
+        on = [result[part] == values[f"_new_{number}"] for number, part in enumerate(schema.key)]
+        joined = result.join(values, on, "left")
+        known = sf.col("_found")
+        columns = []
+        for column in result.columns:
+            if column == name:
+                columns.append(sf.when(known.isNull(), result[name]).otherwise(sf.col("_value")).alias(name))
+            elif column == KEEP:
+                without = sf.array_remove(result[KEEP], name)
+                columns.append(sf.when(known.isNull(), result[KEEP]).otherwise(without).alias(KEEP))
+            elif column == LOST:
+                with_ = sf.array_append(result[LOST], sf.lit(name))
+                columns.append(sf.when(known == sf.lit(False), with_).otherwise(result[LOST]).alias(LOST))
+            else:
+                columns.append(result[column])
+        result = joined.select(columns)
+    return result
+
+
+def first_half(changes: DataFrame) -> tuple[int, int] | None:
+    """Where the first key change lies of which `changes` has one half; None where all are whole."""
+    halves = changes.filter(sf.col("old_key").isNotNull() | sf.col("moves_away"))
+    alone = halves.groupBy("commit_lsn", "event_no").agg(sf.count_distinct("op").alias("n")).filter("n < 2")
+    row = alone.agg(sf.min(sf.struct("commit_lsn", "event_no")).alias("at")).collect()[0]
+    return None if row["at"] is None else (row["at"][0], row["at"][1])
+
+
+def _open(reduced: DataFrame, schema: TableSchema, name: str, number: int) -> DataFrame:
+    """Rows whose `name` is from before their last move: new key `_new_i`, old key `_old_i`, `_at` of the move."""
+    move = _AT(sf.col(MOVED)["commit_lsn"].alias("commit_lsn"), sf.col(MOVED)["event_no"].alias("event_no"))
+    value_at = sf.col(f"_at_{number}")
+    before = value_at.isNull() | (value_at < move)
+    rows = reduced.filter(sf.col(MOVED).isNotNull() & sf.array_contains("_partial", name) & before)
+    news = [sf.col(part).alias(f"_new_{index}") for index, part in enumerate(schema.key)]
+    olds = [sf.col(MOVED)["key"][part].alias(f"_old_{index}") for index, part in enumerate(schema.key)]
+    return rows.select(*news, *olds, move.alias("_at")).localCheckpoint()
+
+
+def _follow(
+    pending: DataFrame,
+    changes: DataFrame,
+    schema: TableSchema,
+    name: str,
+    target: DataFrame,
+) -> DataFrame:
+    """`_new_i`, `_value`, `_found` for each row of `pending`."""
+    keys = range(len(schema.key))
+    news = [f"_new_{index}" for index in keys]
+    at = _AT("commit_lsn", "event_no")
+    lacks = sf.array_contains("unchanged", name)
+    knows = sf.col("op").isin("c", "u", "r") & ~sf.coalesce(lacks, sf.lit(False))
+    moved = sf.col("old_key").isNotNull() & sf.coalesce(lacks, sf.lit(False))
+    facts = changes.filter(knows | moved).select(
+        *[sf.col("key")[part].alias(f"_key_{index}") for index, part in enumerate(schema.key)],
+        at.alias("_then"),
+        sf.when(knows, _AT(sf.col("after")[name].alias("value"), at.alias("at"))).alias("_fill"),
+        sf.when(moved, _AT(sf.col("old_key").alias("key"), at.alias("at"))).alias("_move"),
+    )
+    done: DataFrame | None = None
+    roots: DataFrame | None = None
+    while not pending.isEmpty():
+        on = [pending[f"_old_{index}"] == facts[f"_key_{index}"] for index in keys]
+        joined = pending.join(facts, [*on, facts["_then"] < pending["_at"]], "left")
+        step = (
+            joined.groupBy(*news)
+            .agg(
+                *[sf.first(f"_old_{index}").alias(f"_old_{index}") for index in keys],
+                sf.first("_at").alias("_at"),
+                sf.max_by("_fill", sf.col("_fill.at")).alias("fill"),
+                sf.max_by("_move", sf.col("_move.at")).alias("move"),
+            )
+            .localCheckpoint()
+        )
+        fill, move = sf.col("fill"), sf.col("move")
+        has = fill.isNotNull() & (move.isNull() | (fill["at"] >= move["at"]))
+        onward = move.isNotNull() & ~has
+        done = _union(
+            done, step.filter(has).select(*news, fill["value"].alias("_value"), sf.lit(True).alias("_found"))
+        )
+        olds = [f"_old_{index}" for index in keys]
+        roots = _union(roots, step.filter(fill.isNull() & move.isNull()).select(*news, *olds, "_at"))
+        nexts = [move["key"][part].alias(f"_old_{index}") for index, part in enumerate(schema.key)]
+        pending = step.filter(onward).select(*news, *nexts, move["at"].alias("_at")).localCheckpoint()
+    assert done is not None, "there was something to follow"
+    assert roots is not None, "there was something to follow"
+    return done.unionByName(_in_target(roots, schema, name, target)).localCheckpoint()
+
+
+def _in_target(roots: DataFrame, schema: TableSchema, name: str, target: DataFrame) -> DataFrame:
+    """The values of `roots` in the target, where it has the old key from before the move."""
+    keys = range(len(schema.key))
+    news = [f"_new_{index}" for index in keys]
+    rows = target.select(
+        *[sf.col(part).alias(f"_key_{index}") for index, part in enumerate(schema.key)],
+        sf.col(name).alias("_value"),
+        _AT(sf.col(LSN).alias("commit_lsn"), sf.col(EVENT).alias("event_no")).alias("_then"),
+        sf.coalesce(sf.array_contains(UNKNOWN, name), sf.lit(False)).alias("_unknown"),
+    )
+    on: list[Column] = [roots[f"_old_{index}"] == rows[f"_key_{index}"] for index in keys]
+    joined = roots.join(rows, [*on, rows["_then"] < roots["_at"]], "left")
+    there = sf.col("_then").isNotNull() & ~sf.col("_unknown")
+    return joined.select(*news, "_value", there.alias("_found"))
+
+
+def _union(one: DataFrame | None, other: DataFrame) -> DataFrame:
+    return other if one is None else one.unionByName(other)

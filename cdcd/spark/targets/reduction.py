@@ -1,0 +1,209 @@
+"""Many changes -> one row for each key: what the key's row is after all of them, and what is not known of it yet.
+
+The rule: of two changes of a key the later one is that with the greater (commit LSN, number of the event). When either
+arrived says nothing.
+
+A change may lack values that the source did not send (unchanged TOAST). What such a column is, the latest change of
+the key that has it says; if none of the batch has, the target's row. Finding that costs an aggregate for each such
+column, so it is done for those only that the caller names (`partial`), which are few and the same in each batch;
+`Summary.partial` says which there were.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+)
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.state import Place, State
+
+# The columns of a reduced batch beside those of the row.
+OP: Final = "_op"
+LSN: Final = "_cdcd_commit_lsn"
+EVENT: Final = "_cdcd_event_no"
+KEEP: Final = "_keep"
+"""Array of the columns whose value is the target's."""
+LOST: Final = "_lost"
+"""Array of the columns whose value is neither in the batch nor in the target (`moves`)."""
+MOVED: Final = "_moved"
+"""Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
+sent; null without one."""
+
+_PRUNABLE: Final = (ShortType, IntegerType, LongType)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A reduced batch in a few numbers.
+
+    Attributes:
+        changes: how many went in, repeats left out.
+        keys: how many rows came out.
+        places: the last change of each partition.
+        truncated: where the last truncate lies.
+        partial: columns that some key's last change lacks.
+        moves: some key's row came from another key and lacks values.
+        halves: there is a change of a key among the changes.
+        key_range: the least and the greatest value of the first column of the key, where files can be left out by it.
+    """
+
+    changes: int
+    keys: int
+    places: Mapping[int, Place]
+    truncated: tuple[int, int] | None
+    partial: frozenset[str]
+    moves: bool
+    halves: bool
+    key_range: tuple[int, int] | None
+
+
+def prepared(changes: DataFrame) -> DataFrame:
+    """`changes` with 0 for a snapshot row's number, `old_key`, and `moves_away`: it is half of a change of a key."""
+    if "old_key" not in changes.columns:
+        changes = changes.withColumn("old_key", sf.lit(None).cast(changes.schema["key"].dataType))
+    leaves = sf.col("new_key").isNotNull() if "new_key" in changes.columns else sf.lit(False)
+    changes = changes.withColumn("moves_away", leaves)
+    return changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
+
+
+def fresh(changes: DataFrame, state: State) -> DataFrame:
+    """Those of `changes` (`prepared`) that a table in `state` does not have yet."""
+    lsn, event = sf.col("commit_lsn"), sf.col("event_no")
+    half = sf.when(sf.col("op") == "d", 0).otherwise(1)
+    had: Column | None = None
+    for number, place in state.partitions.items():
+        same = (event < place.event_no) | ((event == place.event_no) & (half <= place.half))
+        change = (lsn < place.commit_lsn) | ((lsn == place.commit_lsn) & same)
+        row = sf.col("offset") <= place.offset
+        case = (sf.col("partition") == number, sf.when(sf.col("op") == "r", row).otherwise(change))
+        had = sf.when(*case) if had is None else had.when(*case)
+    if had is not None:
+        changes = changes.filter(~had.otherwise(sf.lit(False)))
+    if state.truncated is not None:
+        changes = changes.filter((sf.col("op") == "t") | is_after(lsn, event, state.truncated))
+    return changes
+
+
+def is_after(lsn: Column, event: Column, at: tuple[int, int]) -> Column:
+    """The change lies after the position `at`."""
+    return (lsn > at[0]) | ((lsn == at[0]) & (event > at[1]))
+
+
+def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -> DataFrame:
+    """One row for each key of `changes` (`prepared`, `fresh`), and one with op `t` for all truncates together.
+
+    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, and for `summary` and others `_partition`,
+    `_offset`, `_changes` (how many), `_partial` (columns that the last change lacks), and for each column of
+    `partial` `_at_<i>`, where its value is from (struct commit_lsn, event_no, or null), i being its place in the
+    table.
+
+    Args:
+        partial: the columns that changes may lack. Where a change lacks another one, the result is wrong and
+            `Summary.partial` has it.
+    """
+    at = sf.struct("commit_lsn", "event_no")
+    last = sf.struct("op", "after", "unchanged", "partition", "offset")
+    lacks = sf.size("unchanged") > 0
+    aggregates = [
+        sf.max_by(last, at).alias("last"),
+        sf.max(at).alias("at"),
+        sf.count(sf.lit(1)).alias("_changes"),
+    ]
+    aggregates.append(sf.bool_or(sf.col("old_key").isNotNull() | sf.col("moves_away")).alias("_halves"))
+    names = [column.name for column in schema.columns]
+    has = sf.col("op").isin("c", "u", "r")
+    filled = {name: number for number, name in enumerate(names) if name in partial}
+    for name, number in filled.items():
+        knows = has & ~sf.coalesce(sf.array_contains("unchanged", name), sf.lit(False))
+        value = sf.struct(sf.col("after")[name].alias("value"), at.alias("at"))
+        aggregates.append(sf.max_by(sf.when(knows, value), sf.when(knows, at)).alias(f"_fill_{number}"))
+    moved = sf.col("old_key").isNotNull() & lacks
+    origin = sf.struct("commit_lsn", "event_no", sf.col("old_key").alias("key"), "unchanged")
+    if partial:
+        aggregates.append(sf.max_by(sf.when(moved, origin), sf.when(moved, at)).alias(MOVED))
+    else:
+        aggregates.append(sf.lit(None).cast("struct<commit_lsn:bigint>").alias(MOVED))
+    parts = {name: f"_key_{number}" for number, name in enumerate(schema.key)}
+    grouped = changes.groupBy([sf.col("key")[name].alias(part) for name, part in parts.items()]).agg(
+        *aggregates
+    )
+    unknown = sf.coalesce(sf.col("last.unchanged"), sf.array().cast("array<string>"))
+    columns = [
+        sf.col("last.op").alias(OP),
+        sf.col("at.commit_lsn").alias(LSN),
+        sf.col("at.event_no").alias(EVENT),
+        sf.col("last.partition").alias("_partition"),
+        sf.col("last.offset").alias("_offset"),
+        sf.col("_changes"),
+        sf.col("_halves"),
+        unknown.alias("_partial"),
+        sf.col(MOVED),
+    ]
+    kept = []
+    for number, name in enumerate(names):
+        value = sf.col("last.after")[name]
+        if name in parts:
+            value = sf.col(parts[name])
+        if name in filled:
+            fill = sf.col(f"_fill_{number}")
+            open_ = sf.array_contains(unknown, name)
+            value = sf.when(open_, fill["value"]).otherwise(value)
+            kept.append(sf.when(open_ & fill.isNull(), sf.lit(name)))
+            columns.append(fill["at"].alias(f"_at_{number}"))
+        columns.append(value.alias(name))
+    keep = (
+        sf.filter(sf.array(*kept), lambda name: name.isNotNull())
+        if kept
+        else sf.array().cast("array<string>")
+    )
+    return grouped.select(*columns, keep.alias(KEEP), sf.array().cast("array<string>").alias(LOST))
+
+
+def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
+    """What is in a reduced batch; reads it once."""
+    half = sf.when(sf.col(OP) == "d", 0).otherwise(1)
+    truncate = sf.col(OP) == "t"
+    first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
+    rows = (
+        reduced_.groupBy("_partition")
+        .agg(
+            sf.max(sf.struct(LSN, EVENT, half.alias("half"))).alias("place"),
+            sf.max("_offset").alias("offset"),
+            sf.sum("_changes").alias("changes"),
+            sf.count(sf.when(~truncate, 1)).alias("keys"),
+            sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
+            sf.collect_set(sf.when(sf.size("_partial") > 0, sf.col("_partial"))).alias("partial"),
+            sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
+            sf.bool_or("_halves").alias("halves"),
+            sf.min(first).alias("least") if first else sf.lit(None).alias("least"),
+            sf.max(first).alias("greatest") if first else sf.lit(None).alias("greatest"),
+        )
+        .collect()
+    )
+    least = min([row.least for row in rows if row.least is not None], default=None)
+    greatest = max([row.greatest for row in rows if row.greatest is not None], default=None)
+    truncates = [(row.truncated[0], row.truncated[1]) for row in rows if row.truncated is not None]
+    return Summary(
+        changes=sum(row.changes for row in rows),
+        keys=sum(row["keys"] for row in rows),
+        places={
+            row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in rows
+        },
+        truncated=max(truncates, default=None),
+        partial=frozenset(name for row in rows for names in row.partial for name in names),
+        moves=any(row.moves for row in rows),
+        halves=any(row.halves for row in rows),
+        key_range=None if least is None or greatest is None else (least, greatest),
+    )
+
+
+def _prunable(kind: DataType) -> bool:
+    return isinstance(kind, _PRUNABLE)

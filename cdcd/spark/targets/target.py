@@ -1,0 +1,133 @@
+"""What the mirror asks of a table format.
+
+A target keeps one table for each source table, in one of two kinds: a MIRROR equals the source table; a CHANGELOG has
+one row for each change, and is what a table without a key gets, and what `history` adds beside a mirror.
+
+The caller owes: one thread at a time for each table; changes of one topic, in one form of the table
+(`evolution.upgrade` brings older ones to it); `prepare` before the first `apply` and at each new form; `forget` after
+any error of a table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.state import State
+
+
+class Kind(StrEnum):
+    """What the rows of a target table are."""
+
+    MIRROR = "mirror"
+    CHANGELOG = "changelog"
+
+
+def kind_of(schema: TableSchema) -> Kind:
+    """A mirror needs a key."""
+    return Kind.MIRROR if schema.key else Kind.CHANGELOG
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one `apply` did.
+
+    Attributes:
+        changes: that were new to the table; 0 for a batch that was in already, and nothing was committed then.
+        rows: that were merged or appended.
+        state: of the table now.
+        held: there were more, which were left alone, because of one change of a key only one half was there. They must
+            come again: what follows the state's offsets is to be read again, with more of the other partitions.
+    """
+
+    changes: int
+    rows: int
+    state: State
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """What `maintain` keeps and how much it tidies up.
+
+    Attributes:
+        keep_s: how long former versions can be read, in seconds.
+        keep_versions: how many are kept whatever their age.
+        small_files_min: so many small files are written together; fewer are left alone.
+        target_file_bytes: how large files should be.
+    """
+
+    keep_s: int = 24 * 3600
+    keep_versions: int = 10
+    small_files_min: int = 8
+    target_file_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What `maintain` did: data files written together, files written for them, former versions that are gone."""
+
+    compacted_files: int
+    written_files: int
+    expired_versions: int
+
+
+class Target(Protocol):
+    """Tables of one format in one place."""
+
+    format: str
+
+    def name_of(self, schema: TableSchema, kind: Kind) -> str:
+        """The table's name in SQL."""
+
+    def prepare(
+        self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
+    ) -> TableSchema:
+        """Create the table, or bring it to the form `schema`; the form that it has now.
+
+        Safe to be interrupted anywhere and called again. A table that is in a later form already (a batch comes
+        again, or a partition lags behind) keeps it, and the caller is handed that one: changes must be upgraded to it.
+
+        Args:
+            at: (commit LSN, number of the event) of the latest change that is in the form `schema`.
+
+        Raises:
+            IncompatibleSchemaError: it cannot be had. Nothing was changed.
+        """
+
+    def apply(
+        self, name: str, changes: DataFrame, *, batch_id: int = 0, consistent_lsn: int | None = None
+    ) -> Applied:
+        """Bring changes into the table in one commit that also records the position.
+
+        What the table has already is left out, so a batch may come any number of times, whole or in part.
+
+        Args:
+            changes: as `read_changes` gives them, of one table, in the form that `prepare` returned.
+            batch_id: to be shown.
+            consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
+        """
+
+    def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
+        """The form of the table; None: it is not there."""
+
+    def reached(self, spark: SparkSession, name: str) -> State:
+        """What the table has, from its newest commit."""
+
+    def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
+        """The table, now or as it was at `consistent_lsn` (of the job's consistent batches)."""
+
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+        """Write small files together and let go of former versions. Between batches, not during one."""
+
+    def own_name(self, name: str) -> str:
+        """The name in SQL of a table that no source table has (quarantine, control)."""
+
+    def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
+        """Append to such a table, created as needed, the rows whose columns `unique` are not in it; how many."""
+
+    def forget(self, name: str) -> None:
+        """Look at the table anew when it is next used."""
