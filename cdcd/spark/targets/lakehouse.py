@@ -122,6 +122,9 @@ class Lakehouse(ABC):
     def _append(self, rows: DataFrame, name: str) -> None: ...
 
     @abstractmethod
+    def name_of(self, schema: TableSchema, kind: Kind) -> str: ...
+
+    @abstractmethod
     def own_name(self, name: str) -> str: ...
 
     @abstractmethod

@@ -1,0 +1,160 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+)
+
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Rename,
+    Widen,
+    after,
+    missing,
+    plan,
+    widens,
+)
+
+
+def column(
+    name: str, id_: int | None, kind: DataType | None = None, default: str | None = None
+) -> ColumnSchema:
+    return ColumnSchema(name, id_, "text", 25, -1, kind or StringType(), default)
+
+
+def table(*columns: ColumnSchema, key: tuple[str, ...] = ("id",)) -> TableSchema:
+    form = ",".join(f"{part.name}:{part.id}" for part in columns)
+    return TableSchema("shop.public.t", "public", "t", form, key, columns)
+
+
+ID = column("id", 1, LongType())
+
+
+def test_the_same_form_needs_no_step():
+    assert plan(table(ID), table(ID)) == ()
+
+
+def test_a_new_id_is_a_new_column_and_a_gone_one_is_dropped():
+    new = column("b", 3)
+    assert plan(table(ID, column("a", 2)), table(ID, new)) == (Drop("a"), Add(new))
+
+
+def test_the_same_id_under_another_name_is_a_rename():
+    assert plan(table(ID, column("a", 2)), table(ID, column("b", 2))) == (Rename("a", "b"),)
+
+
+def test_a_column_dropped_and_added_again_under_its_name_is_another_one():
+    again = column("a", 3)
+    assert plan(table(ID, column("a", 2)), table(ID, again)) == (Drop("a"), Add(again))
+
+
+def test_without_ids_names_decide():
+    old, new = table(ID, column("a", None), column("x", 5)), table(ID, column("a", 2), column("b", None))
+    assert plan(old, new) == (Drop("x"), Add(column("b", None)))
+
+
+def test_a_renamed_key_is_the_same_key():
+    renamed = column("nr", 1, LongType())
+    assert plan(table(ID), table(renamed, key=("nr",))) == (Rename("id", "nr"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "possible"),
+    [
+        (IntegerType(), LongType(), True),
+        (FloatType(), DoubleType(), True),
+        (DecimalType(10, 2), DecimalType(12, 2), True),
+        (DecimalType(10, 2), DecimalType(12, 3), False),
+        (LongType(), IntegerType(), False),
+        (IntegerType(), StringType(), False),
+    ],
+)
+def test_only_a_type_that_holds_all_values_of_the_old_one_is_wider(
+    old: DataType, new: DataType, possible: bool
+):
+    assert widens(old, new) == possible
+    before, now = table(ID, column("a", 2, old)), table(ID, column("a", 2, new))
+    if possible:
+        assert plan(before, now) == (Widen("a", new),)
+    else:
+        with pytest.raises(IncompatibleSchemaError, match=r"public\.t: column a .*Drop the target table"):
+            plan(before, now)
+
+
+def test_another_key_is_refused():
+    both = (ID, column("a", 2))
+    with pytest.raises(IncompatibleSchemaError, match=r"key changed from \(id\) to \(id, a\)"):
+        plan(table(*both), table(*both, key=("id", "a")))
+
+
+@pytest.mark.parametrize(
+    ("names", "why"), [(("a", "A"), "differ only in case"), (("_cdcd_op",), "begins with _cdcd_")]
+)
+def test_names_that_a_target_cannot_have_are_refused(names: tuple[str, ...], why: str):
+    new = table(ID, *[column(name, number) for number, name in enumerate(names, 2)])
+    with pytest.raises(IncompatibleSchemaError, match=why):
+        plan(table(ID), new)
+
+
+@given(st.permutations(["a", "b", "c", "d"]), st.permutations(["a", "b", "c", "d"]))
+def test_any_exchange_of_names_ends_well_and_never_has_one_name_twice(old: list[str], new: list[str]):
+    before = table(ID, *[column(name, number) for number, name in enumerate(old, 2)])
+    target = table(ID, *[column(name, number) for number, name in enumerate(new, 2)])
+    form = before
+    for step in plan(before, target):
+        form = after(form, step)
+        names = [part.name for part in form.columns]
+        assert len(set(names)) == len(names)
+        # Interrupted here, the rest of the way is planned anew and leads to the same.
+        rest = form
+        for again in plan(form, target):
+            rest = after(rest, again)
+        assert {part.id: part.name for part in rest.columns} == {
+            part.id: part.name for part in target.columns
+        }
+    assert {part.id: part.name for part in form.columns} == {part.id: part.name for part in target.columns}
+
+
+def test_after_follows_each_kind_of_step():
+    form = table(ID, column("a", 2, IntegerType()))
+    form = after(form, Add(column("b", 3)))
+    form = after(form, Widen("a", LongType()))
+    form = after(form, Rename("id", "nr"))
+    form = after(form, Drop("b"))
+    assert [(part.name, part.spark) for part in form.columns] == [("nr", LongType()), ("a", LongType())]
+    assert form.key == ("nr",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "sql"),
+    [
+        (IntegerType(), None, "CAST(NULL AS int)"),
+        (IntegerType(), "7", "CAST('7' AS int)"),
+        (StringType(), "it's ${x} \\", "CAST('it\\'s \\u0024{x} \\\\' AS string)"),
+        (BinaryType(), "\\x00ff", "unhex('00ff')"),
+    ],
+)
+def test_what_older_rows_have_in_a_new_column(kind: DataType, default: str | None, sql: str):
+    assert missing(column("a", 2, kind, default), "public.t") == sql
+
+
+def test_a_default_without_a_rule_is_refused():
+    with pytest.raises(IncompatibleSchemaError, match="cannot be filled"):
+        missing(column("a", 2, ArrayType(StringType()), "{a,b}"), "public.t")
+
+
+def test_the_error_names_table_and_what_to_do():
+    error = IncompatibleSchemaError("public.t", "what is wrong", "what to do")
+    assert (error.table, error.what, error.hint) == ("public.t", "what is wrong", "what to do")
+    assert str(error) == "public.t: what is wrong Hint: what to do"

@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+from pyspark.sql.types import LongType, StringType
+
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.merge import merge, quoted, text
+
+FORM = TableSchema(
+    "shop.public.t",
+    "public",
+    "t",
+    "1",
+    ("id",),
+    (
+        ColumnSchema("id", 1, "bigint", 20, -1, LongType()),
+        ColumnSchema("it's `odd`", 2, "text", 25, -1, StringType()),
+    ),
+)
+
+
+def test_names_and_texts_stand_for_themselves():
+    assert quoted("a`b") == "`a``b`"
+    assert text("it's \\ ${x}") == "it\\'s \\\\ \\u0024{x}"
+
+
+def test_every_clause_changes_only_rows_that_are_older_than_the_batch():
+    lines = merge("lake.t", "batch", FORM).splitlines()
+    assert lines[0] == "MERGE INTO lake.t t USING batch s ON t.`id` = s.`id`"
+    assert [line.split()[1] for line in lines[1:]] == ["MATCHED", "MATCHED", "NOT"]
+    assert all("t._cdcd_commit_lsn < s._cdcd_commit_lsn" in line for line in lines[1:3])
+    assert not any("BY SOURCE" in line for line in lines)
+
+
+def test_a_column_that_a_row_may_keep_is_taken_from_the_target():
+    sql = merge("lake.t", "batch", FORM, keeps={"it's `odd`"})
+    assert "CASE WHEN array_contains(s._keep, 'it\\'s `odd`') THEN t.`it's ``odd```" in sql
+    assert "_cdcd_unknown = nullif(" in sql
+
+
+def test_a_truncate_removes_what_is_older_and_looks_at_all_rows():
+    sql = merge("lake.t", "batch", FORM, truncated=(7, 2), key_range=(1, 9))
+    assert "NOT MATCHED BY SOURCE AND (t._cdcd_commit_lsn < 7 OR" in sql
+    assert "BETWEEN" not in sql
+
+
+def test_bounds_of_the_key_leave_files_out():
+    assert "t.`id` BETWEEN 1 AND 9" in merge("lake.t", "batch", FORM, key_range=(1, 9))
+
+
+def test_a_key_of_several_columns_is_compared_whole():
+    both = replace(FORM, key=("id", "it's `odd`"))
+    assert "ON t.`id` = s.`id` AND t.`it's ``odd``` = s.`it's ``odd```" in merge("lake.t", "batch", both)
