@@ -12,15 +12,19 @@ ARG BASE_IMAGE=docker.io/library/python:3.13.15-slim-trixie@sha256:ffb752e139c0a
 FROM ${BASE_IMAGE} AS builder
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 WORKDIR /src
+# The compiler, and Python's headers where the base does not bring them.
+RUN apt-get update -qq && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev \
+        $(python3 -c 'import os, sysconfig; print("" if os.path.exists(sysconfig.get_path("include") + "/Python.h") else "python3-dev")')
 # What is installed here has no pip of its own: the tools' one reaches over.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
 COPY requirements.lock requirements-runtime.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /tools/bin/pip install --require-hashes -r requirements.lock && \
     /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements-runtime.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY cdcd cdcd
-RUN /tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . && \
+RUN CDCD_COMPILE=1 /tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . && \
     /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /dist/*.whl
 
 

@@ -4,7 +4,7 @@ SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy
 
-.PHONY: setup servers demo test unit check sim integration chaos soak spark bench profile deploy-test lock clean
+.PHONY: setup servers demo test compiled unit check sim integration chaos soak spark bench profile deploy-test lock clean
 
 setup: .venv/stamp
 
@@ -15,7 +15,14 @@ demo: servers
 	.venv/bin/python -m deploy.demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: servers
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
+		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; fi
 	$(PYTEST) -m "not ($(SLOW))"
+
+# The pure packages compiled, as in the wheel, under the tests that run through them; the rest runs from the sources.
+compiled: build/compiled/stamp servers
+	$(COMPILED) $(PYTEST) -o "pythonpath=$(CURDIR)/build/compiled ." tests/unit tests/sim \
+		tests/integration/test_types.py tests/integration/test_exactly_once.py::$(RESTART)
 
 unit: setup
 	$(PYTEST) tests/unit
@@ -58,12 +65,23 @@ lock:
 clean:
 	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+CAN_COMPILE = command -v cc >/dev/null && \
+	test -f "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+RESTART = test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas
+COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) CDCD_TEST_COMPILED=1 CDCD_TEST_PG=18
+
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes
 
 .venv/stamp: requirements.lock pyproject.toml cdcd/__init__.py
 	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+build/compiled/stamp: .venv/stamp setup.py $(shell find cdcd -name '*.py')
+	rm -rf build
+	CDCD_COMPILE=1 .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w build/wheel .
+	mkdir -p build/compiled && cd build/compiled && ../../.venv/bin/python -m zipfile -e ../wheel/*.whl .
 	touch $@
 
 .venv/stamp-spark: .venv/stamp requirements-spark.lock

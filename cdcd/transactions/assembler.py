@@ -22,9 +22,10 @@ the transaction is committed: `UndecidableMessageError` asks for it to be sent a
 Which message may come in which state is the table `TRANSITIONS` below; ARCHITECTURE.md's diagram is drawn from it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
+from struct import Struct
 from typing import Final, TypeVar
 
 from cdcd.errors import PositionError, ProtocolError, TransientError
@@ -85,6 +86,9 @@ _TRUNCATE: Final = ord("T")
 _MESSAGE: Final = ord("M")
 _XID_AT: Final = XLOG_HEADER + 1
 _BODY_AT: Final = XLOG_HEADER + 1
+_BEGIN: Final = Struct("!26xQqI")
+_COMMIT: Final = Struct("!26xBQQq")
+"""Their frames, as stage 2 reads them: `Begin`, `Commit`."""
 _TRUNCATE_OIDS: Final = 5
 """In a Truncate: the relation count and the options stand before the OIDs."""
 
@@ -142,6 +146,7 @@ class Assembler:
         self._abort_info = abort_info
         self._state = State.IDLE
         self._in_transaction = False
+        self._in_stream = False
         self._skip = 0
         self._commit_lsn = 0
         self._order = position.end_lsn
@@ -186,6 +191,7 @@ class Assembler:
             LimitError: the spool is full.
         """
         run: list[bytes] = []
+        kept: list[bytes] = []
         for frame in frames:
             if len(frame) <= XLOG_HEADER or frame[0] != _XLOG_DATA:
                 message = read_frame(frame)
@@ -201,9 +207,15 @@ class Assembler:
                 elif self._skip > 0:
                     self._skip -= 1
                 continue
+            if self._in_stream and tag in _ROWS:
+                kept.append(frame)
+                continue
             if run:
                 yield Changes(run, False)
                 run = []
+            if kept:
+                self._keep(kept)
+                kept = []
             found = TRANSITIONS.get((self._state, tag))
             if found is None:
                 raise ProtocolError(
@@ -213,40 +225,58 @@ class Assembler:
                 )
             self._state, handle = found
             self._in_transaction = self._state is State.TRANSACTION
+            self._in_stream = self._state is State.STREAM
             yield from handle(self, frame)
         if run:
             yield Changes(run, False)
+        if kept:
+            self._keep(kept)
 
     # Normal transactions.
 
-    def _begin(self, frame: bytes) -> Iterator[Step]:
-        message = self._read(frame, Begin)
-        self._commit_lsn = message.final_lsn
-        yield from self._open("plain", message.xid, message.final_lsn, message.commit_time)
+    # Many transactions are one row: these two messages are read without a look at each field by itself, unless
+    # something is wrong with them, which the strict reader then says.
 
-    def _commit(self, frame: bytes) -> Iterator[Step]:
-        message = self._read(frame, Commit)
-        if message.commit_lsn != self._commit_lsn:
+    def _begin(self, frame: bytes) -> Iterable[Step]:
+        commit_lsn = xid = commit_time = 0
+        if len(frame) == _BEGIN.size:
+            commit_lsn, commit_time, xid = _BEGIN.unpack(frame)
+        if not commit_lsn or not xid:
+            message = self._read(frame, Begin)
+            commit_lsn, commit_time, xid = message.final_lsn, message.commit_time, message.xid
+        self._commit_lsn = commit_lsn
+        return self._open("plain", xid, commit_lsn, commit_time)
+
+    def _commit(self, frame: bytes) -> Iterable[Step]:
+        flags, commit_lsn, end_lsn, commit_time = -1, 0, 0, 0
+        if len(frame) == _COMMIT.size:
+            flags, commit_lsn, end_lsn, commit_time = _COMMIT.unpack(frame)
+        if flags:
+            message = self._read(frame, Commit)
+            commit_lsn, end_lsn, commit_time = message.commit_lsn, message.end_lsn, message.commit_time
+        if commit_lsn != self._commit_lsn:
             raise ProtocolError(
-                f"Commit at {Lsn(message.commit_lsn)} ends a transaction that Begin announced for "
+                f"Commit at {Lsn(commit_lsn)} ends a transaction that Begin announced for "
                 f"{Lsn(self._commit_lsn)}.",
                 hint=REPORT,
             )
-        yield from self._close(message.commit_lsn, message.commit_time, message.end_lsn, ())
+        return self._close(commit_lsn, commit_time, end_lsn, ())
 
-    def _open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> Iterator[Step]:
+    def _open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> tuple[Step, ...]:
         self._in_order(commit_lsn)
         self.counts[kind] += 1
         self._ticket = self._ledger.open()
         self._skip = self._position.skip(commit_lsn)
-        if self._skip != COVERED:
-            yield Opened(kind, xid, commit_lsn, commit_time, self._last_commit_lsn, self._skip)
+        if self._skip == COVERED:
+            return ()
+        return (Opened(kind, xid, commit_lsn, commit_time, self._last_commit_lsn, self._skip),)
 
     def _close(
         self, commit_lsn: int, commit_time: int, end_lsn: int, tickets: tuple[int, ...]
-    ) -> Iterator[Step]:
+    ) -> tuple[Step, ...]:
         self._ledger.seal(self._ticket, end_lsn)
         tickets = (*tickets, self._ticket)
+        steps: tuple[Step, ...] = ()
         if self._skip == COVERED:
             for ticket in tickets:
                 self._ledger.ack(ticket)
@@ -258,9 +288,10 @@ class Assembler:
                 "it back, or read the tables again.",
             )
         else:
-            yield Closed(commit_lsn, commit_time, end_lsn, tickets)
+            steps = (Closed(commit_lsn, commit_time, end_lsn, tickets),)
         self._last_commit_lsn = commit_lsn
         self._skip = 0
+        return steps
 
     def _in_order(self, lsn: int) -> None:
         """Skipping by LSN is right only if commits come in the order of their LSNs; make sure of it."""
@@ -268,7 +299,8 @@ class Assembler:
             raise ProtocolError(
                 f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
             )
-        self._order = max(self._order, lsn)
+        if lsn > self._order:
+            self._order = lsn
 
     # Streamed transactions.
 
@@ -287,6 +319,11 @@ class Assembler:
             self._streamed[message.xid] = kept
         self._current = kept
         return _nothing()
+
+    def _keep(self, rows: list[bytes]) -> None:
+        """Rows of the block that is open."""
+        assert self._current is not None
+        self._spool.extend(self._current.xid, rows)
 
     def _stream_keep(self, frame: bytes) -> Iterator[Step]:
         assert self._current is not None
@@ -551,7 +588,7 @@ KINDS: Final = (
     "rolled_back",
 )
 
-Handler = Callable[[Assembler, bytes], Iterator[Step]]
+Handler = Callable[[Assembler, bytes], Iterable[Step]]
 
 
 def _table(

@@ -1,5 +1,6 @@
 """Wheel and source archive: what is in them, and that the wheel runs where nothing else is installed."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,14 +31,20 @@ build_meta.build_wheel(dist)
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both archives, built from a copy: setuptools leaves its traces beside the sources."""
+    """Both archives, built where there is no C compiler."""
+    return build(tmp_path_factory, {"CC": "/nowhere/cc"})
+
+
+def build(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) -> Path:
+    """The folder with both archives, built from a copy: setuptools leaves its traces beside the sources."""
     source, dist = (tmp_path_factory.mktemp(name) for name in ("source", "dist"))
     for name in ("cdcd", "deploy", "tests", "config", "docs"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
     # What the hooks say of their work is for a person.
-    subprocess.run([sys.executable, "-c", _BUILD, dist], cwd=source, check=True, capture_output=True)
+    command = [sys.executable, "-c", _BUILD, str(dist)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, env={**os.environ, **settings})
     return dist
 
 
@@ -45,6 +52,10 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(dist: Path) -> Path:
     (path,) = dist.glob("*.whl")
     return path
+
+
+def test_without_a_compiler_the_wheel_is_for_every_machine(wheel: Path) -> None:
+    assert wheel.name == f"cdcd-{__version__}-py3-none-any.whl"
 
 
 def test_the_wheel_has_every_module_the_marker_of_types_and_the_licence_and_nothing_else(wheel: Path) -> None:
@@ -72,11 +83,16 @@ def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None
     root = f"cdcd-{__version__}/"
     with tarfile.open(path) as archive:
         names = {member.name.removeprefix(root) for member in archive if member.isfile()}
-    assert {*MODULES, "pyproject.toml", "README.md", "LICENSE"} <= names
+    assert {*MODULES, "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
     assert not {name for name in names if name.startswith(("deploy/", "config/"))}
 
 
-def test_the_wheel_runs_in_an_empty_environment_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["pure Python", "compiled"])
+def test_the_wheel_runs_in_an_empty_environment(
+    form: str, wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if form == "compiled":
+        (wheel,) = build(tmp_path_factory, {"CDCD_COMPILE": "1"}).glob("*.whl")
     run([sys.executable, "-m", "venv", "--without-pip", tmp_path])
     pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
     lock = REPOSITORY / "requirements-runtime.lock"
@@ -84,6 +100,6 @@ def test_the_wheel_runs_in_an_empty_environment_without_a_compiler(wheel: Path, 
     run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel])
     run([*pip, "check"])
     said = run([tmp_path / "bin" / "cdcd", "version"], cwd=tmp_path)
-    assert said.startswith(f"cdcd       {__version__}")
+    assert said.startswith(f"cdcd       {__version__} ({form})")
     assert "psycopg    " in said
     assert "(binary)" in said

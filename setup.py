@@ -1,0 +1,82 @@
+"""Compiles the pure packages with mypyc where that is possible. pyproject.toml says everything else.
+
+The same sources run either way, and lie in the wheel either way. `CDCD_COMPILE=0` leaves them uncompiled,
+`CDCD_COMPILE=1` fails where they can not be compiled. Without it they are compiled if mypyc, a C compiler and Python's
+headers are there, and a wheel without anything compiled is made if not. An editable installation runs the sources as
+they are edited.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+PACKAGES = ("cdcd/protocol", "cdcd/transactions", "cdcd/records")
+
+INTERPRETED = {
+    "cdcd/protocol/lsn.py": "a subclass of int has no native form",
+    "cdcd/protocol/frames.py": "mypyc takes a dataclass's ClassVar with a value for a field with a default",
+    "cdcd/protocol/messages.py": "likewise",
+    "cdcd/protocol/versions.py": "runs once a start",
+    "cdcd/protocol/writer.py": "is of the tests and the simulation",
+}
+"""What is not compiled, and why. Packages' own files are empty."""
+
+
+BUILDING = {"bdist_wheel", "build", "build_ext"}
+"""The commands that make something to install. The others ask for metadata, archive the sources, or link to them."""
+
+
+def extensions() -> list[Extension]:
+    """What is to be compiled; nothing where it can not be, or should not."""
+    wanted = os.environ.get("CDCD_COMPILE", "")
+    if wanted == "0" or not BUILDING & set(sys.argv):
+        return []
+    problem = why_not()
+    if problem:
+        if wanted == "1":
+            raise SystemExit(f"CDCD_COMPILE=1, but {problem}.")
+        sys.stderr.write(f"Not compiled: {problem}.\n")
+        return []
+    from mypyc.build import mypycify  # noqa: PLC0415  it need not be there
+
+    found: list[Extension] = mypycify(
+        ["--config-file=", "--strict", "--python-version=3.11", *sources()],
+        opt_level="3",
+        debug_level="0",
+        group_name="cdcd",
+    )
+    for extension in found:
+        # A newer compiler's new warning is no reason to fail.
+        extension.extra_compile_args = [
+            option for option in extension.extra_compile_args if option != "-Werror"
+        ]
+    return found
+
+
+def sources() -> list[str]:
+    """The modules to compile."""
+    paths = [path for package in PACKAGES for path in sorted(Path(package).rglob("*.py"))]
+    return [str(path) for path in paths if path.name != "__init__.py" and str(path) not in INTERPRETED]
+
+
+def why_not() -> str:
+    """What is missing for a compilation; empty if nothing is."""
+    try:
+        import mypyc.build  # noqa: F401, PLC0415  it need not be there
+    except ImportError:
+        return "mypy is not installed"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    probe = [*compiler, "-fsyntax-only", f"-I{sysconfig.get_path('include')}", "-x", "c", "-"]
+    try:
+        subprocess.run(probe, input=b"#include <Python.h>\n", check=True, capture_output=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return "there is no C compiler that finds Python.h"
+    return ""
+
+
+setup(ext_modules=extensions())
