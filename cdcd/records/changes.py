@@ -10,16 +10,18 @@ come out wrong, and the caller owes the check that it comes out right (`ends`). 
 and offset. So this walk and that reader accept the same frames, which the tests hold against each other.
 """
 
-from json.encoder import encode_basestring
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, TupleData, Update, Value
 from cdcd.protocol.reader import read_message
-from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, STRING, Converter
-from cdcd.records.wiretext import SHORT, quote
+from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
+from cdcd.records.wiretext import escaped
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # an int, for mypyc one of the machine's
 
 _NULL: Final = ord("n")
 _UNCHANGED: Final = ord("u")
@@ -31,8 +33,15 @@ HEAD: Final = Struct("!xQ16xBIBH")
 STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
 """The same with an xid after the tag, which is left out."""
 
-Plan = list[tuple[int, int, Converter]]
-"""For each column: its slot among a record's fragments, its converter's mode, and the converter."""
+Plan = list[tuple[int, int, int]]
+"""For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
+
+Where the mode is one of `QUOTED`, the slots around it hold the quotes of the JSON string that the value usually is.
+"""
+
+_NINE: Final = ord("9")
+_POINT: Final = ord(".")
+_TRUE: Final = b"t"
 
 HINT: Final = (
     "Nothing past it was confirmed. Either the bytes were damaged on the way, or the server writes this type in a way"
@@ -44,57 +53,79 @@ HINT_ENCODING: Final = (
 )
 
 
-def read_row(  # noqa: PLR0917 - an object around these would cost as much as a column
-    frame: bytes, text: str, at: int, plan: Plan, values: list[str], unchanged: list[int]
+def read_row(  # noqa: PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column
+    frame: bytes,
+    start: int,
+    plan: Plan,
+    converters: list[Converter],
+    values: list[bytes],
+    unchanged: list[int],
 ) -> int:
-    """Convert the row whose first value is at `at`, and return where it ends by what it says itself.
+    """Convert the row whose first value is at `start`, and return where it ends by what it says itself.
 
     Args:
-        text: the frame as wire text.
         values: gets the JSON of each value in its column's slot.
         unchanged: gets the slot of each column whose value is unchanged TOAST; what is in the slot stays.
 
     Raises:
         ValueError, IndexError: the row is malformed; `explain` says how.
     """
-    for slot, mode, converter in plan:
+    at: i64 = start
+    for slot, mode, column in plan:
         kind = frame[at]
         if kind == _TEXT:
-            size = frame[at + 4]
+            size: i64 = frame[at + 4]
             if frame[at + 3] or frame[at + 2] or frame[at + 1]:
                 size += (frame[at + 1] << 24) + (frame[at + 2] << 16) + (frame[at + 3] << 8)
             at += 5
             end = at + size
-            value = text[at:end]
+            value = frame[at:end]
             at = end
             if mode == STRING:
-                values[slot] = encode_basestring(value) if size <= SHORT else quote(value)
+                values[slot] = escaped(value)
             elif mode == AS_IS:
                 values[slot] = value
             elif mode == DECIMAL:
-                values[slot] = f'"{value}"' if value[-1] <= "9" else converter.json(value)
+                if value[-1] <= _NINE:
+                    values[slot] = value
+                else:
+                    put_whole(values, slot, converters[column].wire(value))
             elif mode == FLOAT:
-                values[slot] = value if "." in value else converter.json(value)
+                values[slot] = value if _POINT in value else converters[column].wire(value)
             elif mode == BOOLEAN:
-                values[slot] = "true" if value == "t" else converter.json(value)
+                values[slot] = b"true" if value == _TRUE else converters[column].wire(value)
             else:
-                values[slot] = converter.json(value)
+                values[slot] = converters[column].wire(value)
         elif kind == _NULL:
-            values[slot] = "null"
+            if mode in QUOTED:
+                put_whole(values, slot, b"null")
+            else:
+                values[slot] = b"null"
             at += 1
         elif kind == _UNCHANGED:
             unchanged.append(slot)
             at += 1
         elif kind == _BINARY:
             end = at + 5 + int.from_bytes(frame[at + 1 : at + 5], "big")
-            values[slot] = converter.binary(frame[at + 5 : end])
+            json = converters[column].binary(frame[at + 5 : end]).encode("latin-1")
+            if mode in QUOTED:
+                put_whole(values, slot, json)
+            else:
+                values[slot] = json
             at = end
         else:
             raise ValueError("unknown kind of value")
     return at
 
 
-def explain(frame: bytes, in_stream: bool, relation: Relation, plan: Plan) -> ProtocolError:
+def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
+    """Put all of a value's JSON where the places around it have quotes."""
+    values[slot - 1] = b""
+    values[slot] = json
+    values[slot + 1] = b""
+
+
+def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> ProtocolError:
     """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been."""
     try:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
@@ -105,14 +136,14 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, plan: Plan) -> Pr
     for row, name in _rows(message):
         at += 3
         table = f"{type(message).__name__} of {relation.schema}.{relation.name}"
-        if len(row) != len(plan):
+        if len(row) != len(converters):
             return ProtocolError(
-                f"{table}: field {name} at offset {at - 2}: {len(row)} columns, but {len(plan)} in the Relation.",
+                f"{table}: field {name} at offset {at - 2}: {len(row)} columns, but {len(converters)} in the Relation.",
                 hint=HINT,
             )
         for index, value in enumerate(row):
             column = relation.columns[index]
-            problem = _problem(value, plan[index][2])
+            problem = _problem(value, converters[index])
             if problem:
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
                 hint = HINT_ENCODING if problem is NOT_UTF8 else HINT

@@ -1,6 +1,7 @@
 """The converter of a type: one value in, its JSON out. `values.py` says which type has which.
 
-Both are wire text. A value that is not of its type's form is a ValueError, which stage 4 turns into a ProtocolError.
+Both are wire text, or the same as bytes. A value that is not of its type's form is a ValueError, which stage 4 turns
+into a ProtocolError.
 """
 
 from binascii import b2a_base64
@@ -17,6 +18,8 @@ STRING: Final = 2
 """The text becomes a JSON string."""
 DECIMAL: Final = 3
 """The text becomes a JSON string without a look inside, if it ends with a digit."""
+QUOTED: Final = (STRING, DECIMAL)
+"""The modes of what usually stands between quotes, for which a record has places of their own."""
 FLOAT: Final = 4
 """The text is the JSON, if it has a decimal point."""
 BOOLEAN: Final = 5
@@ -31,6 +34,10 @@ class Converter:
     def json(self, text: str) -> str:
         """The JSON of a value in text form, both wire text."""
         raise NotImplementedError
+
+    def wire(self, value: bytes) -> bytes:
+        """As `json`, for text as the server sent it: what stage 4 calls."""
+        return self.json(value.decode("latin-1")).encode("latin-1")
 
     def binary(self, data: bytes) -> str:
         """The same JSON for the same value in binary form."""

@@ -7,7 +7,7 @@ events of a slot, which `lsn` does not: rows of one multi-insert share one, and 
 than their rows were written. After them comes `schema_id`, which names the description of the table (`schemas.py`).
 
 Everything but three numbers (twice the event's LSN, its serial number) is the same for all events of a transaction on a
-table, so it is made once for that and kept in pieces. All strings here are wire text.
+table, so it is made once for that and kept in pieces.
 """
 
 from dataclasses import dataclass
@@ -62,58 +62,65 @@ class EnvelopeSettings:
 
 
 class SourceBlock:
-    """The pieces of `source` for the transaction that is open.
-
-    In a record they stand in this order: `head`, the event's LSN, `times`, the table's own piece (`of_table`),
-    `transaction`, the LSN again, `tail`, the serial number. The closing brace is the next piece's.
-    """
+    """The pieces of `source` for the transaction that is open."""
 
     def __init__(self, settings: EnvelopeSettings) -> None:
-        self.head = ""
-        self.times = ""
-        self.transaction = ""
-        self.tail = ""
         name = quote(wire(settings.prefix))
-        self._identity = f'"version":{quote(wire(settings.version))},"connector":"postgresql","name":{name}'
-        self._database = quote(wire(settings.database))
+        version = quote(wire(settings.version))
+        self._start = f',"source":{{"version":{version},"connector":"postgresql","name":{name},"ts_ms":'
+        self._sequence = f',"snapshot":"false","db":{quote(wire(settings.database))},"sequence":"['
+        self._txid = ""
         self._commit_lsn = 0
+        self._unix_us = 0
+        self._last = ""
+        self._origin = _NO_ORIGIN
 
     def begin(self, xid: int | None, commit_lsn: int, unix_us: int, last_commit_lsn: int | None) -> None:
         """A transaction begins. `unix_us`: its commit, in microseconds since 1970; `xid` None: there is none."""
-        last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
-        self.head = (
-            f',"source":{{{self._identity},"ts_ms":{unix_us // 1000},"snapshot":"false",'
-            f'"db":{self._database},"sequence":"[{last},\\"'
-        )
-        self.times = f'\\"]","ts_us":{unix_us},"ts_ns":{unix_us * 1000}'
-        self.transaction = f',"txId":{"null" if xid is None else xid},"lsn":'
+        self._txid = "null" if xid is None else str(xid)
         self._commit_lsn = commit_lsn
-        self.set_origin(None, None)
+        self._unix_us = unix_us
+        self._last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
+        self._origin = _NO_ORIGIN
 
     def set_origin(self, name: str | None, lsn: int | None) -> None:
         """The transaction was made on another server; `lsn` is where it was committed there."""
         origin = "null" if name is None else quote(wire(name))
-        origin_lsn = "null" if lsn is None else lsn
-        self.tail = (
-            f',"xmin":null,"origin":{origin},"origin_lsn":{origin_lsn},'
-            f'"commit_lsn":{self._commit_lsn},"event_serial_no":'
-        )
+        self._origin = _origin(origin, "null" if lsn is None else str(lsn))
+
+    def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
+        """What stands before the event's LSN, between it and its repetition, and from there to the serial number.
+
+        `table` is the table's own piece (`of_table`). The closing brace is the next piece's.
+        """
+        micros = self._unix_us
+        head = f'{self._start}{micros // 1000}{self._sequence}{self._last},\\"'
+        middle = f'\\"]","ts_us":{micros},"ts_ns":{micros * 1000}{table},"txId":{self._txid},"lsn":'
+        tail = f'{self._origin}{self._commit_lsn},"event_serial_no":'
+        return head.encode("latin-1"), middle.encode("latin-1"), tail.encode("latin-1")
+
+
+def _origin(name: str, lsn: str) -> str:
+    return f',"xmin":null,"origin":{name},"origin_lsn":{lsn},"commit_lsn":'
+
+
+_NO_ORIGIN: Final = _origin("null", "null")
 
 
 def of_table(schema: str, name: str) -> str:
-    """A table's own piece of `source`; both empty for a logical message."""
+    """A table's own piece of `source`, wire text; both empty for a logical message."""
     return f',"schema":{quote(wire(schema))},"table":{quote(wire(name))}'
 
 
-def closing(op: str, schema_id: str | None = None) -> str:
+def closing(op: str, schema_id: str | None = None) -> bytes:
     """What stands between the serial number and the times of an envelope."""
     described = "" if schema_id is None else f',"schema_id":"{schema_id}"'
-    return f'{described}}},"transaction":null,"op":"{op}",'
+    return f'{described}}},"transaction":null,"op":"{op}",'.encode("ascii")
 
 
-def processed_at(now_us: int) -> str:
+def processed_at(now_us: int) -> bytes:
     """The times at the end of an envelope, and its end."""
-    return f'"ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'
+    return f'"ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'.encode("ascii")
 
 
 def unix_us(postgres_us: int) -> int:

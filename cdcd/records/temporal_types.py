@@ -13,6 +13,10 @@ TIME_DIGITS: Final = 6
 DATES_MAX: Final = 8192
 """Dates whose number is remembered, since tables have few different ones; about 1 MB."""
 
+_FULL: Final = 29
+"""The length of a timestamp with time zone with a year of four and a fraction of six digits."""
+_DASH: Final = ord("-")
+
 _POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
 
 
@@ -22,15 +26,18 @@ class Date(Number):
     _INFINITE: ClassVar[dict[str, int]] = {"infinity": -2147472692, "-infinity": -2147472691}
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._known: dict[bytes, bytes] = {}
 
     def json(self, text: str) -> str:
-        json = self._known.get(text)
+        return str(_named(self._INFINITE, text) if text[-1:] == "y" else temporal.epoch_days(text))
+
+    def wire(self, value: bytes) -> bytes:
+        json = self._known.get(value)
         if json is None:
-            json = str(_named(self._INFINITE, text) if text[-1:] == "y" else temporal.epoch_days(text))
+            json = Number.wire(self, value)
             if len(self._known) >= DATES_MAX:
                 self._known.clear()
-            self._known[text] = json
+            self._known[value] = json
         return json
 
     def binary(self, data: bytes) -> str:
@@ -113,6 +120,12 @@ class TimestampTz(Converter):
         if text[-1:] == "y" and text in ("infinity", "-infinity"):
             return f'"{text}"'
         return f'"{temporal.iso_timestamp(text, self._digits)}"'
+
+    def wire(self, value: bytes) -> bytes:
+        if len(value) == _FULL and self._digits == TIME_DIGITS and value[-3:] == b"+00" and value[4] == _DASH:
+            # The usual form, as `temporal.iso_timestamp` knows it.
+            return b'"%bT%bZ"' % (value[:10], value[11:26])
+        return Converter.wire(self, value)
 
     def binary(self, data: bytes) -> str:
         micros = binary.integer(data, 8)

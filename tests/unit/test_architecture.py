@@ -82,10 +82,23 @@ def offences(module: str, source: str, is_package: bool = False) -> list[str]:
             if not module.startswith(CONFINED[top]):
                 found.append(f"{top} belongs in {CONFINED[top]}")
         elif own in PURE and (top not in sys.stdlib_module_names or top in IMPURE_MODULES):
+            if name in named_by_types_only(tree):
+                continue
             found.append(f"{own} is pure and imports {name}")
     if own in PURE:
         found += impurities(tree)
     return found
+
+
+def named_by_types_only(tree: ast.Module) -> set[str]:
+    """What is imported below `if TYPE_CHECKING:`, and so never when the program runs."""
+    return {
+        name
+        for node in tree.body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for name in imports(statement, "", is_package=False)
+    }
 
 
 def impurities(tree: ast.AST) -> Iterator[str]:
@@ -147,6 +160,7 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
     ("module", "source"),
     [
         ("cdcd.records.x", "import json\nfrom cdcd.protocol.lsn import Lsn\nfrom . import values"),
+        ("cdcd.records.x", "if TYPE_CHECKING:\n    from mypy_extensions import i64"),
         ("cdcd.daemon.config", "import pydantic"),
         ("cdcd.daemon.config_reference", "import pydantic"),
         ("cdcd.cli.version", "from cdcd import __version__"),

@@ -28,7 +28,7 @@ from typing import Final
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
 from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, explain, read_row
 from cdcd.records.converter import base64_json
@@ -47,15 +47,22 @@ from cdcd.records.formats.table_fragments import TableFragments, Tally
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.records.routing import Routes, topic_name
 from cdcd.records.schemas import table_form
-from cdcd.records.wiretext import quote, to_bytes, wire
+from cdcd.records.wiretext import checked, quote, to_bytes, wire
 
 _NEW_ROW: Final = ord("N")
 _OLD_ROW: Final = ord("O")
 _OLD_KEY: Final = ord("K")
 
-_INSERT: Final = Insert.tag
-_UPDATE: Final = Update.tag
-_ROW_TAGS: Final = (Insert.tag, Update.tag, Delete.tag)
+_INSERT: Final = ord("I")
+_UPDATE: Final = ord("U")
+_DELETE: Final = ord("D")
+
+_HEAD_BYTES: Final = HEAD.size
+_STREAMED_HEAD_BYTES: Final = STREAMED_HEAD.size
+_read_head: Final = HEAD.unpack_from
+_read_streamed_head: Final = STREAMED_HEAD.unpack_from
+
+_SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
 
 Headers = list[tuple[str, bytes]]
 
@@ -81,9 +88,10 @@ class DebeziumJsonEncoder:
         self._alone = SourceBlock(settings)
         self._transaction = 0
         self._serial = 0
-        self._lsn = ""
+        self._lsn = -1
+        self._lsn_text = b""
         self._now_us = -1
-        self._processed_at = ""
+        self._processed_at = b""
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -176,14 +184,18 @@ class DebeziumJsonEncoder:
             self._processed_at = processed_at(now_us)
         table: TableFragments | None = None
         try:
+            head: tuple[int, int, int, int, int]
             if in_stream:
-                lsn, tag, oid, kind, width = STREAMED_HEAD.unpack_from(frame)
-                at = STREAMED_HEAD.size
+                head = _read_streamed_head(frame)
+                at = _STREAMED_HEAD_BYTES
             else:
-                lsn, tag, oid, kind, width = HEAD.unpack_from(frame)
-                at = HEAD.size
-            self._lsn = str(lsn)
-            if tag in _ROW_TAGS:
+                head = _read_head(frame)
+                at = _HEAD_BYTES
+            lsn, tag, oid, kind, width = head
+            if lsn != self._lsn:
+                self._lsn = lsn
+                self._lsn_text = str(lsn).encode("ascii")
+            if tag in (_INSERT, _UPDATE, _DELETE):
                 table = self._table(oid, out)
                 if width != table.width:
                     raise ValueError("the row has another number of columns than the relation")
@@ -194,14 +206,14 @@ class DebeziumJsonEncoder:
                     raise ValueError("unknown kind of row")
                 parts = table.event_template.copy()
                 unchanged: list[int] = []
-                if read_row(frame, frame.decode("latin-1"), at, table.plan, parts, unchanged) != len(frame):
+                if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
                     raise ValueError("the row does not end with the frame")
                 headers = _headers(table.stand_in(parts, unchanged)) if unchanged else None
                 table.tally.created += 1
                 return self._append(table, table.key(parts), parts, headers, out)
         except (ValueError, IndexError, error) as cause:
             if table is not None:
-                raise explain(frame, in_stream, table.relation, table.plan) from cause
+                raise explain(frame, in_stream, table.relation, table.converters) from cause
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         if isinstance(message, Truncate):
             return self._truncate(message, out)
@@ -225,13 +237,12 @@ class DebeziumJsonEncoder:
         return self._message(message, self._alone, 0, out)
 
     def _update(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
-        text = frame.decode("latin-1")
-        old: list[str] | None = None
+        old: list[bytes] | None = None
         unchanged_old: list[int] = []
         whole = kind == _OLD_ROW
         if whole or kind == _OLD_KEY:
             old = table.old_template.copy()
-            at = read_row(frame, text, at, table.plan, old, unchanged_old)
+            at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
             kind = frame[at]
             if (frame[at + 1] << 8) + frame[at + 2] != table.width:
                 raise ValueError("the row has another number of columns than the relation")
@@ -240,7 +251,7 @@ class DebeziumJsonEncoder:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
         unchanged: list[int] = []
-        if read_row(frame, text, at, table.plan, parts, unchanged) != len(frame):
+        if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
             raise ValueError("the row does not end with the frame")
         missing_old = table.stand_in(old, unchanged_old) if old is not None and unchanged_old else []
         if unchanged and old is not None:
@@ -249,7 +260,7 @@ class DebeziumJsonEncoder:
         key = table.key(parts)
         if old is not None:
             old_key = table.key(old)
-            before = "".join(old)
+            before = b"".join(old)
             if old_key is not None and key is not None and old_key != key:
                 left = [(HEADER_NEW_KEY, key), *_headers(missing_old)]
                 came = [(HEADER_OLD_KEY, old_key), *_headers(missing)]
@@ -267,20 +278,20 @@ class DebeziumJsonEncoder:
             raise ValueError("unknown kind of row")
         old = table.old_template.copy()
         unchanged: list[int] = []
-        if read_row(frame, frame.decode("latin-1"), at, table.plan, old, unchanged) != len(frame):
+        if read_row(frame, at, table.plan, table.converters, old, unchanged) != len(frame):
             raise ValueError("the row does not end with the frame")
         headers = _headers(table.stand_in(old, unchanged)) if unchanged else None
-        return self._append_delete(table, table.key(old), "".join(old), headers, out)
+        return self._append_delete(table, table.key(old), b"".join(old), headers, out)
 
     def _append_delete(
         self,
         table: TableFragments,
         key: bytes | None,
-        before: str,
+        before: bytes,
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        parts = ['{"before":', before, ',"after":null', *table.source]
+        parts = [b'{"before":', before, b',"after":null', *table.source]
         parts[-2] = table.deleted
         table.tally.deleted += 1
         size = self._append(table, key, parts, headers, out)
@@ -293,15 +304,16 @@ class DebeziumJsonEncoder:
         self,
         table: TableFragments,
         key: bytes | None,
-        parts: list[str],
+        parts: list[bytes],
         headers: Headers | None,
         out: list[Record],
     ) -> int:
         """Fill in what differs from event to event, and append the record."""
-        parts[-7] = parts[-5] = self._lsn
-        parts[-3] = str(self._serial)
+        parts[-7] = parts[-5] = self._lsn_text
+        serial = self._serial
+        parts[-3] = _SERIALS[serial] if serial < len(_SERIALS) else str(serial).encode("ascii")
         parts[-1] = self._processed_at
-        value = to_bytes("".join(parts))
+        value = checked(b"".join(parts))
         out.append((table.topic, key, value, headers))
         return len(value) if key is None else len(key) + len(value)
 
@@ -310,7 +322,7 @@ class DebeziumJsonEncoder:
         for oid in message.relation_oids:
             table = self._table(oid, out)
             if self._settings.truncate:
-                parts = ['{"before":null,"after":null', *table.source]
+                parts = [b'{"before":null,"after":null', *table.source]
                 parts[-2] = table.truncated
                 table.tally.truncated += 1
                 size += self._append(table, None, parts, None, out)
@@ -335,11 +347,11 @@ class DebeziumJsonEncoder:
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
-        value = to_bytes(
-            f'{{"op":"m","ts_ms":{self._now_us // 1000}{source.head}{lsn}{source.times}{_NO_TABLE}'
-            f'{source.transaction}{lsn}{source.tail}{serial}}},"transaction":null,'
-            f'"message":{{"prefix":{prefix},"content":{base64_json(message.content)}}}}}'
-        )
+        head, middle, tail = source.pieces(_NO_TABLE)
+        before, after = f'{{"op":"m","ts_ms":{self._now_us // 1000}', f'{serial}}},"transaction":null,'
+        at = str(lsn).encode("ascii")
+        content = f'"message":{{"prefix":{prefix},"content":{base64_json(message.content)}}}}}'
+        value = before.encode("ascii") + head + at + middle + at + tail + to_bytes(after + content)
         key = to_bytes(f'{{"prefix":{prefix}}}')
         self._messages += 1
         out.append((self._message_topic, key, value, None))
@@ -349,6 +361,6 @@ class DebeziumJsonEncoder:
 _NO_TABLE: Final = of_table("", "")
 
 
-def _headers(missing: list[str]) -> Headers:
+def _headers(missing: list[bytes]) -> Headers:
     """The header that names columns whose value is missing, if there are any."""
-    return [(HEADER_UNCHANGED, f"[{','.join(missing)}]".encode("latin-1"))] if missing else []
+    return [(HEADER_UNCHANGED, b"[%b]" % b",".join(missing))] if missing else []

@@ -1,9 +1,12 @@
 """What of a table's records never changes: fragments of JSON, and the plan for what goes between them.
 
 ```
-{"before":  …  ,"after":{"id":  1  ,"name":  "x"  },"source":{…  lsn  …  lsn  …  number  },…"op":"c",  times}
-   0        1        2          3      4      5      -8          -7   -6  -5  -4   -3         -2        -1
+{"before":  …  ,"after":{"id":  1  ,"name":  "  x  "  },"source":{…  lsn  …  lsn  …  number  },…"op":"c",  times}
+   0        1        2          3      4     5  6  7       -8          -7   -6  -5  -4   -3         -2        -1
 ```
+
+The quotes around what is usually a string have places of their own: putting them around each value would cost two
+copies of it.
 """
 
 from collections.abc import Mapping
@@ -11,14 +14,17 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.protocol.messages import Relation
-from cdcd.records.changes import Plan
+from cdcd.records.changes import Plan, put_whole
+from cdcd.records.converter import QUOTED
 from cdcd.records.envelope import Record, SourceBlock, closing, of_table
 from cdcd.records.relations import TableDescription, TypeDescription, key_columns
 from cdcd.records.values import converter_for
 from cdcd.records.wiretext import quote, wire
 
-FIRST_SLOT: Final = 3
-"""The slot of the first column's value; each further one is two on."""
+ROW_AT: Final = 2
+"""Where the first column's fragment stands."""
+
+_QUOTE: Final = b'"'
 
 
 class Tally:
@@ -47,12 +53,15 @@ class TableFragments:
 
     __slots__ = (
         "announcement",
+        "converters",
         "created",
         "deleted",
         "event_template",
         "fragments",
         "identity",
+        "index",
         "key_fragments",
+        "key_quoted",
         "key_slots",
         "names",
         "old_template",
@@ -92,54 +101,65 @@ class TableFragments:
         self.updated = closing("u", schema_id)
         self.deleted = closing("d", schema_id)
         self.truncated = closing("t", schema_id)
-        self.source: list[str] = []
-        self.event_template: list[str] = []
+        self.source: list[bytes] = []
+        self.event_template: list[bytes] = []
         self.source_piece = of_table(relation.schema, relation.name)
         columns = relation.columns
         self.width = len(columns)
-        converters = [converter_for(column.type_oid, column.type_modifier, types) for column in columns]
-        self.plan: Plan = [
-            (FIRST_SLOT + 2 * index, converter.mode, converter) for index, converter in enumerate(converters)
+        self.converters = [converter_for(column.type_oid, column.type_modifier, types) for column in columns]
+        self.placeholders = [
+            converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
         ]
-        self.placeholders = [converter.unchanged(unavailable) for converter in converters]
-        self.names = [quote(wire(column.name)) for column in columns]
+        self.names = [quote(wire(column.name)).encode("latin-1") for column in columns]
         self.identity = [column.is_key for column in columns]
-        row = ["{"]
-        for index, name in enumerate(self.names):
-            if index:
-                row.append(f",{name}:")
-            else:
-                row[0] = f"{{{name}:"
-            row.append("")
-        self.fragments = ['{"before":', "null", f',"after":{row[0]}', *row[1:]]
-        self.old_template = ["", "", *row, "}"]
+        self.plan: Plan = []
+        row: list[bytes] = []
+        for column, name in enumerate(self.names):
+            row.append((b",%b:" if row else b"{%b:") % name)
+            mode = self.converters[column].mode
+            self.plan.append((_make_place(row, mode), mode, column))
+        if not row:
+            row.append(b"{")
+        self.index = {place[0]: index for index, place in enumerate(self.plan)}
+        self.fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
+        self.old_template = [b"", b"", *row, b"}"]
         position = {column.name: index for index, column in enumerate(columns)}
         keys = [position[name] for name in key_columns(relation, table)]
-        self.key_slots = [FIRST_SLOT + 2 * index for index in keys]
+        self.key_slots = [self.plan[index][0] for index in keys]
+        self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
         self.key_fragments = [
-            f"{',' if place else '{'}{self.names[index]}:" for place, index in enumerate(keys)
+            (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
         ]
 
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""
-        middle = f"{source.times}{self.source_piece}{source.transaction}"
-        rest = ["", middle, "", source.tail, "", self.created, ""]
-        self.source = [source.head, *rest]
-        self.event_template = [*self.fragments, f"}}{source.head}", *rest]
+        head, middle, tail = source.pieces(self.source_piece)
+        rest = [b"", middle, b"", tail, b"", self.created, b""]
+        self.source = [head, *rest]
+        self.event_template = [*self.fragments, b"}" + head, *rest]
         self.transaction = transaction
 
-    def key(self, values: list[str]) -> bytes | None:
+    def key(self, values: list[bytes]) -> bytes | None:
         """The key of a row; None when the table has none."""
         slots = self.key_slots
-        if len(slots) == 1:
-            return f"{self.key_fragments[0]}{values[slots[0]]}}}".encode("latin-1")
         if not slots:
             return None
-        pieces = [f"{self.key_fragments[place]}{values[slot]}" for place, slot in enumerate(slots)]
-        return f"{''.join(pieces)}}}".encode("latin-1")
+        if len(slots) == 1 and not self.key_quoted[0]:
+            return self.key_fragments[0] + values[slots[0]] + b"}"
+        pieces: list[bytes] = []
+        for place, slot in enumerate(slots):
+            pieces.append(self.key_fragments[place])
+            pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
+        pieces.append(b"}")
+        return b"".join(pieces)
 
     def take_over(
-        self, values: list[str], unchanged: list[int], old: list[str], unchanged_old: list[int], whole: bool
+        self,
+        values: list[bytes],
+        unchanged: list[int],
+        old: list[bytes],
+        unchanged_old: list[int],
+        whole: bool,
     ) -> list[int]:
         """Fill slots whose value the server did not send from the old row, whose value it still is.
 
@@ -147,21 +167,25 @@ class TableFragments:
         """
         rest: list[int] = []
         for slot in unchanged:
-            if slot not in unchanged_old and (whole or self.identity[(slot - FIRST_SLOT) // 2]):
-                values[slot] = old[slot]
+            index = self.index[slot]
+            if slot not in unchanged_old and (whole or self.identity[index]):
+                if self.plan[index][1] in QUOTED:
+                    values[slot - 1 : slot + 2] = old[slot - 1 : slot + 2]
+                else:
+                    values[slot] = old[slot]
             else:
                 rest.append(slot)
         return rest
 
-    def stand_in(self, values: list[str], unchanged: list[int]) -> list[str]:
+    def stand_in(self, values: list[bytes], unchanged: list[int]) -> list[bytes]:
         """Fill slots for which there is nothing else with placeholders; returns their columns' names, quoted.
 
         Raises:
             SourceError: one is of the key.
         """
-        missing: list[str] = []
+        missing: list[bytes] = []
         for slot in unchanged:
-            index = (slot - FIRST_SLOT) // 2
+            index = self.index[slot]
             if slot in self.key_slots:
                 relation = self.relation
                 raise SourceError(
@@ -169,6 +193,18 @@ class TableFragments:
                     f"{relation.name}, which is TOASTed and part of the key.",
                     hint="PostgreSQL before 13.6 and 14.2 loses such keys: update it, or set REPLICA IDENTITY FULL.",
                 )
-            values[slot] = self.placeholders[index]
+            if self.plan[index][1] in QUOTED:
+                put_whole(values, slot, self.placeholders[index])
+            else:
+                values[slot] = self.placeholders[index]
             missing.append(self.names[index])
         return missing
+
+
+def _make_place(row: list[bytes], mode: int) -> int:
+    """Make room for a column's value at the end of `row`, and say in which slot it is."""
+    if mode in QUOTED:
+        row.extend([_QUOTE, b"", _QUOTE])
+        return ROW_AT + len(row) - 2
+    row.append(b"")
+    return ROW_AT + len(row) - 1

@@ -10,12 +10,11 @@ SETTINGS = EnvelopeSettings(version="1.2.3", prefix="shop", database="db")
 
 def block(source: SourceBlock, lsn: int = 100, serial: int = 7) -> dict[str, object]:
     """The source block as a record has it, its fields in their order."""
-    text = (
-        f"{source.head}{lsn}{source.times}{of_table('public', 'orders')}{source.transaction}{lsn}{source.tail}{serial}"
-        f"{closing('c')}{processed_at(5_000_000)}"
-    )
-    assert text.startswith(",")
-    envelope = json.loads("{" + text[1:])
+    head, middle, tail = source.pieces(of_table("public", "orders"))
+    at, number = str(lsn).encode(), str(serial).encode()
+    text = b"".join([head, at, middle, at, tail, number, closing("c"), processed_at(5_000_000)])
+    assert text.startswith(b",")
+    envelope = json.loads(b"{" + text[1:])
     source_block: dict[str, object] = envelope["source"]
     return source_block
 
@@ -72,8 +71,8 @@ def test_names_are_json_whatever_is_in_them():
 def test_the_envelope_ends_with_transaction_op_and_three_times():
     text = closing("u") + processed_at(1_700_000_000_123_456)
     assert text == (
-        '},"transaction":null,"op":"u",'
-        '"ts_ms":1700000000123,"ts_us":1700000000123456,"ts_ns":1700000000123456000}'
+        b'},"transaction":null,"op":"u",'
+        b'"ts_ms":1700000000123,"ts_us":1700000000123456,"ts_ns":1700000000123456000}'
     )
 
 

@@ -1,6 +1,8 @@
 from cdcd.protocol.messages import Column, Relation
+from cdcd.records.changes import put_whole
+from cdcd.records.converter import QUOTED
 from cdcd.records.envelope import EnvelopeSettings, SourceBlock
-from cdcd.records.formats.table_fragments import FIRST_SLOT, TableFragments, Tally
+from cdcd.records.formats.table_fragments import TableFragments, Tally
 from cdcd.records.relations import TableDescription
 
 COLUMNS = (Column(1, "id", 23, -1), Column(0, "name", 25, -1), Column(0, "note", 25, -1))
@@ -15,19 +17,22 @@ def fragments(*columns: Column, identity: str = "d") -> TableFragments:
 
 def test_a_column_has_its_slot_in_the_event_and_in_the_old_row():
     made = fragments(*COLUMNS)
-    for index, (slot, _, _) in enumerate(made.plan):
-        assert slot == FIRST_SLOT + 2 * index
-        assert made.fragments[slot] == made.old_template[slot] == ""
-        assert made.fragments[slot - 1].endswith(f'"{COLUMNS[index].name}":')
+    for (slot, mode, _), column in zip(made.plan, COLUMNS, strict=True):
+        assert made.fragments[slot] == made.old_template[slot] == b""
+        before = slot - 1
+        if mode in QUOTED:
+            assert made.fragments[slot - 1] == made.fragments[slot + 1] == b'"'
+            before -= 1
+        assert made.fragments[before].endswith(b'"%b":' % column.name.encode())
 
 
 def test_the_old_row_by_itself_is_an_object():
     made = fragments(*COLUMNS)
     old = made.old_template.copy()
     for slot, _, _ in made.plan:
-        old[slot] = "1"
-    assert "".join(old) == '{"id":1,"name":1,"note":1}'
-    assert "".join(fragments().old_template) == "{}"
+        old[slot] = b"1"
+    assert b"".join(old) == b'{"id":1,"name":"1","note":"1"}'
+    assert b"".join(fragments().old_template) == b"{}"
 
 
 def test_the_source_is_made_anew_for_a_transaction_and_ends_the_template():
@@ -38,7 +43,7 @@ def test_the_source_is_made_anew_for_a_transaction_and_ends_the_template():
     assert made.transaction == 5
     assert len(made.source) == 8
     assert made.event_template[-7:] == made.source[-7:]
-    assert made.event_template[-8] == "}" + made.source[-8]
+    assert made.event_template[-8] == b"}" + made.source[-8]
     assert made.event_template[: len(made.fragments)] == made.fragments
 
 
@@ -46,12 +51,22 @@ def test_what_the_old_row_has_is_taken_over_and_the_rest_stays_empty():
     made = fragments(*COLUMNS)
     id_slot, name_slot, note_slot = [slot for slot, _, _ in made.plan]
     old = made.old_template.copy()
-    old[id_slot], old[name_slot] = "1", '"a"'
+    old[id_slot], old[name_slot] = b"1", b"a"
     values = made.fragments.copy()
     assert made.take_over(values, [id_slot, name_slot], old, [], whole=False) == [name_slot]
     assert made.take_over(values, [id_slot, name_slot, note_slot], old, [note_slot], whole=True) == [
         note_slot
     ]
-    assert (values[id_slot], values[name_slot], values[note_slot]) == ("1", '"a"', "")
-    assert made.stand_in(values, [note_slot]) == ['"note"']
-    assert values[note_slot] == '"n/a"'
+    assert b"".join(values).endswith(b'{"id":1,"name":"a","note":""')
+    assert made.stand_in(values, [note_slot]) == [b'"note"']
+    assert b"".join(values).endswith(b'{"id":1,"name":"a","note":"n/a"')
+
+
+def test_a_null_in_the_old_row_is_taken_over_without_quotes():
+    made = fragments(*COLUMNS)
+    _, name_slot, _ = [slot for slot, _, _ in made.plan]
+    old = made.old_template.copy()
+    put_whole(old, name_slot, b"null")
+    values = made.fragments.copy()
+    assert made.take_over(values, [name_slot], old, [], whole=True) == []
+    assert b',"name":null,' in b"".join(values)
