@@ -19,6 +19,7 @@ from cdcd.errors import CdcdError, cause
 COMMANDS: Final[Mapping[str, str]] = {
     "run": "Stream committed changes to Kafka until stopped.",
     "check": "Look at both sides and say what is missing, with the fix.",
+    "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
     "config": "Show the configuration in effect, its schema or its reference.",
     "version": "Show the versions of cdcd and of what it uses.",
     "completion": "Print the completion script for a shell.",

@@ -8,7 +8,7 @@ Every problem is reported at once, with its line or variable, and none shows a s
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -36,6 +36,7 @@ from cdcd.daemon.config_sources import (
     read_secret_files,
     read_yaml,
 )
+from cdcd.daemon.config_types import Section
 from cdcd.daemon.masking import is_secret_name, mask_text
 from cdcd.errors import ConfigError
 
@@ -57,6 +58,12 @@ __all__ = [
 
 _SHOWN_LENGTH_MAX: Final = 60
 
+HINT: Final = "`cdcd config --reference` shows every key with its default and meaning."
+
+S = TypeVar("S", bound=Section)
+Root = type[Section]
+Describe = Callable[[ErrorDetails, KeyPath, Root], str]
+
 
 def load_config(path: str | Path, environ: Mapping[str, str]) -> Config:
     """The configuration in the file at `path`, with what `environ` overrides.
@@ -64,16 +71,20 @@ def load_config(path: str | Path, environ: Mapping[str, str]) -> Config:
     Raises ConfigError that names every problem: unreadable file, YAML syntax (line and column), unknown keys
     (with the near one), wrong types and values, missing variables and files.
     """
+    return parse_config(read_file(path, "config/minimal.yaml", HINT), environ, str(path))
+
+
+def read_file(path: str | Path, example: str, hint: str) -> str:
+    """The text of a configuration; ConfigError names `example`, a file to start from."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"cannot read the configuration {path}: {error.strerror}",
-            hint="config/minimal.yaml is a file to start from; `cdcd config --reference` shows every key.",
+            hint=f"{example} is a file to start from; {hint}",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}") from None
-    return parse_config(text, environ, str(path))
 
 
 def parse_config(text: str, environ: Mapping[str, str], file: str = "configuration") -> Config:
@@ -81,9 +92,14 @@ def parse_config(text: str, environ: Mapping[str, str], file: str = "configurati
     layers = read_yaml(text, environ, file)
     apply_environment(layers, environ)
     read_secret_files(layers)
-    config = None
+    return validated(layers, Config, file, HINT)
+
+
+def validated(layers: Layers, model: type[S], file: str, hint: str) -> S:
+    """The model of what was read. ConfigError names every problem; `hint` is its own."""
+    config: S | None = None
     try:
-        config = Config.model_validate(layers.data)
+        config = model.model_validate(layers.data)
     except ValidationError as error:
         # The input is left out: it may hold secrets, and `_describe` shows what may be shown.
         details = error.errors(include_url=False)
@@ -91,13 +107,12 @@ def parse_config(text: str, environ: Mapping[str, str], file: str = "configurati
             problem for detail in details if (problem := _describe(detail, layers)) is not None
         ]
     if layers.problems or config is None:
-        raise _failure(file, layers.problems)
+        raise _failure(file, layers.problems, hint)
     return config
 
 
-def _failure(file: str, problems: list[Problem]) -> ConfigError:
+def _failure(file: str, problems: list[Problem], hint: str) -> ConfigError:
     lines = [str(problem) for problem in sorted(set(problems))]
-    hint = "`cdcd config --reference` shows every key with its default and meaning."
     if len(lines) == 1:
         return ConfigError(f"{file}: {lines[0]}", hint=hint)
     return ConfigError("\n  ".join([f"{file}: {len(lines)} problems", *lines]), hint=hint)
@@ -109,7 +124,7 @@ def _describe(detail: ErrorDetails, layers: Layers) -> Problem | None:
     if is_unknown(detail["input"]):
         return None
     describe = _DESCRIPTIONS.get(detail["type"])
-    text = describe(detail, path) if describe is not None else detail["msg"]
+    text = describe(detail, path, layers.root) if describe is not None else detail["msg"]
     origin = layers.origin(path)
     if detail["type"] in _WITH_VALUE and (shown := _shown(detail["input"], path, origin)):
         text += f", not {shown}"
@@ -127,35 +142,35 @@ def _shown(value: object, path: KeyPath, origin: Origin) -> str:
     return text if len(text) <= _SHOWN_LENGTH_MAX else ""
 
 
-def _missing(_detail: ErrorDetails, path: KeyPath) -> str:
-    field = field_at(path)
+def _missing(_detail: ErrorDetails, path: KeyPath, root: Root) -> str:
+    field = field_at(path, root)
     extra = field.json_schema_extra if field is not None else None
     example = extra.get("example") if isinstance(extra, dict) else None
     instead = " (or dsn_file)" if path == ("postgres", "dsn") else ""
     return f"is required{instead}" + (f", such as {path[-1]}: {example}" if example else "")
 
 
-def _bound(words: str, key: str) -> Callable[[ErrorDetails, KeyPath], str]:
-    return lambda detail, _path: f"{words} {detail.get('ctx', {}).get(key)}"
+def _bound(words: str, key: str) -> Describe:
+    return lambda detail, _path, _root: f"{words} {detail.get('ctx', {}).get(key)}"
 
 
-def _fixed(text: str) -> Callable[[ErrorDetails, KeyPath], str]:
-    return lambda _detail, _path: text
+def _fixed(text: str) -> Describe:
+    return lambda _detail, _path, _root: text
 
 
-def _own_words(detail: ErrorDetails, _path: KeyPath) -> str:
+def _own_words(detail: ErrorDetails, _path: KeyPath, _root: Root) -> str:
     return str(detail.get("ctx", {}).get("error", detail["msg"]))
 
 
-def _one_of(detail: ErrorDetails, _path: KeyPath) -> str:
+def _one_of(detail: ErrorDetails, _path: KeyPath, _root: Root) -> str:
     return f"must be {str(detail.get('ctx', {}).get('expected')).replace(chr(39), '')}"
 
 
 _MAPPING: Final = _fixed("must be a mapping of keys")
 _LIST: Final = _fixed('must be a list, such as ["public.*"]')
-_DESCRIPTIONS: Final[Mapping[str, Callable[[ErrorDetails, KeyPath], str]]] = {
+_DESCRIPTIONS: Final[Mapping[str, Describe]] = {
     "missing": _missing,
-    "extra_forbidden": lambda _detail, path: f"unknown key{suggestion(path)}",
+    "extra_forbidden": lambda _detail, path, root: f"unknown key{suggestion(path, root)}",
     "value_error": _own_words,
     "literal_error": _one_of,
     "model_type": _MAPPING,

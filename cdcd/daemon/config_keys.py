@@ -27,9 +27,9 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def field_at(path: KeyPath) -> FieldInfo | None:
+def field_at(path: KeyPath, root: type[Section] = Config) -> FieldInfo | None:
     """The field that the path leads to; None where there is none, or inside a mapping with free keys."""
-    section: type[Section] | None = Config
+    section: type[Section] | None = root
     field = None
     for part in path:
         if section is None or not isinstance(part, str) or part not in section.model_fields:
@@ -44,15 +44,15 @@ def has_free_keys(field: FieldInfo) -> bool:
     return get_origin(field.annotation) is dict
 
 
-def read_text(text: str, path: KeyPath) -> object:
+def read_text(text: str, path: KeyPath, root: type[Section] = Config) -> object:
     """Text from the environment as the value that the key takes.
 
     Where the key takes text, the text is the value, so that a password of digits stays one. Elsewhere it is
     read as a YAML scalar (or flow sequence or mapping).
     """
-    field = field_at(path)
+    field = field_at(path, root)
     if field is None:
-        parent = field_at(path[:-1])
+        parent = field_at(path[:-1], root)
         return text if parent is not None and has_free_keys(parent) else _read_yaml(text)
     kinds = set(_kinds(field.annotation))
     nullable = type(None) in kinds or default_template(field) is not None
@@ -80,19 +80,19 @@ def _read_yaml(text: str) -> object:
         return text
 
 
-def suggestion(path: KeyPath) -> str:
+def suggestion(path: KeyPath, root: type[Section] = Config) -> str:
     """What a person who wrote an unknown key perhaps meant, as the end of a sentence; empty if there is no
     idea.
     """
     *parent, key = path
-    section: type[Section] | None = Config
+    section: type[Section] | None = root
     if parent:
-        field = field_at(tuple(parent))
+        field = field_at(tuple(parent), root)
         section = None if field is None else section_of(field)
     siblings = list(section.model_fields) if section is not None else []
     if near := difflib.get_close_matches(str(key), siblings, n=1, cutoff=0.6):
         return f"; did you mean {dotted((*parent, near[0]))}?"
-    everywhere = [known for known in all_keys() if known[-1] == key]
+    everywhere = [known for known in all_keys(root) if known[-1] == key]
     if everywhere:
         return f"; did you mean {' or '.join(dotted(known) for known in everywhere)}?"
     return f"; known here: {', '.join(siblings)}" if siblings else ""

@@ -23,11 +23,11 @@ postgres.dsn_file, postgres.password_file, kafka.properties_files."""
 _EXAMPLE_NAME: Final = "shop"
 
 
-def reference_yaml() -> str:
-    """`config/reference.yaml`: a file that loads, with a comment above every key."""
-    lines = [f"# {line}".rstrip() for line in _HEAD.splitlines()]
-    schema = Config.model_json_schema()
-    return "\n".join([*lines, *_section(Config, schema, schema["$defs"], "")]) + "\n"
+def reference_yaml(model: type[Section] = Config, head: str = _HEAD) -> str:
+    """`config/reference.yaml`: a file that loads, with a comment above every key. `head` stands above it."""
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    schema = model.model_json_schema()
+    return "\n".join([*lines, *_section(model, schema, schema["$defs"], "")]) + "\n"
 
 
 def _section(

@@ -15,6 +15,7 @@ import yaml
 
 from cdcd.daemon.config_keys import KeyPath, dotted, field_at, has_free_keys, read_text, suggestion
 from cdcd.daemon.config_models import Config
+from cdcd.daemon.config_types import Section
 from cdcd.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "CDCD_"
@@ -66,6 +67,7 @@ class Problem:
 class Layers:
     """The values so far, as plain mappings, with their origins and what was wrong with them."""
 
+    root: type[Section] = Config
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[KeyPath, Origin] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -104,12 +106,12 @@ class Layers:
             parent.pop(path[-1], None)
 
 
-def read_yaml(text: str, environ: Mapping[str, str], file: str) -> Layers:
-    """The file's values with `${NAME}` and `${NAME:-default}` filled in; `$${` stands for `${`.
+def read_yaml(text: str, environ: Mapping[str, str], file: str, root: type[Section] = Config) -> Layers:
+    """The file's values, for the model `root`, with `${NAME}` and `${NAME:-default}` filled in; `$${` stands for `${`.
 
     Raises ConfigError with line and column when the text is not YAML or no mapping.
     """
-    layers = Layers()
+    layers = Layers(root)
     try:
         # A CSafeLoader would be faster and has other messages; a configuration is small.
         loader = yaml.SafeLoader(text)
@@ -214,7 +216,7 @@ class _NodeReader:
         if not names:
             return filled
         self._layers.origins[path] = Origin(self._layers.origin(path).line, names[0])
-        return read_text(filled, path)
+        return read_text(filled, path, self._layers.root)
 
 
 class _Unknown:

@@ -1,0 +1,123 @@
+"""`cdcd mirror`: topics to lakehouse tables. `spark-submit` is given this module, which is a program by itself."""
+
+import os
+import signal
+import sys
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cdcd.cli.options import config_option
+from cdcd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cdcd.daemon.config_mirror import MirrorConfig
+    from cdcd.spark.settings import MirrorSettings
+    from cdcd.spark.targets.target import Target
+
+
+@click.command("mirror")
+@config_option(required=False)
+@click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
+@click.option(
+    "--consistent",
+    is_flag=True,
+    help="Take all tables together from one commit LSN to the next, as batches.consistent does.",
+)
+@click.option("--reference", is_flag=True, help="Print every key of the configuration, and end.")
+def command(file: Path | None, *, once: bool, consistent: bool, reference: bool) -> int:
+    """Keep tables in Apache Iceberg or Delta Lake equal to the source.
+
+    Reads a pipeline's topics with Spark, and applies them in batches, until stopped. SIGTERM or SIGINT ends it; killing
+    it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's module to
+    spark-submit.
+    """
+    from cdcd.daemon.config_mirror import load_mirror, mirror_reference  # noqa: PLC0415  --help needs none of it
+
+    if reference:
+        click.echo(mirror_reference(), nl=False)
+        return 0
+    if file is None:
+        raise click.UsageError("Missing option '--config'.")
+    config = load_mirror(file, os.environ)
+    if find_spec("pyspark") is None:
+        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
+
+    from cdcd.spark.job import Mirror  # noqa: PLC0415  loads pyspark
+    from cdcd.spark.progress import Fact, lines  # noqa: PLC0415
+    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415
+
+    def show(fact: Fact) -> None:
+        for line in lines(fact):
+            click.echo(line)
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    place = config.target
+    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
+    conf = {**own, **{name: str(value) for name, value in config.spark.items()}}
+    spark = session((place.format,), conf=conf, name=f"cdcd mirror {config.name}")
+    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    mirror = Mirror(spark, settings_of(config, consistent=consistent), target_of(config), show)
+    try:
+        mirror.run(once=once, stop=stop)
+    finally:
+        mirror.close()
+        spark.stop()
+    for error in mirror.stopped.values():
+        raise error
+    return 0
+
+
+def settings_of(config: "MirrorConfig", *, consistent: bool = False) -> "MirrorSettings":
+    """What the job is told."""
+    from cdcd.spark.kafka import KafkaSource  # noqa: PLC0415
+    from cdcd.spark.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.spark.targets.target import Maintenance  # noqa: PLC0415
+
+    topics, batches, upkeep = config.topics, config.batches, config.maintenance
+    return MirrorSettings(
+        name=config.name,
+        kafka=KafkaSource(config.kafka.bootstrap_servers, config.kafka.java_client()),
+        prefix=topics.prefix,
+        schemas=topics.schemas,
+        checkpoint=topics.checkpoint,
+        not_tables=frozenset({topics.message, topics.dead_letter}),
+        checkpoint_location=config.stream_checkpoint(),
+        include=config.tables.include or (),
+        exclude=config.tables.exclude or (),
+        history=config.tables.history or (),
+        interval_s=batches.interval_s,
+        batch_records_max=batches.records_max,
+        threads=batches.threads,
+        consistent=consistent or batches.consistent,
+        variant=config.tables.json_as == "variant",
+        maintenance_interval_s=upkeep.interval_s,
+        maintenance=Maintenance(
+            upkeep.keep_s, upkeep.keep_versions, upkeep.small_files_min, upkeep.target_file_bytes
+        ),
+    )
+
+
+def target_of(config: "MirrorConfig") -> "Target":
+    """Where the tables are kept."""
+    from cdcd.spark.targets.delta import DeltaTarget  # noqa: PLC0415
+    from cdcd.spark.targets.iceberg import IcebergTarget  # noqa: PLC0415
+
+    place = config.target
+    properties = {name: str(value) for name, value in place.properties.items()}
+    if place.format == "iceberg":
+        return IcebergTarget(place.catalog, place.namespace, properties)
+    if place.location is not None:
+        return DeltaTarget(place.location, namespace=place.namespace, properties=properties)
+    return DeltaTarget(catalog=place.catalog, namespace=place.namespace, properties=properties)
+
+
+if __name__ == "__main__":
+    from cdcd.cli.__main__ import main
+
+    main(["mirror", *sys.argv[1:]])

@@ -1,0 +1,68 @@
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from cdcd.cli.__main__ import main
+from cdcd.cli.mirror import settings_of, target_of
+from cdcd.daemon.config_mirror import parse_mirror
+
+CONFIG = """
+name: shop
+kafka: {bootstrap_servers: 'b:1', properties: {security.protocol: SSL}}
+target: {location: /lake, namespace: mirror}
+tables: {include: ["public.*"], exclude: ["public.x"], history: ["public.o*"], json_as: variant}
+batches: {interval_s: 1, records_max: 2000, threads: 3}
+maintenance: {keep_s: 60}
+"""
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main(["mirror", *arguments])
+    code = caught.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_the_reference_needs_no_configuration(capsys: pytest.CaptureFixture[str]):
+    assert run("--reference") == 0
+    assert "bootstrap_servers: localhost:9092" in capsys.readouterr().out
+
+
+def test_without_a_configuration_it_says_so(capsys: pytest.CaptureFixture[str]):
+    assert run() == 2
+    assert "--config" in capsys.readouterr().err
+
+
+def test_a_wrong_configuration_ends_it_before_spark_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text("name: shop\n")
+    assert run("--config", str(file)) == 2
+    assert "kafka.bootstrap_servers: is required" in capsys.readouterr().err
+
+
+def test_without_pyspark_it_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(CONFIG)
+    monkeypatch.setattr("cdcd.cli.mirror.find_spec", lambda _: None)
+    assert run("--config", str(file)) == 2
+    assert "cdcd[spark]" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
+def test_the_job_is_told_what_the_configuration_says():
+    config = parse_mirror(CONFIG, {})
+    settings = settings_of(config, consistent=True)
+    assert settings.kafka.options()["kafka.security.protocol"] == "SSL"
+    assert settings.checkpoint_location == "/lake/_cdcd/shop"
+    assert (settings.interval_s, settings.batch_records_max, settings.threads) == (1, 2000, 3)
+    assert (settings.consistent, settings.variant, settings.maintenance.keep_s) == (True, True, 60)
+    assert settings.wants("public.orders")
+    assert not settings.wants("public.x")
+    assert settings.keeps_history("public.orders")
+    assert target_of(config).format == "iceberg"
