@@ -1,0 +1,161 @@
+"""What a target does beyond merging rows: forms, changelogs, versions, tidying up."""
+
+import datetime as dt
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from cdcd.errors import PositionError
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets import changelog
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.target import Kind, Maintenance
+from tests.spark.conftest import MakeTarget
+from tests.spark.source_model import EPOCH, frame
+
+ID = ColumnSchema("id", 1, "bigint", 20, -1, LongType())
+N = ColumnSchema("n", 2, "integer", 23, -1, IntegerType())
+NOTE = ColumnSchema("note", 3, "text", 25, -1, StringType())
+FORM = TableSchema("shop.public.items", "public", "items", "form-1", ("id",), (ID, N, NOTE))
+
+
+def change(op: str, lsn: int, row: tuple[Any, ...] | None, **more: Any) -> dict[str, Any]:
+    """A change of partition 0, event 1, unless told otherwise; its offset is its LSN."""
+    return {
+        "op": op,
+        "before": row if op == "d" else None,
+        "after": None if op == "d" else row,
+        "key": None if row is None else (row[0],),
+        "commit_lsn": lsn,
+        "event_no": 1,
+        "commit_time": EPOCH + dt.timedelta(seconds=lsn),
+        "topic": FORM.topic,
+        "partition": 0,
+        "offset": lsn,
+        "schema_id": "form-1",
+    } | more
+
+
+def start(spark: SparkSession, target: Lakehouse, form: TableSchema = FORM, kind: Kind = Kind.MIRROR) -> str:
+    name = target.name_of(form, kind)
+    target.prepare(spark, name, form, kind, (1, 1))
+    return name
+
+
+def rows(spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, spark.table(name).select(*columns).collect()), key=str)
+
+
+def test_a_truncate_is_in_order_with_rows_of_partitions_that_are_ahead_or_behind(
+    spark: SparkSession, target: Lakehouse
+):
+    name = start(spark, target)
+    ahead = [change("c", 10, (1, 1, "a")), change("c", 30, (2, 2, "b"), partition=1)]
+    target.apply(name, frame(spark, ahead, FORM))
+    # Partition 0 has the truncate; partition 2 lags and brings a row from before it.
+    target.apply(name, frame(spark, [change("t", 20, None)], FORM))
+    late = [change("c", 15, (3, 3, "c"), partition=2), change("c", 25, (4, 4, "d"), partition=2)]
+    target.apply(name, frame(spark, late, FORM))
+    assert rows(spark, name, "id") == [(2,), (4,)]
+
+
+def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_columns(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target = make_target()
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM))
+    wide = replace(N, name="amount", spark=LongType(), type="bigint")
+    flag = ColumnSchema("flag", 4, "text", 25, -1, StringType(), missing="it's \\ ${x}")
+    new = replace(FORM, schema_id="form-2", columns=(ID, wide, flag))
+    # A process is killed after the first steps and before it could say so.
+    spark.sql(f"ALTER TABLE {name} DROP COLUMN note")
+    target = make_target()
+    assert target.prepare(spark, name, new, Kind.MIRROR, (20, 1)) == new
+    target.apply(name, frame(spark, [change("u", 20, (2, 2**40, "x"))], new))
+    assert rows(spark, name, "id", "amount", "flag") == [(1, 1, "it's \\ ${x}"), (2, 2**40, "x")]
+    assert make_target().schema(spark, name) == new
+    # A partition that lags still brings the old form; the table keeps the new one.
+    assert target.prepare(spark, name, FORM, Kind.MIRROR, (15, 1)) == new
+    old = upgrade(frame(spark, [change("c", 15, (3, 3, "c"), partition=1)], FORM), FORM, new)
+    target.apply(name, old)
+    assert rows(spark, name, "id", "amount", "flag")[2] == (3, 3, "it's \\ ${x}")
+    # What it cannot follow is refused, and leaves it as it was.
+    text = replace(new, schema_id="form-3", columns=(ID, replace(wide, spark=StringType()), flag))
+    with pytest.raises(IncompatibleSchemaError, match=r"public\.items: column amount"):
+        target.prepare(spark, name, text, Kind.MIRROR, (30, 1))
+    assert target.schema(spark, name) == new
+
+
+def test_a_changelog_has_each_change_once_and_gives_the_states_between_commits(
+    spark: SparkSession, target: Lakehouse
+):
+    name = start(spark, target, kind=Kind.CHANGELOG)
+    changes = [
+        change("c", 10, (1, 1, "a")),
+        change("u", 20, (1, 2, None), unchanged=["note"]),
+        change("u", 20, (1, 3, None), unchanged=["note"], event_no=2, offset=21),
+        change("c", 20, (2, 9, "z"), event_no=3, offset=22),
+        change("d", 30, (1, None, None)),
+        change("t", 40, None),
+    ]
+    assert target.apply(name, frame(spark, changes, FORM)).changes == 6
+    assert target.apply(name, frame(spark, changes, FORM)).changes == 0
+    assert [row[0] for row in rows(spark, name, "_cdcd_op")] == ["c", "c", "d", "t", "u", "u"]
+    states = changelog.scd2(target.read(spark, name), FORM)
+    found = sorted(map(tuple, states.select("id", "n", "note", "valid_from_lsn", "valid_to_lsn").collect()))
+    assert found == [(1, 1, "a", 10, 20), (1, 3, "a", 20, 30), (2, 9, "z", 20, 40)]
+    assert states.filter("is_current").isEmpty()
+
+
+def test_a_table_without_a_key_has_the_old_row_of_an_update_beside_the_new_one(
+    spark: SparkSession, target: Lakehouse
+):
+    form = replace(FORM, key=())
+    name = start(spark, target, form, Kind.CHANGELOG)
+    update = change("u", 10, (1, 2, "new"), key=None, before=(1, 1, "old"))
+    target.apply(name, frame(spark, [update], form))
+    assert rows(spark, name, "_cdcd_op", "id", "n", "note") == [("b", 1, 1, "old"), ("u", 1, 2, "new")]
+
+
+def test_a_version_is_found_by_its_common_lsn_also_after_tidying_up(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target = make_target()
+    name = start(spark, target)
+    for lsn in range(10, 18):
+        one = [change("c", lsn, (lsn, lsn, "x"))]
+        target.apply(name, frame(spark, one, FORM), batch_id=lsn, consistent_lsn=lsn)
+    assert target.read(spark, name, 13).count() == 4
+    done = target.maintain(spark, name, Maintenance(small_files_min=4, keep_s=3600))
+    assert done.compacted_files >= 8 > done.written_files >= 1
+    # The compaction carries the position on, for a process that has only the table to look at.
+    later = make_target()
+    assert later.reached(spark, name).consistent_lsn == 17
+    assert later.read(spark, name, 13).count() == 4
+    assert later.read(spark, name).count() == 8
+    assert later.apply(name, frame(spark, [change("c", 17, (17, 0, "again"))], FORM)).changes == 0
+    with pytest.raises(PositionError, match="no version from LSN 9"):
+        later.read(spark, name, 9)
+
+
+def test_rows_of_a_table_of_our_own_are_there_once(spark: SparkSession, target: Lakehouse):
+    name = target.own_name("quarantine")
+    one = spark.createDataFrame(
+        [("t", 0, 1, "bad")], "topic string, partition int, offset bigint, reason string"
+    )
+    two = spark.createDataFrame([("t", 0, 2, "bad")], one.schema)
+    place = ["topic", "partition", "offset"]
+    assert target.append(name, one, place) == 1
+    assert target.append(name, one.unionByName(two), place) == 1
+    assert rows(spark, name, "offset") == [(1,), (2,)]
+
+
+def test_a_table_of_somebody_else_is_left_alone(spark: SparkSession, target: Lakehouse):
+    target.append(target.own_name("other"), spark.range(1).toDF("id"), ["id"])
+    with pytest.raises(PositionError, match="was not made by this program"):
+        target.reached(spark, target.own_name("other"))
