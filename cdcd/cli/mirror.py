@@ -32,8 +32,8 @@ def command(file: Path | None, *, once: bool, consistent: bool, reference: bool)
     """Keep tables in Apache Iceberg or Delta Lake equal to the source.
 
     Reads a pipeline's topics with Spark, and applies them in batches, until stopped. SIGTERM or SIGINT ends it; killing
-    it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's module to
-    spark-submit.
+    it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
+    module to spark-submit.
     """
     from cdcd.daemon.config_mirror import load_mirror, mirror_reference  # noqa: PLC0415  --help needs none of it
 

@@ -1,7 +1,7 @@
 """Every key of a mirror's configuration (`cdcd mirror`), described here and nowhere else.
 
-`config/mirror/reference.yaml` is made from it. A file is read as the daemon's is: strictly, with `${NAME}` filled in and
-every problem named at once.
+`config/mirror/reference.yaml` is made from it. A file is read as the daemon's is: strictly, with `${NAME}` filled in
+and every problem named at once.
 """
 
 from collections.abc import Mapping
