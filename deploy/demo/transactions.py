@@ -27,13 +27,11 @@ def _prepare(session: Session, connection: psycopg.Connection) -> None:
     dice.own = True
     try:
         connection.execute("BEGIN")
-        with contextlib.nullcontext() if prepared.commit else session.doomed():
-            session.some(connection, 1, 4)
-            if dice.chance(0.5):
-                session.nested(connection, 2, lambda: session.some(connection, 0, 2))
-            if session.large and dice.chance(0.4):
-                session.wide(connection)
-            session.log(connection)
+        if dice.chance(0.15):
+            # PostgreSQL 15 to 17 decode no PREPARE of such a transaction, but its end.
+            connection.execute("SELECT 1 FROM plain WHERE id > %s LIMIT 3 FOR KEY SHARE", (dice.below(400),))
+        else:
+            _change(session, connection, doomed=not prepared.commit)
         # Noted before it is asked for: after a loss of the connection the server says whether it exists.
         session.prepared[gid] = prepared
         connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(gid)))
@@ -43,6 +41,17 @@ def _prepare(session: Session, connection: psycopg.Connection) -> None:
         raise
     finally:
         dice.own = False
+
+
+def _change(session: Session, connection: psycopg.Connection, *, doomed: bool) -> None:
+    dice = session.dice
+    with session.doomed() if doomed else contextlib.nullcontext():
+        session.some(connection, 1, 4)
+        if dice.chance(0.5):
+            session.nested(connection, 2, lambda: session.some(connection, 0, 2))
+        if session.large and dice.chance(0.4):
+            session.wide(connection)
+        session.log(connection)
 
 
 def _single(session: Session, connection: psycopg.Connection) -> None:
