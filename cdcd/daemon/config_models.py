@@ -80,6 +80,12 @@ class PostgresConfig(Section):
         "delivered it.",
         json_schema_extra={"default_from": "cdcd_{name}"},
     )
+    failover: bool = Field(
+        False,
+        description="Whether the slot is copied to the physical standbys that ask for it (sync_replication_slots; "
+        "17 and up), so that it is there after a failover. An existing slot is altered. Name the standbys' slots in "
+        "synchronized_standby_slots: else Kafka may hold changes that the new primary lacks, and cdcd stops there.",
+    )
     publication: PublicationName = Field(
         description="Publication, created if missing. It decides which tables and operations are sent.",
         json_schema_extra={"default_from": "cdcd_{name}"},

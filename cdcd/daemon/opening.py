@@ -173,6 +173,7 @@ class Opening:
         if slot is None:
             slot = await self._postgres.create_slot(sql, stream, identity)
             source = replace(source, slot_confirmed=slot.confirmed_flush_lsn)
+        await self._postgres.ensure_failover(stream, slot)
         checkpoint = await self._resume(sink, found, source, gap)
         assert slot.confirmed_flush_lsn is not None
         self._ledger = Ledger(max(self._ledger.flushed, slot.confirmed_flush_lsn))

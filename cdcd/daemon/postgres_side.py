@@ -16,7 +16,7 @@ from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.slot import SlotState, check_slot, create_slot, end_stream, read_slot
+from cdcd.postgres.slot import SlotState, check_slot, create_slot, end_stream, read_slot, set_failover
 from cdcd.protocol.lsn import Lsn
 from cdcd.transactions.position import Checkpoint, Source
 
@@ -94,6 +94,11 @@ class PostgresSide:
             )
         return state
 
+    async def ensure_failover(self, stream: ReplicationStream, slot: SlotState) -> None:
+        """Let the standbys have the slot, if they shall. What somebody else switched on stays on."""
+        if self._config.postgres.failover and not slot.failover:
+            await set_failover(stream, slot.name)
+
     async def create_slot(self, sql: Connection, stream: ReplicationStream, identity: Identity) -> SlotState:
         """A new slot; waits for transactions that are open."""
         postgres = self._config.postgres
@@ -101,6 +106,7 @@ class PostgresSide:
             stream,
             postgres.slot,
             two_phase=postgres.two_phase,
+            failover=postgres.failover,
             observer=sql,
             on_wait=lambda wait: self._observe(
                 SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")

@@ -83,6 +83,7 @@ async def ask_postgres(config: Config) -> Sequence[Finding]:
         protocol=source.protocol,
         streaming=source.streaming,
         two_phase=source.two_phase,
+        failover=source.failover,
         messages=source.messages,
         origin=source.origin,
         binary=source.binary,

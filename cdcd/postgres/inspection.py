@@ -38,6 +38,7 @@ class Wanted:
     protocol: int | Literal["auto"] = "auto"
     streaming: StreamingMode | Literal["auto", "off", "on", "parallel"] = "auto"
     two_phase: bool = False
+    failover: bool = False
     messages: bool = True
     origin: Literal["any", "none"] = "any"
     binary: bool = False
@@ -94,6 +95,8 @@ class Facts:
     """Of the published tables, or those to be published, the ones that this role does not own."""
     unreadable: frozenset[str]
     """Likewise, the ones it may not SELECT from."""
+    streaming_slots: frozenset[str] = frozenset()
+    """The physical slots that a standby reads at this moment."""
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -118,6 +121,7 @@ _SETTING_NAMES: Final = (
     "max_prepared_transactions",
     "logical_decoding_work_mem",
     "synchronous_standby_names",
+    "synchronized_standby_slots",
     "track_activities",
 )
 
@@ -178,6 +182,9 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
     reader = await rows(
         "SELECT application_name FROM pg_stat_activity WHERE pid = %s", slot and slot.active_pid
     )
+    physical = await rows(
+        "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active"
+    )
     publication = await read_publication(connection, wanted.publication)
     matched: tuple[PublishedTable, ...] | CdcdError = ()
     if publication is None:
@@ -201,4 +208,5 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         matched=matched,
         foreign=frozenset(table for table, owns, _ in rights if not owns),
         unreadable=frozenset(table for table, _, reads in rights if not reads),
+        streaming_slots=frozenset(name for (name,) in physical),
     )

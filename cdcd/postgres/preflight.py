@@ -10,6 +10,7 @@ from cdcd.errors import CdcdError, ConfigError
 from cdcd.findings import Finding
 from cdcd.postgres.connection import Dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
+from cdcd.postgres.preflight_standby import check_failover, check_takeover
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.replication import identifier
 from cdcd.postgres.slot import check_slot
@@ -315,19 +316,6 @@ def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         yield Finding("ok", "wal_sender_timeout", timeout.shown)
 
 
-def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
-    """A standby sees the active instance's signs of life in pg_stat_activity."""
-    tracked = facts.settings.get("track_activities")
-    if tracked is not None and tracked.shown == "off":
-        yield Finding(
-            "warning",
-            "track_activities",
-            "off: a standby can not tell an instance that is frozen or cut off from one that is quiet, and takes over "
-            "only when TCP gives that one up",
-            "ALTER SYSTEM SET track_activities = on; SELECT pg_reload_conf();",
-        )
-
-
 def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     """Prepared transactions and large ones."""
     prepared = int(facts.settings["max_prepared_transactions"].value)
@@ -383,6 +371,7 @@ CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_retention,
     check_timeouts,
     check_takeover,
+    check_failover,
     check_transactions,
     check_synchronous,
     check_select,

@@ -212,16 +212,26 @@ async def create_slot(
     return CreatedSlot(name, Lsn.parse(consistent_point), snapshot)
 
 
+async def set_failover(stream: ReplicationStream, name: str) -> None:
+    """Mark a slot that nobody uses for copying to standbys. ConfigError: before 17. SlotActiveError: in use."""
+    _needs(stream.server_version, "failover", FAILOVER_SINCE)
+    command = f"ALTER_REPLICATION_SLOT {identifier(name)} (FAILOVER true)"
+    await stream.query(command, f"altering slot {name}", slot=name)
+
+
+def _needs(version: int, option: str, since: int) -> None:
+    if version < since:
+        raise ConfigError(
+            f"{option} needs PostgreSQL {since // 10000}, this is {version // 10000}.",
+            hint=f"Set {option}: false.",
+        )
+
+
 def _create_command(version: int, name: str, *, two_phase: bool, failover: bool) -> str:
-    for wanted, option, since in (
-        (two_phase, "two_phase", TWO_PHASE_SINCE),
-        (failover, "failover", FAILOVER_SINCE),
-    ):
-        if wanted and version < since:
-            raise ConfigError(
-                f"{option} needs PostgreSQL {since // 10000}, this is {version // 10000}.",
-                hint=f"Set {option}: false.",
-            )
+    if two_phase:
+        _needs(version, "two_phase", TWO_PHASE_SINCE)
+    if failover:
+        _needs(version, "failover", FAILOVER_SINCE)
     head = f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL {PLUGIN}"
     if version < _OPTION_LIST_SINCE:
         return f"{head} NOEXPORT_SNAPSHOT"

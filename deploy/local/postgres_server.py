@@ -177,6 +177,22 @@ class PostgresServer:
         shutil.rmtree(self.data_dir, ignore_errors=True)
         self.log_path.unlink(missing_ok=True)
 
+    def make_standby(self, data_dir: Path, *, settings: Mapping[str, str] | None = None) -> "PostgresServer":
+        """A copy of this server, which must be stopped, that follows it by the physical slot `standby` once started.
+
+        The slot is the caller's to create here. `settings` go over those of this server.
+        """
+        assert not self.is_running(), "the server is running"
+        source = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres application_name=standby"
+        follow = {"primary_conninfo": source, "primary_slot_name": "standby", "hot_standby_feedback": "on"}
+        copy = PostgresServer(
+            self.version, data_dir, settings={**self.settings, **follow, **(settings or {})}, hba=self.hba
+        )
+        shutil.copytree(self.data_dir, copy.data_dir, symlinks=True)
+        (copy.data_dir / "standby.signal").touch()
+        self._give_away(copy.data_dir)
+        return copy
+
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
@@ -188,7 +204,7 @@ class PostgresServer:
     def _accepts(self) -> bool:
         """What pg_ctl looks at too: the last line of postmaster.pid, when it is this postmaster's."""
         lines = self._pid_file()
-        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() in {"ready", "standby"}
 
     def _pid_file(self) -> list[str]:
         try:

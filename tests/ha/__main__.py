@@ -5,7 +5,7 @@ import random
 import sys
 from collections.abc import Sequence
 
-from tests.ha import takeover
+from tests.ha import failover, takeover
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,6 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds.add_argument("--rate", type=float, default=takeover.RATE, help="transactions a second")
     rounds.add_argument("--at-least-once", action="store_true")
     rounds.set_defaults(run=_takeover)
+    primary = commands.add_parser("failover", help="the primary is killed, its standby promoted")
+    primary.add_argument("--versions", type=int, nargs="+", default=[17, 18])
+    primary.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+    primary.add_argument("--rate", type=float, default=failover.RATE, help="transactions a second")
+    primary.set_defaults(run=_failover)
     options = parser.parse_args(arguments)
     code: int = options.run(options)
     return code
@@ -36,6 +41,16 @@ def _takeover(options: argparse.Namespace) -> int:
     )
     print(*outcome.lines(), sep="\n")
     return 0 if outcome.report.equal and outcome.longest_s <= takeover.BOUND_S else 1
+
+
+def _failover(options: argparse.Namespace) -> int:
+    equal = True
+    for version in options.versions:
+        with takeover.scratch_folder() as folder:
+            outcome = failover.run(version, folder, seed=options.seed, rate=options.rate)
+        print(*outcome.lines(), sep="\n", flush=True)
+        equal &= outcome.report.equal
+    return 0 if equal else 1
 
 
 if __name__ == "__main__":

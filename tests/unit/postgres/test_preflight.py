@@ -33,7 +33,6 @@ SETTINGS = {
     "max_prepared_transactions": Setting("0", 0, ""),
     "logical_decoding_work_mem": Setting("64MB", 65536, "kB"),
     "synchronous_standby_names": Setting("", 0, ""),
-    "track_activities": Setting("on", 0, ""),
 }
 
 FACTS = Facts(
@@ -220,13 +219,6 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             WANTED,
             "warning",
             "wait until Kafka",
-        ),
-        (
-            preflight.check_takeover,
-            with_setting(track_activities=Setting("off", 0, "")),
-            WANTED,
-            "warning",
-            "frozen or cut off",
         ),
     ],
 )
