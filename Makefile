@@ -11,8 +11,8 @@ setup: .venv/stamp
 servers: setup
 	.venv/bin/python -m deploy.local
 
-demo: servers
-	.venv/bin/python -m deploy.demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: .venv/stamp-spark servers
+	.venv/bin/python -m deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
 
 test: servers
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
@@ -43,7 +43,7 @@ soak: servers
 	$(PYTEST) -m soak
 
 spark: .venv/stamp-spark servers
-	$(PYTEST) -m spark
+	$(PYTEST) tests/spark tests/unit/spark
 
 deploy-test: .venv/stamp-deploy servers
 	$(PYTEST) -m deploy

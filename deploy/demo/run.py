@@ -1,8 +1,8 @@
 """The demo: PostgreSQL, Kafka, a shop and cdcd between them, watched as it runs.
 
 Ends with `--seconds`, or by Ctrl-C: the shop closes, the daemon is given time to deliver the rest, and the topics
-are held against the tables. A second Ctrl-C leaves at once. Exit codes: 0 the topics equal the tables, 1 they do not,
-or something failed; 130 left at once.
+are held against the tables; with `--mirror`, so are the lakehouse tables that `cdcd mirror` makes of the topics. A
+second Ctrl-C leaves at once. Exit codes: 0 all equal the tables, 1 they do not, or something failed; 130 left at once.
 """
 
 import argparse
@@ -23,6 +23,8 @@ from rich.live import Live
 from cdcd.errors import EXIT_CODES
 from deploy.demo.daemon import Daemon
 from deploy.demo.fold import Flushed, Report, compare
+from deploy.demo.mirrored import MirrorProcess, reading
+from deploy.demo.mirrored import compare as compare_mirror
 from deploy.demo.shop import TABLES, Shop
 from deploy.demo.topics import Reader, TopicError
 from deploy.demo.view import View, quantile, size
@@ -63,18 +65,28 @@ class Interrupts:
 class Demo:
     """One run in `folder`, which may be removed afterwards."""
 
-    def __init__(self, folder: Path, console: Console, interrupts: Interrupts, *, rate: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        console: Console,
+        interrupts: Interrupts,
+        *,
+        rate: float,
+        mirror: str | None = None,
+    ) -> None:
+        """`mirror`: the format of the lakehouse tables that are made in the end, if any are."""
         self.daemon: Daemon | None = None
         self._folder = folder
         self._console = console
         self._interrupts = interrupts
         self._rate = rate
+        self._mirror = mirror
         self._view = View(NAME)
         self._lined = 0.0
         self._measured = 0.0
 
     def run(self, seconds: float | None) -> bool:
-        """Whether the topics equal the tables.
+        """Whether the topics, and the mirror if there is one, equal the tables.
 
         Raises:
             DemoError, LocalServerError, TopicError, psycopg.Error: it did not come that far.
@@ -110,7 +122,23 @@ class Demo:
             code = self.daemon.stop()
             if code != 0:
                 raise DemoError(f"The daemon did not end in order (exit code {code}).")
-            return report.equal
+            mirrored = self._mirrored(self._mirror, broker, dsn) if self._mirror else True
+            return report.equal and mirrored
+
+    def _mirrored(self, table_format: str, broker: KafkaBroker, dsn: str) -> bool:
+        self._say(f"\nMirroring the topics into {table_format} tables with Spark …")
+        mirror = MirrorProcess(self._folder / "mirror", NAME, broker.bootstrap_servers, table_format)
+        code = mirror.once(say=self._say)
+        if code != 0:
+            raise DemoError(f"cdcd mirror ended with exit code {code}:\n{mirror.errors()[-2000:]}")
+        self._say("Comparing the mirror with the tables …")
+        with reading(table_format, mirror.location) as (spark, target):
+            verdicts = compare_mirror(dsn, spark, target, TABLES)
+        for verdict in verdicts:
+            self._say(str(verdict))
+        equal = all(verdict.equal for verdict in verdicts)
+        self._say("The mirror equals the source" if equal else "The mirror DOES NOT EQUAL the source")
+        return equal
 
     def _watch(self, shop: Shop, reader: Reader, seconds: float | None) -> None:
         shop.start()
@@ -208,13 +236,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--seconds", type=float, help="how long the shop is open; until Ctrl-C if left out")
     parser.add_argument("--rate", type=float, default=150, help="transactions per second (150)")
+    parser.add_argument(
+        "--mirror",
+        choices=("iceberg", "delta"),
+        help="also mirror the topics, with Spark (`make demo` does: iceberg)",
+    )
     options = parser.parse_args(arguments)
     console = Console()
     interrupts = Interrupts()
     # Not in a folder of ours alone: as root, PostgreSQL runs as another user.
     folder = Path(tempfile.mkdtemp(prefix="cdcd-demo-"))
     folder.chmod(0o711)
-    demo = Demo(folder, console, interrupts, rate=options.rate)
+    demo = Demo(folder, console, interrupts, rate=options.rate, mirror=options.mirror)
     failed = True
     try:
         equal = demo.run(options.seconds)
@@ -239,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _clean(folder: Path, *, keep: bool) -> None:
     """Remove the servers' data, and the logs and the configuration unless they are wanted."""
-    for name in ("postgres", "kafka", "spool"):
+    for name in ("postgres", "kafka", "spool", "mirror"):
         shutil.rmtree(folder / name, ignore_errors=True)
     if not keep:
         shutil.rmtree(folder, ignore_errors=True)
