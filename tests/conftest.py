@@ -1,5 +1,6 @@
 """Every folder's mark, a good order, and Hypothesis without a clock."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ TESTS = Path(__file__).parent
 
 # A compiled class can not be subclassed by a test's.
 collect_ignore = ["unit/transactions/test_golden_transactions.py"] if is_compiled() else []
+# `make setup` goes without pyspark, `make spark` brings it.
+if find_spec("pyspark") is None:
+    collect_ignore += ["spark", "unit/spark"]
 
 # Cheap and telling tests first. A folder's tests carry the folder's mark.
 ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]

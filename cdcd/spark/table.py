@@ -275,7 +275,13 @@ class TableMirror:
             rows = columns if rows is None else rows.unionByName(columns)
         if rows is None:
             return 0
-        return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
+        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            if rows.isEmpty():
+                return 0
+            return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
+        finally:
+            rows.unpersist()
 
 
 def _why(schema_id: Column, problem: Column) -> Column:

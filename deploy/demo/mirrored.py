@@ -40,7 +40,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "date": ("({0} - date '1970-01-01')::text", "cast(unix_date({0}) AS string)"),
     "time without": ("round(extract(epoch FROM {0}) * 1000000)::bigint::text", "cast({0} AS string)"),
     "bytea": ("encode({0}, 'hex')", "lower(hex({0}))"),
-    "numeric": ("nullif({0}, 'NaN')::text", "cast(nullif({0}, 'NaN') AS string)"),
+    "numeric": ("nullif({0}, 'NaN')::text", "nullif(cast({0} AS string), 'NaN')"),
 }
 _ARRAY: Final = ("array_to_json({0})::text", "to_json({0})")
 _OTHER: Final = ("{0}::text", "cast({0} AS string)")

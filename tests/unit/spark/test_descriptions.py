@@ -1,0 +1,58 @@
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.spark.descriptions import Descriptions
+from cdcd.spark.kafka import KafkaSource
+
+
+def form(name: str, *columns: str) -> TableForm:
+    described = tuple(
+        [ColumnForm(column, place, "text", 25, -1, "text") for place, column in enumerate(columns, 1)]
+    )
+    return TableForm("public", name, f"shop.public.{name}", (), described)
+
+
+def descriptions(*forms: TableForm) -> Descriptions:
+    admin = SimpleNamespace(ends=lambda _: {"shop.schemas": {}})
+    made = Descriptions(cast("Any", None), KafkaSource("b:1"), cast("Any", admin), "shop.schemas")
+    for number, one in enumerate(forms):
+        made._take(one.record()[1], f"shop.schemas[0]@{number}")
+    return made
+
+
+def test_every_form_is_known_by_its_id_and_the_last_as_the_newest():
+    old, new = form("t", "a"), form("t", "a", "b")
+    known = descriptions(old, new)
+    assert known.newest("shop.public.t").schema.schema_id == new.fingerprint
+    found = known.get("shop.public.t", old.fingerprint)
+    assert found is not None
+    assert [column.name for column in found.schema.columns] == ["a"]
+    assert known.table("shop.public.t") == "public.t"
+    assert list(known.topics()) == ["shop.public.t"]
+
+
+def test_a_form_of_another_table_is_not_this_tables():
+    one, other = form("t", "a"), form("u", "b")
+    assert descriptions(one, other).get("shop.public.t", other.fingerprint) is None
+
+
+def test_what_is_not_known_is_none():
+    known = descriptions()
+    assert known.table("shop.public.t") is None
+    assert known.get("shop.public.t", "x") is None
+
+
+def test_a_record_that_is_no_description_is_kept_as_a_problem():
+    known = descriptions()
+    known._take(b"{}", "shop.schemas[0]@5")
+    assert "not the description" in known.problems["shop.schemas[0]@5"]
+
+
+def test_unknown_forms_are_waited_for_once(monkeypatch: Any):
+    one = form("t", "a")
+    known = descriptions(one)
+    monkeypatch.setattr("cdcd.spark.descriptions.PATIENCE_S", 0.0)
+    found = known.find("shop.public.t", {one.fingerprint, "unknown"})
+    assert found.keys() == {one.fingerprint}
+    assert known._unknown == {"unknown"}

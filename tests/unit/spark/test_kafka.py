@@ -1,0 +1,42 @@
+import pytest
+
+from cdcd.errors import SinkError, SinkUnavailableError
+from cdcd.spark.kafka import KafkaSource, kafka_failure
+
+
+def test_what_the_guarantees_rest_on_is_not_left_to_the_properties():
+    source = KafkaSource(
+        "b:1", {"isolation.level": "read_uncommitted", "bootstrap.servers": "c:1", "ssl.x": "y"}
+    )
+    options = source.options()
+    assert options["kafka.isolation.level"] == "read_committed"
+    assert options["kafka.bootstrap.servers"] == "b:1"
+    assert options["failOnDataLoss"] == "true"
+    assert options["kafka.ssl.x"] == "y"
+
+
+def test_secrets_are_not_shown():
+    shown = repr(
+        KafkaSource("b:1", {"sasl.jaas.config": "s3cret", "ssl.key.password": "s3cret", "acks": "1"})
+    )
+    assert "s3cret" not in shown
+    assert "'acks': '1'" in shown
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting", SinkUnavailableError),
+        (
+            "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls",
+            SinkUnavailableError,
+        ),
+        ("java.net.ConnectException: Connection refused", SinkUnavailableError),
+        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", SinkError),
+        ("org.apache.kafka.common.errors.SaslAuthenticationException: bad", SinkError),
+    ],
+)
+def test_a_broker_that_is_away_may_come_back_one_that_refuses_will_not(reason: str, kind: type):
+    error = kafka_failure(reason, "b:1")
+    assert type(error) is kind
+    assert "b:1" in error.message

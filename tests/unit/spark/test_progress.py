@@ -1,0 +1,50 @@
+from datetime import UTC, datetime, timedelta
+
+from cdcd.spark.progress import (
+    BatchDone,
+    MirrorStarted,
+    Retrying,
+    TableFailed,
+    TableMaintained,
+    Unmirrored,
+    lines,
+)
+from cdcd.spark.table import Progress
+
+NOW = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
+ORDERS = Progress("public.orders", 900, 800, 2, 3, 0x2A, NOW - timedelta(seconds=4), 1.5)
+
+
+def test_a_batch_tells_rate_position_and_lag_of_each_table():
+    assert list(lines(BatchDone(7, (Progress("public.idle"), ORDERS), 2.0), NOW)) == [
+        "batch 7: 800 changes in 2.0 s, 400/s, LSN 0/2A, 2 records to quarantine",
+        "  public.orders: 800 changes in 1.5 s, 4.0 s behind, 3 waiting for the others, 2 to quarantine",
+    ]
+
+
+def test_a_consistent_batch_tells_the_common_position():
+    (line,) = lines(BatchDone(7, (), 0.0, cut=0x30), NOW)
+    assert line == "batch 7: 0 changes in 0.0 s, 0/s, LSN 0/30, all tables consistent"
+
+
+def test_of_many_tables_those_with_most_changes_are_named():
+    tables = tuple([Progress(f"public.t{number}", 1, number) for number in range(20)])
+    shown = list(lines(BatchDone(1, tables, 1.0), NOW))
+    assert shown[1].startswith("  public.t19: 19 changes")
+    assert shown[-1] == "  and 8 more tables"
+
+
+def test_other_facts_are_a_line_and_a_hint():
+    assert list(lines(TableFailed("public.x", "cannot", "do this", stopped=True))) == [
+        "public.x STOPPED: cannot",
+        "  do this",
+    ]
+    assert list(lines(TableFailed("public.x", "cannot", "", stopped=False))) == [
+        "public.x failed, trying again: cannot"
+    ]
+    assert list(lines(MirrorStarted("shop", 3, once=True))) == ["shop: 3 tables, what is there now"]
+    assert list(lines(TableMaintained("t", 9, 1, 2))) == ["t: 9 files into 1, 2 former versions gone"]
+    assert list(lines(Unmirrored("shop.a.b", "no"))) == ["shop.a.b is not mirrored: no"]
+    assert list(lines(Retrying("Kafka is away.", "Wait.", 2))) == [
+        "Kafka is away. Trying again in 2.0 s. Wait."
+    ]

@@ -1,0 +1,26 @@
+from typing import Any
+
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.settings import MirrorSettings
+
+
+def settings(**given: Any) -> MirrorSettings:
+    return MirrorSettings(
+        "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/tmp/x", **given
+    )
+
+
+def test_without_a_choice_every_table_is_mirrored_and_none_has_a_history():
+    assert settings().wants("public.orders")
+    assert not settings().keeps_history("public.orders")
+
+
+def test_what_is_excluded_is_left_out_even_if_it_is_included():
+    chosen = settings(include=("public.*",), exclude=("public.secret*",))
+    assert chosen.wants("public.orders")
+    assert not chosen.wants("public.secrets")
+    assert not chosen.wants("audit.log")
+
+
+def test_patterns_are_of_letters_as_they_are():
+    assert not settings(include=("public.Orders",)).wants("public.orders")
