@@ -73,7 +73,9 @@ class PostgresConfig(Section):
         description="Password, instead of one in the DSN: needs no escaping, as in password: ${PGPASSWORD}.",
     )
     password_file: FilePath | None = Field(
-        None, description="File that holds the password, instead of password."
+        None,
+        description="File that holds the password, instead of password. Read again at each reconnect, as are "
+        "dsn_file and kafka.properties_files: a secret may change without a restart.",
     )
     slot: SlotName = Field(
         description="Replication slot, created if missing. It holds WAL back until this pipeline has "

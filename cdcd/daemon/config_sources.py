@@ -290,14 +290,14 @@ def read_secret_files(layers: Layers) -> None:
         if layers.get(target) is not None:
             layers.problem(path, f"and {dotted(target)} are both given; give one of them")
             continue
-        value, wrong = _secret(file)
+        value, wrong = read_secret(file)
         if wrong:
             layers.problem(path, wrong)
         # The origin is the file's key, and like a variable's value the file's content is not shown.
         layers.set(target, _Unknown() if wrong else value, Origin(layers.origin(path).line, "a file"))
 
 
-def _secret(file: str) -> tuple[str, str]:
+def read_secret(file: str) -> tuple[str, str]:
     """The file's text without the line's end, and what is wrong with it."""
     try:
         with Path(file).open("rb") as opened:

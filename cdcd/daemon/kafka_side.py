@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 from cdcd.daemon.config import Config
+from cdcd.daemon.config_secrets import reread
 from cdcd.daemon.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.kafka import client
@@ -43,6 +44,11 @@ class KafkaSide:
         def prove_ownership() -> None:
             asyncio.run_coroutine_threadsafe(lock.verify(VERIFY_S), loop).result()
 
+        def credentials() -> dict[str, str]:
+            kafka = reread(config).kafka
+            given = kafka.librdkafka()
+            return {name: given[name] for name in kafka.properties_files}
+
         def report(fact: Fact) -> None:
             loop.call_soon_threadsafe(self._observe, fact)
 
@@ -78,6 +84,7 @@ class KafkaSide:
                 backoff_max_s=config.kafka.retry.max_s,
             ),
             prove_ownership=prove_ownership,
+            credentials=credentials,
             lapsed=lambda: lock.lapsed,
             stopping=self.giving_up,
             oversized=Oversized(

@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from cdcd.daemon.config import Config
+from cdcd.daemon.config_secrets import reread
 from cdcd.daemon.facts import (
     Failed,
     Observer,
@@ -152,7 +153,7 @@ class Supervisor:
     async def _life(self) -> None:
         async with AsyncExitStack() as stack:
             self._opening = Opening(
-                self._config,
+                reread(self._config),
                 self._telemetry,
                 self._observe,
                 self._kafka_thread,

@@ -53,7 +53,8 @@ class ClusterInfo:
 class Admin:
     """One admin client. It blocks: call it in a thread. `stopping`, set from outside, makes it give up soon.
 
-    Raises from every call: TransientError (no answer in time), SinkError (refused).
+    Raises from the constructor: SinkError (properties that librdkafka refuses). From every call: TransientError (no
+    answer in time), SinkError (refused).
     """
 
     def __init__(
@@ -64,7 +65,11 @@ class Admin:
         self._heard: list[KafkaError] = []
         self._where = f"Kafka at {properties.get('bootstrap.servers')}"
         config: dict[str, Any] = {**properties, "error_cb": self._heard.append}
-        self._client = AdminClient(config)
+        try:
+            self._client = AdminClient(config)
+        except KafkaException as error:
+            # A file that is not there or not a certificate, properties that exclude each other.
+            raise map_kafka_error(error.args[0], self._where) from error
 
     def cluster(self) -> ClusterInfo:
         """Who is there."""

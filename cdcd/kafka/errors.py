@@ -24,7 +24,8 @@ class _Row:
 
 
 _AWAY: Final = (
-    "Is the broker running, and does kafka.bootstrap_servers name it as seen from here? cdcd tries again."
+    "Is the broker running, does kafka.bootstrap_servers name it as seen from here, and is security.protocol in "
+    "kafka.properties what its listener wants? cdcd tries again."
 )
 _CREDENTIALS: Final = (
     "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties."
@@ -134,12 +135,27 @@ _TABLE: Final[tuple[_Row, ...]] = (
     ),
 )
 
+_OUR_TRUST: Final = (
+    "The broker's certificate is not signed by what ssl.ca.location in kafka.properties holds, has expired, or is for "
+    "another name than kafka.bootstrap_servers and the brokers' advertised.listeners have."
+)
+_OUR_CERTIFICATE: Final = (
+    "The broker refuses our certificate, or wants one: check ssl.certificate.location and ssl.key.location in "
+    "kafka.properties; it must not have expired, and be signed by what the broker trusts."
+)
+
+_BY_TEXT: Final = (("certificate verify failed", _OUR_TRUST), ("SSL alert number", _OUR_CERTIFICATE))
+"""(part of OpenSSL's words, hint): what librdkafka calls a mere loss of the connection, and waiting does not mend."""
+
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
 
 def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
     """Our error for `error`, met while doing `context`: TransientError, SinkError or FencedError."""
     name = error.name()
+    for fragment, hint in _BY_TEXT:
+        if fragment in error.str():
+            return SinkError(f"{context}: {error.str()} [{name}]", hint=hint)
     row = _BY_NAME.get(name)
     if row is None:
         passes = error.retriable() or error.txn_requires_abort() or error.fatal() or name.startswith("_")

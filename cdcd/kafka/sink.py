@@ -86,6 +86,7 @@ class Sink:
 
     Args:
         prove_ownership: called before fencing; raises unless this instance holds the advisory lock at this moment.
+        credentials: those of the client's properties that may have changed, as they are now; asked for each producer.
         lapsed: whether that was last proven longer ago than the lease allows.
         stopping: set from outside to make a waiting call give up with a `TransientError`.
         oversized: what to do with a record that the broker refuses for its size.
@@ -97,6 +98,7 @@ class Sink:
         settings: SinkSettings,
         *,
         prove_ownership: Callable[[], None],
+        credentials: Callable[[], Properties],
         lapsed: Callable[[], bool],
         stopping: threading.Event,
         oversized: Oversized,
@@ -104,6 +106,7 @@ class Sink:
     ) -> None:
         self._settings = settings
         self._prove_ownership = prove_ownership
+        self._credentials = credentials
         self._lapsed = lapsed
         self._stopping = stopping
         self._oversized = oversized
@@ -184,8 +187,9 @@ class Sink:
     def _open_producer(self) -> None:
         settings = self._settings
         self._prove_ownership()
+        client = {**settings.client, **self._credentials()}
         properties: dict[str, object] = {
-            **settings.client,
+            **client,
             **settings.producer,
             "enable.idempotence": True,
             "acks": "all",
@@ -206,7 +210,7 @@ class Sink:
             self._insist(self._producer.init_transactions)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         self._committed = read_checkpoint(
-            settings.client, settings.checkpoint_topic, settings.key, settings.timeout_s, self._stopping
+            client, settings.checkpoint_topic, settings.key, settings.timeout_s, self._stopping
         )
         self._context = self._where
 

@@ -46,7 +46,13 @@ _PUBLICATION: Final = (
     "the consumers back to a known state, and create a new slot with `cdcd run --accept-gap`."
 )
 _CREDENTIALS: Final = (
-    "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from."
+    "Check role and password: in postgres.dsn, PGPASSWORD, the password file, or the secret they come from. Where "
+    "pg_hba.conf has clientcert=verify-full, the CN of sslcert must be the role."
+)
+
+_CLIENT_CERTIFICATE: Final = (
+    "Check sslcert and sslkey in postgres.dsn: a client certificate that has not expired, signed by what the server's "
+    "ssl_ca_file holds."
 )
 
 _REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)"
@@ -63,6 +69,7 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "Add a line for role {role} and this host to pg_hba.conf (a `host` line for database {database}; "
         "`replication` in the database column is for physical replication only) and run SELECT pg_reload_conf().",
     ),
+    Refusal("28000", "valid client certificate", SourceError, _CLIENT_CERTIFICATE),
     Refusal("28000", "not permitted to log in", SourceError, "ALTER ROLE {role} LOGIN;"),
     Refusal(
         "28000",
@@ -265,8 +272,12 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "",
         "certificate verify failed",
         SourceError,
-        "The server's certificate is not signed by what sslrootcert holds.",
+        "The server's certificate is not signed by what sslrootcert holds, or it has expired.",
     ),
+    # Alerts of TLS are the server's words about our certificate (RFC 8446, 6.2).
+    Refusal("", "alert unknown ca", SourceError, _CLIENT_CERTIFICATE),
+    Refusal("", "alert certificate", SourceError, _CLIENT_CERTIFICATE),
+    Refusal("", "alert bad certificate", SourceError, _CLIENT_CERTIFICATE),
     Refusal(
         "",
         "does not match host name",

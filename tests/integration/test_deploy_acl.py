@@ -21,7 +21,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 
 ROW = re.compile(
-    r"^\| (Topic|Transactional id|Group) \| `([^`]+)` \| (literal|prefixed) \| ([\w, ]+) \|", re.MULTILINE
+    r"^\| (Topic|Transactional id) \| `([^`]+)` \| (literal|prefixed) \| ([\w, ]+) \|", re.MULTILINE
 )
 
 
@@ -54,7 +54,7 @@ def test_the_documented_rights_are_enough(
     broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
     admin = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers, "log_level": 0})
     rights = documented_rights(unique)
-    assert len(rights) == 5
+    assert len(rights) == 4
     for done in admin.create_acls(rights).values():
         done.result()
     database.execute("CREATE TABLE item (id int PRIMARY KEY)")

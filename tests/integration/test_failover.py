@@ -15,7 +15,7 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 
 
-@pytest.mark.parametrize("version", [17, 18])
+@pytest.mark.parametrize("version", [pytest.param(17, marks=pytest.mark.chaos), 18])
 def test_a_failover_under_load_loses_nothing_and_repeats_nothing(version: int, scratch: Path, unique: str):
     folder = scratch / unique
     folder.mkdir(mode=0o711)

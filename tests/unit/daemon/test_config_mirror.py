@@ -11,7 +11,9 @@ LEAST = "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake
 
 
 def test_the_example_is_what_the_models_say_and_loads():
-    assert FILE.read_text() == mirror_reference(), "stale: run `cdcd mirror --reference > config/mirror/reference.yaml`"
+    assert FILE.read_text() == mirror_reference(), (
+        "stale: run `cdcd mirror --reference > config/mirror/reference.yaml`"
+    )
     assert load_mirror(FILE, {}).target.format == "iceberg"
 
 

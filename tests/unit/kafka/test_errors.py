@@ -47,3 +47,16 @@ def test_every_code_of_librdkafka_is_mapped() -> None:
     codes = [getattr(KafkaError, name) for name in dir(KafkaError) if name.isupper() and name != "NO_ERROR"]
     for code in codes:
         assert map_kafka_error(KafkaError(code), "x").message.startswith("x: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("SSL handshake failed: error:0A000086:SSL routines::certificate verify failed", "ssl.ca.location"),
+        ("Receive failed: ssl/tls alert bad certificate: SSL alert number 42", "ssl.certificate.location"),
+    ],
+)
+def test_what_tls_refuses_is_no_outage(text: str, hint: str) -> None:
+    found = map_kafka_error(KafkaError(KafkaError._TRANSPORT, text), "Kafka")
+    assert isinstance(found, SinkError)
+    assert hint in found.hint

@@ -1,0 +1,194 @@
+"""Kafka that demands TLS, with SCRAM or a client certificate, and allows deploy/acl.md's list; and how that fails."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from deploy.local import KafkaBroker
+from deploy.local.process import free_port
+from tests.integration.conftest import Database
+from tests.integration.faults.certificates import Authority
+from tests.integration.faults.trial import Trial
+from tests.integration.test_deploy_acl import documented_rights
+
+pytestmark = pytest.mark.postgres(only=18)
+
+PASSWORD = "5cram-5ecret"
+
+
+class Guarded:
+    """A broker with a listener for passwords, one for client certificates and one that shows a bad certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder / "authority")
+        self.stranger = Authority(folder / "stranger", "somebody else")
+        names = ("CLIENT", "MUTUAL", "EXPIRED", "OTHER", "ADMIN")
+        self.ports = {name: free_port() for name in names}
+        controller = free_port()
+        told = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
+        identities = {
+            "client": self.authority.issue("broker"),
+            "mutual": self.authority.issue("broker"),
+            "expired": self.authority.issue("broker", expired=True),
+            "other": self.authority.issue("broker", names="DNS:kafka.example.com"),
+        }
+        settings = {
+            "listeners": f"{told},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": told,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listener.security.protocol.map": "CLIENT:SASL_SSL,MUTUAL:SSL,EXPIRED:SSL,OTHER:SSL,"
+            "ADMIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.name.mutual.ssl.client.auth": "required",
+            # The expired one is shown as it is, not refused at the start.
+            "ssl.allow.dn.changes": "true",
+        }
+        for name, file in identities.items():
+            settings |= {
+                f"listener.name.{name}.ssl.keystore.type": "PEM",
+                f"listener.name.{name}.ssl.keystore.location": str(file),
+                f"listener.name.{name}.ssl.truststore.type": "PEM",
+                f"listener.name.{name}.ssl.truststore.location": str(self.authority.certificate),
+            }
+        self.broker = KafkaBroker(
+            folder / "kafka", settings=settings, users={"cdcd": PASSWORD}, mechanism="SCRAM-SHA-512"
+        )
+
+    @property
+    def admin(self) -> str:
+        return f"127.0.0.1:{self.ports['ADMIN']}"
+
+    def allow(self, pipeline: str, principal: str) -> None:
+        """What deploy/acl.md lists, and nothing else."""
+        admin = AdminClient({"bootstrap.servers": self.admin})
+        rights = documented_rights(pipeline)
+        for right in rights:
+            right.principal = principal
+        for done in admin.create_acls(rights).values():
+            done.result(30)
+
+    def scram(self, **properties: str) -> dict[str, str]:
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "SCRAM-SHA-512",
+            "sasl.username": "cdcd",
+            "sasl.password": PASSWORD,
+            "ssl.ca.location": str(self.authority.certificate),
+            **properties,
+        }
+
+    def mutual(self, certificate: Path | None) -> dict[str, str]:
+        shown = (
+            {}
+            if certificate is None
+            else dict.fromkeys(("ssl.certificate.location", "ssl.key.location"), str(certificate))
+        )
+        return {"security.protocol": "SSL", "ssl.ca.location": str(self.authority.certificate), **shown}
+
+
+@pytest.fixture(scope="module")
+def guarded(scratch: Path) -> Iterator[Guarded]:
+    folder = scratch / f"guarded-{uuid4().hex[:8]}"
+    folder.mkdir(mode=0o711)
+    made = Guarded(folder)
+    made.broker.start()
+    yield made
+    made.broker.destroy()
+
+
+@pytest.fixture
+def one(guarded: Guarded, trial: Callable[..., Trial], database: Database) -> Trial:
+    made = trial(database.dsn(), "", reader_servers=guarded.admin)
+    made.secrets.append(PASSWORD)
+    made.configure(startup_timeout_s=5)
+    return made
+
+
+def use(one: Trial, guarded: Guarded, listener: str, properties: dict[str, str]) -> None:
+    one.configure(
+        kafka={"bootstrap_servers": f"127.0.0.1:{guarded.ports[listener]}", "properties": properties}
+    )
+
+
+@pytest.mark.parametrize("listener", ["CLIENT", "MUTUAL"], ids=["SCRAM", "client certificate"])
+def test_it_delivers_over_tls_with_the_documented_rights_alone(guarded: Guarded, one: Trial, listener: str):
+    principal = "User:cdcd" if listener == "CLIENT" else "User:CN=cdcd"
+    guarded.allow(one.name, principal)
+    use(
+        one,
+        guarded,
+        listener,
+        guarded.scram() if listener == "CLIENT" else guarded.mutual(guarded.authority.issue("cdcd")),
+    )
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    one.stop()
+    # AND with a checkpoint to read
+    one.start()
+    one.insert(2)
+    one.expect(2)
+    one.stop()
+
+
+def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
+    one.secrets.append("wr0ng-5ecret")
+    one.configure(startup_timeout_s=1)
+    stranger = str(guarded.stranger.certificate)
+    unknown = guarded.mutual(guarded.stranger.issue("cdcd"))
+    for listener, properties, message, hint in (
+        ("CLIENT", guarded.scram(**{"ssl.ca.location": stranger}), "verify failed", "ssl.ca.location"),
+        ("CLIENT", guarded.scram(**{"ssl.ca.location": "/nowhere"}), "ssl.ca.location", "kafka.properties"),
+        (
+            "CLIENT",
+            guarded.scram(**{"sasl.password": "wr0ng-5ecret"}),
+            "Authentication failed",
+            "sasl.password",
+        ),
+        ("CLIENT", {"security.protocol": "PLAINTEXT"}, "Timed out", "security.protocol"),
+        ("EXPIRED", guarded.mutual(None), "verify failed", "expired"),
+        ("OTHER", guarded.mutual(None), "verify failed", "another name"),
+        ("MUTUAL", guarded.mutual(None), "alert bad certificate", "ssl.certificate.location"),
+        ("MUTUAL", unknown, "SSL alert number", "ssl.certificate.location"),
+        ("CLIENT", guarded.scram(), "Topic authorization failed", "kafka-acls"),
+    ):
+        use(one, guarded, listener, properties)
+        said = one.fail()
+        assert said.code == 4, said
+        assert message in said.message
+        assert hint in said.hint
+
+
+def test_a_password_that_was_changed_is_read_again_when_the_broker_is_back(
+    guarded: Guarded, one: Trial, tmp_path: Path
+):
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+    one.secrets.append("n3w-5ecret")
+    guarded.allow(one.name, "User:cdcd")
+    properties = guarded.scram()
+    del properties["sasl.password"]
+    use(one, guarded, "CLIENT", properties)
+    one.configure(kafka={"properties_files": {"sasl.password": str(file)}, "transaction": {"timeout_s": 3}})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    admin = AdminClient({"bootstrap.servers": guarded.admin})
+    salted = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    changed = UserScramCredentialUpsertion("cdcd", salted, b"n3w-5ecret")
+    for done in admin.alter_user_scram_credentials([changed]).values():
+        done.result(30)
+    # The former one is what the daemon knows when the broker comes back.
+    guarded.broker.restart()
+    one.insert(2)
+    one.daemon.await_event("kafka.retry")
+    file.write_text("n3w-5ecret\n")
+    one.expect(2)
+    one.stop()
