@@ -28,8 +28,6 @@ _ALWAYS: Final = {
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
     # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # Delta's MERGE sends its rows through one more shuffle, to the number of files that suits the table.
-    "spark.databricks.delta.merge.repartitionBeforeWrite.enabled": "true",
 }
 
 _LOCAL: Final = {
@@ -42,6 +40,8 @@ _LOCAL: Final = {
     "spark.driver.host": "127.0.0.1",
     # The state of a Delta table: 50 partitions by default, for logs of millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # What is listed when a Delta table is vacuumed: 10,000 tasks by default, for buckets of millions of files.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # Every plan is compiled once per batch and table; what is kept must not fill the heap.
     "spark.sql.codegen.cache.maxEntries": "200",
     "spark.cleaner.periodicGC.interval": "5min",
