@@ -23,7 +23,7 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.targets.evolution import upgrade
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance, Target, kind_of
+from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, Target, kind_of
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
@@ -39,7 +39,8 @@ class Progress:
         records: that were read, tombstones not counted.
         changes: that were new to the target.
         quarantined: records that went to the quarantine table.
-        held: records that commit after the batch's common LSN and wait for the next one.
+        held: records that wait for the next batch: they commit after this one's common LSN, or of a change of a key
+            only one half was there.
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
@@ -139,7 +140,7 @@ class TableMirror:
                 max(total.commit_lsn, step.commit_lsn),
                 step.commit_time or total.commit_time,
             )
-            if step.held:
+            if step.held and (cut is not None or self._next == start):
                 break
         seconds = time.monotonic() - began
         return Progress(
@@ -188,28 +189,33 @@ class TableMirror:
                     held[partition] = min(held.get(partition, offset), offset)
             now = [group for group in groups if not group.held]
             quarantined = 0
+            done: list[Applied] = []
             if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
-                done = self._apply(_until(changes, cut), form, now, batch_id, cut) if now else 0
+                done = self._apply(_until(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
                 done, quarantined = self._sort_out(records, form, now, batch_id, cut)
         finally:
             changes.unpersist()
+        for applied in done:
+            for partition, offset in applied.held.items():
+                held[partition] = min(held.get(partition, offset), offset)
         self._next = {**start, **ends, **held}
         return Progress(
             self.table,
             records=sum(group.count for group in groups),
-            changes=done,
+            changes=done[0].changes if done else 0,
             quarantined=quarantined,
-            held=sum(group.count for group in groups if group.held),
+            held=sum(group.count for group in groups if group.held)
+            + sum(applied.waiting for applied in done),
             commit_lsn=max([group.last[0] for group in now], default=0),
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
     def _apply(
         self, changes: DataFrame, form: Form, groups: Iterable[_Group], batch_id: int, cut: int | None
-    ) -> int:
-        """Changes that are all in one form, into every target. How many were new to the first."""
+    ) -> list[Applied]:
+        """Changes that are all in one form, into every target."""
         at = max(group.last for group in groups)
         done = []
         for name, kind in self._names(form):
@@ -217,13 +223,13 @@ class TableMirror:
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
-            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut).changes)
+            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut))
         self._form = form
-        return done[0]
+        return done
 
     def _sort_out(
         self, records: DataFrame, guess: Form, groups: list[_Group], batch_id: int, cut: int | None
-    ) -> tuple[int, int]:
+    ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
         ids = {group.schema_id for group in groups if group.schema_id is not None}
         forms = self._descriptions.find(self.topic, ids)
@@ -241,7 +247,7 @@ class TableMirror:
         quarantined = self._quarantine(poison)
         known = [group for group in groups if group.schema_id in forms]
         if not known:
-            return 0, quarantined
+            return [], quarantined
         # Which form is the newest, the changes' own order tells.
         newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
         at = max(group.last for group in known)
@@ -254,11 +260,11 @@ class TableMirror:
                 together = together.unionByName(part)
             together = together.persist(StorageLevel.MEMORY_AND_DISK)
             try:
-                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut).changes)
+                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
             finally:
                 together.unpersist()
         self._form = newest
-        return done[0], quarantined
+        return done, quarantined
 
     def _quarantine(self, poison: Iterable[DataFrame]) -> int:
         rows: DataFrame | None = None

@@ -234,7 +234,9 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
 
     names = sf.create_map(*[sf.lit(text) for pair in new_name.items() for text in pair]) if new_name else None
     columns: dict[str, Column] = {"before": row("before"), "after": row("after")}
-    columns |= {name: key(name) for name in ("key", "old_key", "new_key") if name in changes.columns and new.key}
+    columns |= {
+        name: key(name) for name in ("key", "old_key", "new_key") if name in changes.columns and new.key
+    }
     if names is not None:
         renamed = sf.transform("unchanged", lambda column: names[column])
         columns["unchanged"] = sf.filter(renamed, lambda column: column.isNotNull()).alias("unchanged")

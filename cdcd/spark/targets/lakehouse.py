@@ -229,15 +229,20 @@ class Lakehouse(ABC):
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
-        held = False
+        held: dict[int, int] = {}
+        waiting = 0
         if found.halves and (until := _cut(changes, table, step.batch_id)) is not None:
             rows.unpersist()
-            held = True
-            changes = changes.filter(~is_after(sf.col("commit_lsn"), sf.col("event_no"), until))
+            left = is_after(sf.col("commit_lsn"), sf.col("event_no"), until)
+            firsts = (
+                changes.filter(left).groupBy("partition").agg(sf.min("offset"), sf.count(sf.lit(1))).collect()
+            )
+            held, waiting = {row[0]: row[1] for row in firsts}, sum(row[2] for row in firsts)
+            changes = changes.filter(~left)
             rows, found = _reduce(changes, table)
         try:
             if not found.changes:
-                return Applied(0, 0, table.state, held)
+                return Applied(0, 0, table.state, held, waiting)
             spark = changes.sparkSession
             state = step.after(table.state, found.places, found.truncated)
             source = rows
@@ -257,7 +262,7 @@ class Lakehouse(ABC):
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
-        return Applied(found.changes, found.keys, state, held)
+        return Applied(found.changes, found.keys, state, held, waiting)
 
     def _merge(
         self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary

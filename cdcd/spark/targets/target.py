@@ -8,8 +8,8 @@ The caller owes: one thread at a time for each table; changes of one topic, in o
 any error of a table.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -39,14 +39,16 @@ class Applied:
         changes: that were new to the table; 0 for a batch that was in already, and nothing was committed then.
         rows: that were merged or appended.
         state: of the table now.
-        held: there were more, which were left alone, because of one change of a key only one half was there. They must
-            come again: what follows the state's offsets is to be read again, with more of the other partitions.
+        held: by partition, the first offset that was left alone with all after it, because of one change of a key only
+            one half was there. From there it must come again, with more of the other partitions.
+        waiting: how many changes that are.
     """
 
     changes: int
     rows: int
     state: State
-    held: bool = False
+    held: Mapping[int, int] = field(default_factory=dict)
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
