@@ -80,13 +80,13 @@ def _pair(key: str, value: object) -> str:
     return yaml.safe_dump({key: value}, default_flow_style=False, width=1000).rstrip("\n")
 
 
-def json_schema() -> dict[str, Any]:
-    """The schema of the file, for editors and for checking Helm values: what is derived or empty may be left
-    out.
+def json_schema(model: type[Section] = Config) -> dict[str, Any]:
+    """The schema of the file (`model`'s), for editors and for checking Helm values: what is derived or empty may be
+    left out.
     """
-    schema = Config.model_json_schema()
-    models: dict[str, type[Section]] = dict(_models(Config))
-    for name, part in [("Config", schema), *schema["$defs"].items()]:
+    schema = model.model_json_schema()
+    models: dict[str, type[Section]] = dict(_models(model))
+    for name, part in [(model.__name__, schema), *schema["$defs"].items()]:
         fields = models[name].model_fields
         required = [key for key in part.get("required", []) if _must_be_given(fields[key])]
         part.pop("required", None)

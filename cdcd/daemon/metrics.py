@@ -70,6 +70,13 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         _build,
         ("version", "python", "compiled"),
     ),
+    Definition(
+        "cdcd_pipeline_info",
+        "gauge",
+        "Always 1; whose numbers these are, to join the others with.",
+        lambda t, _now: [((t.name, t.slot), 1)],
+        ("pipeline", "slot"),
+    ),
     Definition("cdcd_role", "gauge", "1 for the role that this instance has.", _roles, ("role",)),
     Definition(
         "cdcd_streaming",

@@ -27,7 +27,7 @@ class Telemetry:
 
     Positions are plain ints. Times ending in `_time` are Unix seconds; `loop_heartbeat` is
     `time.monotonic()`, set by a task of the event loop about once a second. `events` counts by (schema.table,
-    op) and may be the encoder's own mapping.
+    op) and may be the encoder's own mapping. `name` and `slot` say whose numbers they are.
     """
 
     __slots__ = (
@@ -41,6 +41,7 @@ class Telemetry:
         "kafka_transactions",
         "last_commit_time",
         "loop_heartbeat",
+        "name",
         "prepared_oldest_time",
         "prepared_open",
         "queue_bytes",
@@ -51,6 +52,7 @@ class Telemetry:
         "role",
         "sent_lsn",
         "server_wal_end",
+        "slot",
         "spool_disk_bytes",
         "spool_memory_bytes",
         "streamed_open",
@@ -58,7 +60,9 @@ class Telemetry:
         "transactions",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "", slot: str = "") -> None:
+        self.name = name
+        self.slot = slot
         self.role: Role = "starting"
         self.streaming = False
         self.loop_heartbeat = time.monotonic()

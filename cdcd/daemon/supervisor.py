@@ -50,7 +50,7 @@ LEAVING_S: Final = 1.0
 def run(config: Config, *, accept_gap: bool = False) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
     observe = configure_logging(config.log)
-    telemetry = Telemetry()
+    telemetry = Telemetry(config.name, config.postgres.slot)
     supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap)
     try:
         with serve_http(config, telemetry) as address:

@@ -110,3 +110,8 @@ def test_the_build_and_the_process_are_shown():
     found = scrape(Telemetry())
     assert any(key[0] == "cdcd_build_info" and "0.1.0" in key for key in found)
     assert found["process_resident_memory_bytes",] > 0
+
+
+def test_the_pipeline_and_its_slot_are_named_so_that_other_metrics_can_be_joined_with_them():
+    found = generate_latest(registry_for(Telemetry("shop", "cdcd_shop"))).decode()
+    assert 'cdcd_pipeline_info{pipeline="shop",slot="cdcd_shop"} 1.0' in found
