@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from cdcd.daemon.config_mirror import MirrorConfig
 from cdcd.daemon.config_reference import json_schema
 from deploy.local.cache import REPOSITORY, run
 from tests.deploy.programs import program
@@ -35,8 +36,11 @@ def values_schema() -> str:
     config = json_schema()
     config.pop("$schema")
     parts = config.pop("$defs")
+    mirror = json_schema(MirrorConfig)
+    mirror.pop("$schema")
+    parts |= mirror.pop("$defs")
     own = {name: schema["$defs"][name] for name in _OWN}
-    schema["$defs"] = own | {"Config": _for_go(config), **_for_go(parts)}
+    schema["$defs"] = own | {"Config": _for_go(config), "MirrorConfig": _for_go(mirror), **_for_go(parts)}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

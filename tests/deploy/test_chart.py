@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from cdcd.daemon.config import parse_config
+from cdcd.daemon.config_mirror import parse_mirror
 from deploy.local.cache import LocalServerError, run
 from tests.deploy.chart import CHART, GOLDEN, KUBERNETES, VARIANTS, objects, render, values_of
 from tests.deploy.programs import program
@@ -89,6 +90,13 @@ def test_the_daemon_accepts_the_configuration_that_the_chart_mounts(variant: str
         Path(name).write_text("postgresql://cdcd@database/shop")
     config = parse_config(mounted, {"KAFKA_USER": "cdcd"})
     assert config.name == "shop"
+    for each in rendered(variant):
+        if (
+            each["kind"] == "ConfigMap"
+            and each is not config_map
+            and each["metadata"]["name"].endswith("-mirror")
+        ):
+            assert parse_mirror(each["data"]["cdcd.yaml"], {}).topics.prefix == config.topics.prefix
     container = text["spec"]["template"]["spec"]["containers"][0]
     assert container["ports"][0]["containerPort"] == config.http.port
     grace_s = text["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
@@ -177,6 +185,11 @@ def test_a_change_of_the_configuration_starts_the_pods_anew() -> None:
         ("networkPolicy.enabled=true", "minItems: got 0, want 1"),
         ("replica=1", "additional properties 'replica' not allowed"),
         ("strategy.type=OnDelete", "/strategy/type"),
+        ("mirror.enabled=true", "at '/mirror/config': missing properties"),
+        (
+            "mirror.enabled=true,mirror.config.name=shop,mirror.config.kafka.brokers=k:9092",
+            "'brokers' not allowed",
+        ),
     ],
 )
 def test_wrong_values_are_refused_at_install(setting: str, said: str) -> None:

@@ -1,11 +1,13 @@
 """compose.yaml: what the daemon in it is told, and whether Compose accepts it."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from cdcd.daemon.config import parse_config
+from cdcd.daemon.config_mirror import load_mirror
 from deploy.local import KAFKA_VERSION
 from deploy.local.cache import REPOSITORY, run
 from tests.deploy.programs import program
@@ -23,6 +25,16 @@ def test_the_daemon_accepts_its_configuration() -> None:
     assert config.http.host == "0.0.0.0"
     assert config.shutdown_timeout_s < float(compose()["services"]["cdcd"]["stop_grace_period"].rstrip("s"))
     assert f"set publication {config.postgres.publication}\n" in compose()["configs"]["init"]["content"]
+
+
+def test_the_mirror_accepts_its_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "mirror.yaml"
+    file.write_text(compose()["configs"]["mirror"]["content"])
+    config = load_mirror(file, {})
+    assert config.topics.prefix == parse_config(compose()["configs"]["pipeline"]["content"], {}).topics.prefix
+    ((volume, folder),) = (mount.split(":") for mount in compose()["services"]["mirror"]["volumes"])
+    assert volume in compose()["volumes"]
+    assert str(config.target.location).startswith(f"{folder}/")
 
 
 def test_every_image_is_pinned_and_every_file_is_there() -> None:
@@ -45,6 +57,6 @@ def test_what_is_published_is_published_on_the_loopback_only() -> None:
 @pytest.mark.timeout(1200)
 def test_compose_accepts_it() -> None:
     loaded = yaml.safe_load(run([program("compose-spec"), COMPOSE]))
-    assert set(loaded["services"]) == {"postgres", "kafka", "cdcd", "prometheus", "grafana"}
+    assert {"postgres", "kafka", "cdcd", "prometheus", "grafana"} <= set(loaded["services"])
     # Nothing in it was taken for one of Compose's own variables.
     assert loaded["configs"]["init"]["content"] == compose()["configs"]["init"]["content"]
