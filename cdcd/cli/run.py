@@ -1,5 +1,6 @@
 """`cdcd run`: the daemon."""
 
+import gc
 import os
 import signal
 import sys
@@ -32,12 +33,16 @@ def command(file: Path, *, accept_gap: bool) -> int:
     # As pid 1 of a container, a signal without a handler is ignored, also while modules load.
     signal.signal(signal.SIGTERM, _leave)
 
-    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+    # What is loaded stays: looking through it for garbage again and again is a tenth of the start.
+    gc.disable()
+    try:
+        from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
 
-    config = load_config(file, os.environ)
+        config = load_config(file, os.environ)
 
-    from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
-
+        from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
+    finally:
+        gc.enable()
     return supervisor.run(config, accept_gap=accept_gap)
 
 

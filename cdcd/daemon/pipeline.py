@@ -41,7 +41,7 @@ from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Type
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
-from cdcd.transactions.feedback import Feedback
+from cdcd.transactions.feedback import Feedback, reply_requested
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.spool import Spool
@@ -69,8 +69,6 @@ COUNT_S: Final = 1.0
 
 UNSTREAMED_S: Final = 60.0
 """A life without streaming lasts so long at least: where one transaction needed it, the next may soon."""
-
-KEEPALIVE_BYTES: Final = 18
 
 K = TypeVar("K")
 
@@ -186,7 +184,7 @@ class Pipeline:
         while True:
             await self._wait_for_room()
             frames = await self._stream.receive(READ_BYTES)
-            if any(len(frame) == KEEPALIVE_BYTES and frame[-1] for frame in frames):
+            if reply_requested(frames):
                 # Answered before the frames around it are worked off, however long that takes.
                 self._feedback.ask()
                 self._tell_now.set()
@@ -201,7 +199,8 @@ class Pipeline:
                     if len(step.frames) >= YIELD_FRAMES:
                         await asyncio.sleep(0)
                         now_us = time.time_ns() // 1000
-                    await self._wait_for_room()
+                    if not self._batches.room:
+                        await self._wait_for_room()
                 case Opened():
                     self._open(step)
                 case Closed():
@@ -220,12 +219,7 @@ class Pipeline:
         self._update_telemetry()
 
     def _encode(self, step: Changes, now_us: int) -> None:
-        encode = self._encoder.encode
-        tail = self._batches.tail
-        in_stream = step.in_stream
-        size = 0
-        for frame in step.frames:
-            size += encode(frame, in_stream, now_us, tail)
+        size = self._encoder.encode_all(step.frames, step.in_stream, now_us, self._batches.tail)
         if self._batches.add(size, len(step.frames)) and self._transaction is not None:
             self._observe(
                 TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)

@@ -37,6 +37,12 @@ _SHORT_BURST_BYTES: Final = 32 * 1024
 """A burst below this makes `receive` pause (if it may) before it waits for the next one: see performance
 notes."""
 
+_CROWDED_S: Final = 0.0005
+"""How soon after the last one a burst must come for the first pause: at a moderate rate it would only be a delay."""
+
+_WORTH_FRAMES: Final = 16
+"""What must have come meanwhile for a further one."""
+
 _FINISH_BYTES: Final = 1 << 20
 
 _NO_STATUS: Final = b"r" + bytes(33)
@@ -82,6 +88,8 @@ class ReplicationStream:
         self._waiter: asyncio.Future[bool] | None = None
         self._room: asyncio.Future[bool] | None = None
         self._short_burst = False
+        self._paused = False
+        self._received_at = 0.0
         self._silent_s = 0.0
         self._asked = False
         self._failure: CdcdError | None = None
@@ -102,8 +110,8 @@ class ReplicationStream:
         """Connect as walsender for the DSN's database. Errors as `connection.open_pgconn`.
 
         `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
-        lost. `pause_s`: after a short burst, let so much time pass before the next look at the socket (0:
-        look at once).
+        lost. `pause_s`: after a short burst that came soon after another one, let so much time pass before the
+        next look at the socket (0: look at once).
         """
         pgconn = await open_pgconn(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
@@ -218,6 +226,7 @@ class ReplicationStream:
         """
         if self._short_burst and self._pause_s:
             self._short_burst = False
+            self._paused = True
             await asyncio.sleep(self._pause_s)
         while True:
             frames = self._take(bytes_max)
@@ -272,7 +281,11 @@ class ReplicationStream:
         except psycopg.Error as error:
             self._fail(refused("receiving from the server", answer_of(error), self._names))
         if frames:
-            self._short_burst = bytes_max - room < _SHORT_BURST_BYTES
+            now = time.monotonic()
+            crowded = len(frames) >= _WORTH_FRAMES if self._paused else now - self._received_at < _CROWDED_S
+            self._paused = False
+            self._short_burst = crowded and bytes_max - room < _SHORT_BURST_BYTES
+            self._received_at = now
         return frames
 
     def _ending(self) -> CdcdError:

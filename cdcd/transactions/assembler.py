@@ -145,6 +145,7 @@ class Assembler:
         self._position = position
         self._abort_info = abort_info
         self._state = State.IDLE
+        self._moves = _MOVES[State.IDLE.value]
         self._in_transaction = False
         self._in_stream = False
         self._skip = 0
@@ -216,16 +217,19 @@ class Assembler:
             if kept:
                 self._keep(kept)
                 kept = []
-            found = TRANSITIONS.get((self._state, tag))
+            found = self._moves.get(tag)
             if found is None:
                 raise ProtocolError(
                     f"Message {chr(tag)!r} at {Lsn(int.from_bytes(frame[1:9], 'big'))} is out of place in the "
                     f"state {self._state.name} ({self._state.value}).",
                     hint=REPORT,
                 )
-            self._state, handle = found
-            self._in_transaction = self._state is State.TRANSACTION
-            self._in_stream = self._state is State.STREAM
+            state, handle = found
+            if state is not self._state:
+                self._state = state
+                self._moves = _MOVES[state.value]
+                self._in_transaction = state is State.TRANSACTION
+                self._in_stream = state is State.STREAM
             yield from handle(self, frame)
         if run:
             yield Changes(run, False)
@@ -632,6 +636,11 @@ TRANSITIONS: Final = _table(
     }
 )
 """`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `EVENTS` stay there, and are passed on as they are."""
+
+_MOVES: Final = {
+    state.value: {tag: to for (origin, tag), to in TRANSITIONS.items() if origin is state} for state in State
+}
+"""The same by state, since this is looked into for each message that is no row. An Enum's own hash is slow."""
 
 
 def _nothing() -> Iterator[Step]:

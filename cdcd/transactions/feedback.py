@@ -15,6 +15,9 @@ from cdcd.protocol.frames import StatusUpdate
 WORTH_TELLING_S: Final = 0.1
 """A risen position waits this long for company, so that small transactions don't cost a system call each."""
 
+KEEPALIVE_BYTES: Final = 18
+"""No other frame is so short: WAL data has 25 bytes before its message."""
+
 TIMEOUT_SHARE: Final = 3
 """Status updates per `wal_sender_timeout`: two may be lost or late before the server gives up on us."""
 
@@ -24,6 +27,14 @@ def interval_for(status_interval_s: float, wal_sender_timeout_s: float) -> float
     if wal_sender_timeout_s <= 0:
         return status_interval_s
     return min(status_interval_s, wal_sender_timeout_s / TIMEOUT_SHARE)
+
+
+def reply_requested(frames: list[bytes]) -> bool:
+    """Whether one of the frames is a keepalive that asks for an answer."""
+    for frame in frames:  # noqa: SIM110  a generator costs as much again for each frame
+        if len(frame) == KEEPALIVE_BYTES and frame[-1]:
+            return True
+    return False
 
 
 class Feedback:

@@ -2,6 +2,9 @@
 
 `Opened`, then any number of `Changes`, `Described` and `Originated`, then `Closed`. `Described` also comes between
 transactions. `RolledBack`, `Standalone` and `Heard` stand for themselves.
+
+The three that each transaction has are plain classes: of many transactions of one row, making these as dataclasses is a
+seventh of the work.
 """
 
 from dataclasses import dataclass
@@ -9,7 +12,6 @@ from dataclasses import dataclass
 from cdcd.protocol.messages import Relation, Type
 
 
-@dataclass(frozen=True, slots=True)
 class Opened:
     """A committed transaction begins; all its changes follow before another one begins.
 
@@ -17,23 +19,30 @@ class Opened:
     `last_commit_lsn` is the commit LSN of the transaction before it in the stream, None where that is unknown.
     """
 
-    kind: str
-    xid: int
-    commit_lsn: int
-    commit_time: int
-    last_commit_lsn: int | None
-    skip: int
+    __slots__ = ("commit_lsn", "commit_time", "kind", "last_commit_lsn", "skip", "xid")
+
+    def __init__(  # noqa: PLR0917  one of these for each transaction, and keywords cost
+        self, kind: str, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None, skip: int
+    ) -> None:
+        self.kind = kind
+        self.xid = xid
+        self.commit_lsn = commit_lsn
+        self.commit_time = commit_time
+        self.last_commit_lsn = last_commit_lsn
+        self.skip = skip
 
 
-@dataclass(frozen=True, slots=True)
 class Changes:
     """Raw frames of Insert, Update, Delete, Truncate and Message, one event each, in the transaction's order.
 
     `in_stream` says that an xid follows each message's tag.
     """
 
-    frames: list[bytes]
-    in_stream: bool
+    __slots__ = ("frames", "in_stream")
+
+    def __init__(self, frames: list[bytes], in_stream: bool) -> None:
+        self.frames = frames
+        self.in_stream = in_stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +60,16 @@ class Originated:
     lsn: int
 
 
-@dataclass(frozen=True, slots=True)
 class Closed:
     """The transaction is complete; `tickets` are owed to the ledger when the broker holds all of it."""
 
-    commit_lsn: int
-    commit_time: int
-    end_lsn: int
-    tickets: tuple[int, ...]
+    __slots__ = ("commit_lsn", "commit_time", "end_lsn", "tickets")
+
+    def __init__(self, commit_lsn: int, commit_time: int, end_lsn: int, tickets: tuple[int, ...]) -> None:
+        self.commit_lsn = commit_lsn
+        self.commit_time = commit_time
+        self.end_lsn = end_lsn
+        self.tickets = tickets
 
 
 @dataclass(frozen=True, slots=True)

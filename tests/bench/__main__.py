@@ -193,4 +193,5 @@ def _line(what: str, values: list[float], unit: str) -> None:
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

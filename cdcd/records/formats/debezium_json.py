@@ -163,6 +163,13 @@ class DebeziumJsonEncoder:
         """So many first events of the transaction are delivered already; the next has the number after theirs."""
         self._serial += events
 
+    def encode_all(self, frames: list[bytes], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `encode`, for several events in their order."""
+        size = 0
+        for frame in frames:
+            size += self.encode(frame, in_stream, now_us, out)
+        return size
+
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
 
