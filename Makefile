@@ -4,7 +4,7 @@ SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy
 
-.PHONY: setup servers demo test compiled unit check sim integration chaos soak spark bench profile deploy-test lock clean
+.PHONY: setup servers demo test compiled unit check sim integration chaos ha soak spark bench profile deploy-test lock clean
 
 setup: .venv/stamp
 
@@ -38,6 +38,9 @@ integration: servers
 
 chaos: servers
 	$(PYTEST) -m chaos
+
+ha: servers
+	.venv/bin/python -m tests.ha takeover && .venv/bin/python -m tests.ha failover
 
 soak: servers
 	$(PYTEST) -m soak
