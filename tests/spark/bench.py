@@ -18,11 +18,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -31,12 +32,14 @@ from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.daemon.config_mirror import MirrorConfig, parse_mirror
+from cdcd.spark import table
 from cdcd.spark.changes import parse
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.job import Mirror
 from cdcd.spark.kafka import Admin
 from cdcd.spark.progress import BatchDone, Fact, lines
 from cdcd.spark.session import catalog_conf, session
+from cdcd.spark.targets import lakehouse
 from cdcd.spark.targets.target import Kind
 from deploy.local.cache import cache_folder
 from deploy.local.kafka_broker import KafkaBroker
@@ -82,17 +85,19 @@ def main() -> None:
                 table: server.execute(CHECKSUM.format(name=table), "bench")[0] for table in _names(arguments)
             }
             for number, format_ in enumerate(arguments.format):
-                config = _config(broker, folder / f"lake-{format_}", format_, arguments)
+                killed = _config(broker, folder / f"killed-{format_}", format_, arguments)
                 if arguments.kills:
-                    _killed(config, folder, arguments.kills)
-                with _spark(config) as spark:
-                    if number == 0:
+                    _killed(killed, folder, arguments.kills)
+                config = _config(broker, folder / f"lake-{format_}", format_, arguments)
+                with _spark(killed, config) as spark:
+                    if arguments.kills:
+                        _mirror(spark, killed)
+                        _compare(spark, killed, want)
+                    elif number == 0:
                         _print("read, parse, count (cold)", changes, _limit(spark, config))
                     limit_s = _limit(spark, config)
                     _print("read, parse, count", changes, limit_s)
-                    seconds = _mirror(spark, config)
-                    if not arguments.kills:
-                        _print(f"mirror to {format_}", changes, seconds, limit_s)
+                    _print(f"mirror to {format_}", changes, _mirror(spark, config), limit_s)
                     _compare(spark, config, want)
 
 
@@ -138,7 +143,7 @@ def _fill(server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: 
 
 
 def _config(broker: KafkaBroker, place: Path, format_: str, arguments: argparse.Namespace) -> MirrorConfig:
-    catalog = "lake" if format_ == "iceberg" else "spark_catalog"
+    catalog = place.name.replace("-", "_") if format_ == "iceberg" else "spark_catalog"
     properties = dict(text.split("=", 1) for text in arguments.property)
     data: dict[str, Any] = {
         "name": SLOT,
@@ -152,12 +157,14 @@ def _config(broker: KafkaBroker, place: Path, format_: str, arguments: argparse.
 
 
 @contextmanager
-def _spark(config: MirrorConfig) -> Iterator[SparkSession]:
-    place = config.target
-    assert place.location is not None
-    own = catalog_conf(place.format, place.catalog, place.location)
-    conf = own | {name: str(value) for name, value in config.spark.items()}
-    spark = session((place.format,), conf=conf)
+def _spark(*configs: MirrorConfig) -> Iterator[SparkSession]:
+    conf: dict[str, str] = {}
+    for config in configs:
+        place = config.target
+        assert place.location is not None
+        conf |= catalog_conf(place.format, place.catalog, place.location)
+        conf |= {name: str(value) for name, value in config.spark.items()}
+    spark = session((configs[0].target.format,), conf=conf)
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
@@ -191,6 +198,42 @@ def _limit(spark: SparkSession, config: MirrorConfig) -> float:
     return seconds
 
 
+class _Clock:
+    """Adds up how long calls take, over all threads."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def timed(self, what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **more: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return call(*args, **more)
+            finally:
+                with self._lock:
+                    self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - began
+
+        return run
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """The three parts of a table's batch: read and parse, reduce, write."""
+        places: list[tuple[Any, str, str]] = [
+            (table, "_groups", "read and parse"),
+            (lakehouse, "_reduce", "reduce"),
+            (lakehouse.Lakehouse, "_merge", "merge"),
+            (lakehouse.Lakehouse, "_append", "append"),
+        ]
+        with ExitStack() as stack:
+            for owner, name, what in places:
+                for class_ in (owner, *getattr(owner, "__subclasses__", list)()):
+                    if name in vars(class_):
+                        timed = self.timed(what, vars(class_)[name])
+                        stack.enter_context(patch.object(class_, name, timed))
+            yield
+
+
 def _mirror(spark: SparkSession, config: MirrorConfig) -> float:
     def show(fact: Fact) -> None:
         if isinstance(fact, BatchDone):
@@ -200,10 +243,13 @@ def _mirror(spark: SparkSession, config: MirrorConfig) -> float:
             print(*[f"  {line}" for line in lines(fact)], sep="\n", flush=True)
 
     mirror = Mirror(spark, settings_of(config), target_of(config), show)
+    clock = _Clock()
     began = time.monotonic()
-    mirror.run(once=True, stop=threading.Event())
+    with clock.watching():
+        mirror.run(once=True, stop=threading.Event())
     seconds = time.monotonic() - began
     mirror.close()
+    print("  of all threads:", ", ".join(f"{what} {took:.1f} s" for what, took in clock.seconds.items()))
     assert not mirror.stopped, mirror.stopped
     return seconds
 
@@ -220,9 +266,9 @@ def _killed(config: MirrorConfig, folder: Path, kills: int) -> None:
         )
         began, had = time.monotonic(), _files(place)
         # It has begun to write, and is somewhere in the middle of it.
-        while _files(place) <= had and process.poll() is None and time.monotonic() - began < 300:
+        while _files(place) == had and process.poll() is None and time.monotonic() - began < 300:
             time.sleep(0.05)
-        time.sleep(random.uniform(0.1, 15))
+        time.sleep(random.uniform(0.1, 10))
         ended = process.poll()
         _kill_group(process)
         print(
