@@ -47,6 +47,9 @@ ATTEMPTS: Final = 3
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 POLL_S: Final = 1
+STOP_S: Final = 60.0
+"""How long a batch may take to finish when the mirror is asked to stop."""
+
 SETTLE_S: Final = 30.0
 """How long transactions that are open at the start of a consistent run are waited for."""
 
@@ -80,6 +83,8 @@ class Mirror:
         self.stopped: dict[str, CdcdError] = {}
         self._cuts = Cuts()
         self._published = 0
+        self._working = threading.Lock()
+        self._stopping = False
         self._failure: BaseException | None = None
         self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
 
@@ -139,6 +144,9 @@ class Mirror:
             query = writer.start()
             while not query.awaitTermination(POLL_S):  # raises what ended the query
                 if stop.is_set():
+                    self._stopping = True
+                    # A batch that is under way is let finish; it would only come again.
+                    self._working.acquire(timeout=STOP_S)
                     query.stop()
                     return
         except (PySparkException, Py4JError) as error:
@@ -176,13 +184,17 @@ class Mirror:
     def _batch(self, _records: DataFrame, batch_id: int) -> None:
         """A batch of the query, in whose name nothing is read: each table reads its own topic."""
         try:
-            self._descriptions.refresh()
-            ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
-            self._warn(ends)
-            self._advance(ends, batch_id)
-            if self._settings.consistent:
-                self._take_mark(settle=False)
-            self._maintain_if_due()
+            with self._working:
+                if self._stopping:
+                    # Spark takes it for done; the tables know better, and catch up at the next start.
+                    return
+                self._descriptions.refresh()
+                ends = batch_ends(self._spark, self._settings.checkpoint_location, batch_id)
+                self._warn(ends)
+                self._advance(ends, batch_id)
+                if self._settings.consistent:
+                    self._take_mark(settle=False)
+                self._maintain_if_due()
         except BaseException as error:
             self._failure = error if isinstance(error, CdcdError) else None
             raise

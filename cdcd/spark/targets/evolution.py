@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from cdcd.errors import FatalError
+from cdcd.errors import FatalError, SourceError
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.merge import text
 
@@ -36,6 +36,8 @@ OWN: Final = "_cdcd_"
 
 class IncompatibleSchemaError(FatalError):
     """A table's new form cannot be had by changing the target; the table stops, others go on."""
+
+    exit_code = SourceError.exit_code
 
     def __init__(self, table: str, what: str, hint: str) -> None:
         super().__init__(f"{table}: {what}", hint=hint)
