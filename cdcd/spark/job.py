@@ -146,7 +146,8 @@ class Mirror:
                 if stop.is_set():
                     self._stopping = True
                     # A batch that is under way is let finish; it would only come again.
-                    self._working.acquire(timeout=STOP_S)
+                    if self._working.acquire(timeout=STOP_S):
+                        self._working.release()
                     query.stop()
                     return
         except (PySparkException, Py4JError) as error:
