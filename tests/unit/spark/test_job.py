@@ -1,0 +1,167 @@
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from cdcd.errors import FatalError, SinkError, SinkUnavailableError, TransientError
+from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.spark.consistency import Mark
+from cdcd.spark.job import ATTEMPTS, Mirror, _classified
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, Unmirrored
+from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.table import Progress
+
+
+class FakeTable:
+    """A table that fails so many times with an error, and then goes on."""
+
+    def __init__(self, name: str, error: Exception | None = None, times: int = 1) -> None:
+        self.table = name
+        self.advanced: list[int | None] = []
+        self.forgotten = 0
+        self._error = error
+        self._times = times
+
+    def advance(self, ends: Mapping[int, int], batch_id: int, cut: int | None = None) -> Progress:
+        if self._error is not None and self._times > 0:
+            self._times -= 1
+            raise self._error
+        self.advanced.append(cut)
+        return Progress(self.table, records=1, changes=1)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+
+class Harness:
+    """A mirror of tables that are fakes, `public.a` and `public.b`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *tables: FakeTable, **settings: Any) -> None:
+        monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: None)
+        self.facts: list[Fact] = []
+        self.published: list[int] = []
+        given = MirrorSettings(
+            "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
+        )
+        self.mirror = Mirror(cast("Any", None), given, cast("Any", None), self.facts.append)
+        fakes = {f"shop.{table.table}": table for table in tables}
+        for number, table in enumerate(tables):
+            schema, _, name = table.table.partition(".")
+            form = TableForm(
+                schema, name, f"shop.{table.table}", (), (ColumnForm("x", 1, "text", 25, -1, "text"),)
+            )
+            self.mirror._descriptions._take(form.record()[1], f"shop.schemas[0]@{number}")
+        monkeypatch.setattr(self.mirror, "_new_table", fakes.__getitem__)
+        monkeypatch.setattr(self.mirror, "_publish", lambda cut, _batch_id: self.published.append(cut))
+        self.ends = {topic: {0: 5} for topic in fakes}
+
+    def advance(self) -> None:
+        self.mirror._advance(self.ends, 1)
+
+    def done(self) -> list[list[str]]:
+        return [[table.table for table in fact.tables] for fact in self.facts if isinstance(fact, BatchDone)]
+
+
+def test_a_table_that_cannot_follow_stops_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch):
+    bad, good = FakeTable("public.a", FatalError("no", hint="do this"), 99), FakeTable("public.b")
+    harness = Harness(monkeypatch, bad, good)
+    harness.advance()
+    harness.advance()
+    assert harness.done() == [["public.b"], ["public.b"]]
+    assert TableFailed("public.a", "no", "do this", stopped=True) in harness.facts
+    assert list(harness.mirror.stopped) == ["shop.public.a"]
+    assert bad.forgotten == 1
+
+
+def test_what_may_pass_is_tried_again_from_what_the_target_has(monkeypatch: pytest.MonkeyPatch):
+    table = FakeTable("public.a", AnalysisException("conflict"), ATTEMPTS - 1)
+    harness = Harness(monkeypatch, table)
+    harness.advance()
+    assert harness.done() == [["public.a"]]
+    assert table.forgotten == ATTEMPTS - 1
+    assert [fact.stopped for fact in harness.facts if isinstance(fact, TableFailed)] == [False] * (
+        ATTEMPTS - 1
+    )
+
+
+def test_what_does_not_pass_stops_the_table(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a", AnalysisException("conflict"), 99))
+    harness.advance()
+    assert list(harness.mirror.stopped) == ["shop.public.a"]
+
+
+def test_kafka_that_is_away_ends_the_batch_for_all(monkeypatch: pytest.MonkeyPatch):
+    away = AnalysisException("org.apache.kafka.common.errors.TimeoutException: Timed out")
+    harness = Harness(monkeypatch, FakeTable("public.a", away, 99), FakeTable("public.b"))
+    with pytest.raises(SinkUnavailableError):
+        harness.advance()
+    assert harness.mirror.stopped == {}
+
+
+def test_a_consistent_mirror_waits_for_a_common_point_and_stops_whole(monkeypatch: pytest.MonkeyPatch):
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two, consistent=True)
+    harness.advance()
+    assert harness.done() == []
+    harness.mirror._cuts.take(Mark(42, {topic: {0: 5} for topic in harness.ends}))
+    harness.advance()
+    assert (one.advanced, two.advanced, harness.published) == ([42], [42], [42])
+    broken = Harness(monkeypatch, FakeTable("public.a", FatalError("no"), 99), consistent=True)
+    broken.mirror._cuts.take(Mark(42, {}))
+    with pytest.raises(FatalError, match="no"):
+        broken.advance()
+    assert broken.published == []
+
+
+def test_a_topic_without_a_description_is_named_once(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a"))
+    for _ in range(2):
+        harness.mirror._warn(["shop.public.a", "shop.other.x"])
+    assert [fact.topic for fact in harness.facts if isinstance(fact, Unmirrored)] == ["shop.other.x"]
+
+
+def test_topics_that_hold_no_rows_are_not_read(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, not_tables=frozenset({"shop.message", "shop.dead.letter"}))
+    pattern = re.compile(harness.mirror._pattern())
+    assert pattern.fullmatch("shop.public.orders")
+    assert pattern.fullmatch("shop.public.a.b")
+    for other in ("shop.schemas", "shop.checkpoint", "shop.message", "shop.dead.letter", "shopping.public.x"):
+        assert not pattern.fullmatch(other)
+
+
+def test_with_consistent_batches_the_checkpoint_moves_the_stream(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, consistent=True)
+    assert re.fullmatch(harness.mirror._pattern(), "shop.checkpoint")
+
+
+def test_what_passes_is_waited_for_but_not_by_a_run_that_ends(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch)
+    stop = threading.Event()
+    attempts: list[bool] = []
+
+    def fail(once: bool, _stop: threading.Event) -> None:
+        attempts.append(once)
+        if len(attempts) == 2:
+            stop.set()
+        raise TransientError("away")
+
+    monkeypatch.setattr(harness.mirror, "_run_query", fail)
+    monkeypatch.setattr("cdcd.spark.job.RETRY_FIRST_S", 0.001)
+    harness.mirror.run(once=False, stop=stop)
+    assert attempts == [False, False]
+    assert [fact.wait_s for fact in harness.facts if isinstance(fact, Retrying)] == [0.001, 0.002]
+    with pytest.raises(TransientError):
+        harness.mirror.run(once=True, stop=threading.Event())
+
+
+def test_records_that_are_gone_are_not_taken_for_a_broker_that_is_away():
+    gone = _classified(
+        Exception("org.apache.kafka: Some data may have been lost because they are not available"), "b:1"
+    )
+    assert isinstance(gone, SinkError)
+    assert "gone from Kafka" in gone.message
+    assert _classified(Exception("something else"), "b:1") is None
