@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from cdcd.errors import FencedError
 from deploy.demo.fold import Report, await_flushed, compare
-from deploy.demo.workload import Workload
+from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.ha.watch import Watch
@@ -121,7 +121,9 @@ def run(
         stack.callback(broker.destroy)
         broker.start()
         dsn = postgres.dsn(NAME)
-        workload = Workload(dsn, seed, rate=rate)
+        # Messages of savepoints that were rolled back make the daemon begin twice (DECISIONS.md, 14), now and then: the
+        # chaos matrix has them, and what is measured here is one takeover.
+        workload = Workload(dsn, seed, Features(messages=False), rate=rate)
         workload.create()
         instances = []
         for number, pair in enumerate(wires):
