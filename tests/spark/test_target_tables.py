@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import PositionError
+from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
@@ -139,8 +140,12 @@ def test_a_version_is_found_by_its_common_lsn_also_after_tidying_up(
     assert later.read(spark, name, 13).count() == 4
     assert later.read(spark, name).count() == 8
     assert later.apply(name, frame(spark, [change("c", 17, (17, 0, "again"))], FORM)).changes == 0
-    with pytest.raises(PositionError, match="no version from LSN 9"):
-        later.read(spark, name, 9)
+    # Before its first commit it was empty; once versions are gone, that cannot be said any more.
+    assert later.read(spark, name, 9).isEmpty()
+    if later.format == ICEBERG:
+        later.maintain(spark, name, Maintenance(keep_s=0, keep_versions=1))
+        with pytest.raises(PositionError, match="no version from LSN 9"):
+            later.read(spark, name, 9)
 
 
 def test_rows_of_a_table_of_our_own_are_there_once(spark: SparkSession, target: Lakehouse):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
 from cdcd.spark.schema import TableSchema
@@ -82,7 +83,7 @@ class DeltaTarget(Lakehouse):
         compacted = written = 0
         files = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles").head()
         if files is not None and files[0] >= policy.small_files_min:
-            with self._committing, self._carrying(spark, state):
+            with self._committing(spark), self._carrying(spark, state):
                 metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
             if metrics is not None:
                 compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
@@ -130,6 +131,10 @@ class DeltaTarget(Lakehouse):
                 found = _state(row.userMetadata)
                 if found is not None:
                     yield str(row.version), found
+
+    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+        first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
+        return first is not None and first[0] == 0
 
     def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")

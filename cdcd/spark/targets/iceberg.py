@@ -143,6 +143,16 @@ class IcebergTarget(Lakehouse):
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
 
+    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+        table = self._load(spark, name)
+        snapshot = table.currentSnapshot()
+        while snapshot is not None and snapshot.parentId() is not None:
+            parent = table.snapshot(snapshot.parentId())
+            if parent is None:
+                return False
+            snapshot = parent
+        return True
+
     def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 

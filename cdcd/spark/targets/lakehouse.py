@@ -93,8 +93,12 @@ class Lakehouse(ABC):
 
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
-        # Position and data meet in settings of the session, which is one for all tables.
-        self._committing = Lock()
+        # Position and data meet in settings of the session: one commit at a time in each.
+        self._sessions: dict[str, Lock] = {}
+        self._own_tables = Lock()
+
+    def _committing(self, spark: SparkSession) -> Lock:
+        return self._sessions.setdefault(str(spark._jsparkSession.sessionUUID()), Lock())
 
     @abstractmethod
     def _exists(self, spark: SparkSession, name: str) -> bool: ...
@@ -114,6 +118,10 @@ class Lakehouse(ABC):
     @abstractmethod
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         """Version and state of each commit that carries one, newest first."""
+
+    @abstractmethod
+    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+        """No version is gone yet, from the empty table on."""
 
     @abstractmethod
     def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame: ...
@@ -147,8 +155,7 @@ class Lakehouse(ABC):
         table = self._look(spark, name)
         if table is None:
             check(schema)
-            with self._committing:
-                self._create(spark, name, _columns(schema, kind), _described(schema, kind, at))
+            self._create(spark, name, _columns(schema, kind), _described(schema, kind, at))
             self._tables[name] = _Table(schema, at, kind, State(), empty=True)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
             try:
@@ -181,32 +188,29 @@ class Lakehouse(ABC):
         for version, state in self._states(spark, name):
             if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
                 return self._version(spark, name, version)
+        if self._is_whole(spark, name):
+            return spark.table(name).filter(sf.lit(False))
         raise PositionError(
-            f"{name} has no version from LSN {consistent_lsn} or before.",
+            f"{name} has no version from LSN {consistent_lsn} or before any more.",
             hint="Former versions are kept as long as maintenance.keep says; choose a later LSN.",
         )
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         spark = rows.sparkSession
-        rows = rows.persist()
+        rows = rows.dropDuplicates(list(unique)).persist()
         try:
-            if not self._exists(spark, name):
-                columns = ", ".join(
-                    f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
-                )
-                self._create(spark, name, columns, {})
-            had = spark.table(name).select(*unique)
-            new = (
-                rows.dropDuplicates(list(unique))
-                .join(had, list(unique), "left_anti")
-                .select(rows.columns)
-                .persist()
-            )
-            count = new.count()
-            if count:
-                with self._committing:
+            with self._own_tables:
+                if not self._exists(spark, name):
+                    columns = ", ".join(
+                        f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
+                    )
+                    self._create(spark, name, columns, {})
+                had = spark.table(name).select(*unique)
+                new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
+                count = new.count()
+                if count:
                     self._append(new, name)
-            new.unpersist()
+                new.unpersist()
         finally:
             rows.unpersist()
         return count
@@ -252,7 +256,7 @@ class Lakehouse(ABC):
             source = source.filter(sf.col(OP) != "t")
             if state.truncated is not None:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
-            with self._committing, self._carrying(spark, state):
+            with self._committing(spark), self._carrying(spark, state):
                 if table.empty:
                     self._append(_first_rows(source, table.schema), name)
                 else:
@@ -284,13 +288,14 @@ class Lakehouse(ABC):
             spark.catalog.dropTempView(view)
 
     def _apply_changelog(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
+        spark = changes.sparkSession
         rows = changelog.rows(changes, table.schema).persist()
         try:
             places, count = changelog.places(rows)
             if not count:
                 return Applied(0, 0, table.state)
             state = step.after(table.state, places, None)
-            with self._committing, self._carrying(changes.sparkSession, state):
+            with self._committing(spark), self._carrying(spark, state):
                 self._append(rows.select(changelog.columns(table.schema)), name)
         finally:
             rows.unpersist()
@@ -337,12 +342,12 @@ class Lakehouse(ABC):
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
         value = missing(step.column, table.schema.table)
-        with self._committing, self._carrying(spark, table.state):
+        with self._committing(spark), self._carrying(spark, table.state):
             spark.sql(f"UPDATE {name} SET {quoted(step.column.name)} = {value}")
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
-        with self._committing, self._carrying(spark, self._tables[name].state):
+        with self._committing(spark), self._carrying(spark, self._tables[name].state):
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
 
 

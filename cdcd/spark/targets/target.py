@@ -120,7 +120,11 @@ class Target(Protocol):
         """What the table has, from its newest commit."""
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
-        """The table, now or as it was at `consistent_lsn` (of the job's consistent batches)."""
+        """The table, now or as it was at `consistent_lsn` (of the job's consistent batches).
+
+        Raises:
+            PositionError: the version is gone.
+        """
 
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
         """Write small files together and let go of former versions. Between batches, not during one."""
