@@ -13,7 +13,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import SinkError
+from cdcd.errors import SinkError, SourceError
 from cdcd.records.schemas import TableForm, read_form
 from cdcd.spark.kafka import Admin, KafkaSource
 from cdcd.spark.schema import TableSchema
@@ -130,5 +130,11 @@ class Descriptions:
 
     def _form(self, schema_id: str) -> Form:
         form = self._forms[schema_id]
-        schema = table_schema(schema_id, form, variant=self._variant)
-        return Form(schema, rules(form, variant=self._variant))
+        try:
+            schema = table_schema(schema_id, form, variant=self._variant)
+            return Form(schema, rules(form, variant=self._variant))
+        except ValueError as error:
+            raise SourceError(
+                f"{form.schema}.{form.table}: {error}.",
+                hint="The daemon that wrote the description is newer: bring the mirror to its version.",
+            ) from None

@@ -276,6 +276,10 @@ class Mirror:
                 self._unmirrored.add(topic)
                 if topic != self._settings.checkpoint:
                     self._observe(Unmirrored(topic, f"{self._settings.schemas} does not describe it"))
+        for where, problem in self._descriptions.problems.items():
+            if where not in self._unmirrored:
+                self._unmirrored.add(where)
+                self._observe(Unmirrored(where, problem))
 
     # Consistent batches.
 

@@ -1,6 +1,5 @@
 """What a mirror is to do, as plain values; `cdcd.daemon.config_mirror` makes them from a file."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -45,7 +44,6 @@ class MirrorSettings:
     variant: bool = False
     maintenance_interval_s: float | None = 600.0
     maintenance: Maintenance = field(default_factory=Maintenance)
-    spark: Mapping[str, str] = field(default_factory=dict)
 
     def wants(self, table: str) -> bool:
         """Whether `schema.table` is mirrored."""

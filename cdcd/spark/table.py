@@ -100,6 +100,7 @@ class TableMirror:
         self._slice_max = slice_max
         self._form: Form | None = None
         self._next: dict[int, int] | None = None
+        self._named: set[str] = set()
         self._quarantined = 0
 
     @property
@@ -110,7 +111,7 @@ class TableMirror:
     def forget(self) -> None:
         """After an error: look at everything anew."""
         self._next = None
-        for name, _ in self._names(self._descriptions.newest(self.topic)):
+        for name in self._named:
             self._target.forget(name)
 
     def behind(self, ends: Offsets) -> bool:
@@ -175,7 +176,9 @@ class TableMirror:
         kinds = [kind_of(form.schema)]
         if self._history and Kind.CHANGELOG not in kinds:
             kinds.append(Kind.CHANGELOG)
-        return [(self._target.name_of(form.schema, kind), kind) for kind in kinds]
+        names = [(self._target.name_of(form.schema, kind), kind) for kind in kinds]
+        self._named.update(name for name, _ in names)
+        return names
 
     def _step(self, start: Offsets, ends: Offsets, batch_id: int, cut: int | None) -> Progress:
         records = self._source.read(self._spark, self.topic, start, ends)

@@ -1,6 +1,9 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from cdcd.errors import SourceError
 from cdcd.records.schemas import ColumnForm, TableForm
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.kafka import KafkaSource
@@ -47,6 +50,12 @@ def test_a_record_that_is_no_description_is_kept_as_a_problem():
     known = descriptions()
     known._take(b"{}", "shop.schemas[0]@5")
     assert "not the description" in known.problems["shop.schemas[0]@5"]
+
+
+def test_a_form_of_a_newer_daemon_stops_its_table_with_what_to_do():
+    newer = TableForm("public", "t", "shop.public.t", (), (ColumnForm("a", 1, "x", 1, -1, "uuid7"),))
+    with pytest.raises(SourceError, match=r"public\.t: .*uuid7"):
+        descriptions(newer).newest("shop.public.t")
 
 
 def test_unknown_forms_are_waited_for_once(monkeypatch: Any):

@@ -124,6 +124,13 @@ def test_a_topic_without_a_description_is_named_once(monkeypatch: pytest.MonkeyP
     assert [fact.topic for fact in harness.facts if isinstance(fact, Unmirrored)] == ["shop.other.x"]
 
 
+def test_a_description_that_cannot_be_read_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch)
+    harness.mirror._descriptions._take(b"{}", "shop.schemas[0]@7")
+    harness.mirror._warn([])
+    assert [fact.topic for fact in harness.facts if isinstance(fact, Unmirrored)] == ["shop.schemas[0]@7"]
+
+
 def test_topics_that_hold_no_rows_are_not_read(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(monkeypatch, not_tables=frozenset({"shop.message", "shop.dead.letter"}))
     pattern = re.compile(harness.mirror._pattern())
