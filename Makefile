@@ -51,8 +51,8 @@ spark: .venv/stamp-spark servers
 deploy-test: .venv/stamp-deploy servers
 	$(PYTEST) -m deploy
 
-bench: servers
-	.venv/bin/python -m tests.bench
+bench: build/compiled/stamp servers
+	.venv/bin/python -m tests.bench --results tests/bench/RESULTS.md
 
 profile: servers
 	.venv/bin/python -m tests.bench --profile

@@ -1,19 +1,26 @@
 """`make bench`: drain rate, CPU, memory and latency, in one run and as ratios; JSON beside it.
 
-    python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--version 18] [--profile]
+    python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--form compiled uncompiled]
+                          [--version 18] [--large ROWS] [--results FILE] [--profile]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
 """
 
 import argparse
+import contextlib
+import io
+import itertools
 import json
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +29,16 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
-from tests.bench.drain import PUBLICATION, Drained, daemon_config, drain_with_cdcd, drain_with_pg_recvlogical
+from tests.bench.drain import (
+    PUBLICATION,
+    RECVLOGICAL,
+    Drained,
+    daemon_config,
+    drain_with_cdcd,
+    drain_with_pg_recvlogical,
+)
+from tests.bench.forms import FORMS
+from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
 
@@ -34,11 +50,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=["inserts"])
+    parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=list(WORKLOADS))
+    parser.add_argument("--form", choices=FORMS, nargs="+", default=list(FORMS))
+    parser.add_argument("--large", type=int, default=1_000_000, help="rows of the large transaction; 0: none")
+    parser.add_argument("--results", type=Path, help="where the tables also go, as Markdown")
     parser.add_argument("--version", type=int, default=18)
     parser.add_argument("--latency-seconds", type=float, default=10)
     parser.add_argument(
-        "--profile", action="store_true", help="drain once under cProfile and print where time goes"
+        "--profile",
+        action="store_true",
+        help="drain once and show where time goes: a flame graph where py-spy is installed, else cProfile's table",
     )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
@@ -55,15 +76,31 @@ def main() -> None:
                 return
             drained = {
                 workload: _drain(
-                    server, broker, folder, WORKLOADS[workload], arguments.rows, arguments.repeat
+                    server,
+                    broker,
+                    folder,
+                    WORKLOADS[workload],
+                    arguments.rows,
+                    arguments.repeat,
+                    arguments.form,
                 )
                 for workload in arguments.workload
             }
-            latencies = _latencies(server, broker, folder, arguments.latency_seconds)
-    _print(drained, latencies, arguments.version)
+            binary = _binary(server, broker, folder, arguments.rows, arguments.form[0])
+            large = _large(server, broker, folder, arguments.large, arguments.form)
+            latencies = _latencies(server, broker, folder, arguments.latency_seconds, arguments.form)
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        _print(drained, binary, large, latencies, arguments.version)
+    print(told.getvalue())
+    if arguments.results:
+        heading = f"# What was measured\n\n{datetime.now().astimezone():%Y-%m-%d}, by `make bench`\n"
+        arguments.results.write_text(f"{heading}\n```{told.getvalue()}```\n")
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "drained": {name: [asdict(run) for run in runs] for name, runs in drained.items()},
+        "binary": [asdict(run) for run in binary],
+        "large": [asdict(run) for run in large],
         "latency": [asdict(latency) for latency in latencies],
     }
     arguments.json.parent.mkdir(exist_ok=True)
@@ -96,30 +133,72 @@ def _create_topic(broker: KafkaBroker, name: str, **config: str) -> None:
 
 
 def _drain(  # noqa: PLR0917  the parts of one run
-    server: PostgresServer, broker: KafkaBroker, folder: Path, workload: Workload, rows: int, repeat: int
+    server: PostgresServer,
+    broker: KafkaBroker,
+    folder: Path,
+    workload: Workload,
+    rows: int,
+    repeat: int,
+    forms: list[str],
 ) -> list[Drained]:
-    names = [(f"{workload.name}_{number}_r", f"{workload.name}_{number}_c") for number in range(repeat)]
-    end = _prepare(server, broker, workload, rows, [slot for pair in names for slot in pair])
+    readers = [RECVLOGICAL, *forms]
+    slots = [[f"{workload.name}_{number}_{reader}" for reader in readers] for number in range(repeat)]
+    end = _prepare(server, broker, workload, rows, [slot for one in slots for slot in one])
     runs = []
-    for theirs, ours in names:
-        runs.append(drain_with_pg_recvlogical(server, theirs, end, rows))
-        runs.append(drain_with_cdcd(server, broker, ours, end, rows, folder))
-        for slot in (theirs, ours):
+    for one in slots:
+        for reader, slot in zip(readers, one, strict=True):
+            if reader == RECVLOGICAL:
+                runs.append(drain_with_pg_recvlogical(server, slot, end, rows))
+            else:
+                runs.append(drain_with_cdcd(server, broker, slot, end, rows, folder, reader))
             server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
-        print(".", end="", file=sys.stderr, flush=True)
+            print(".", end="", file=sys.stderr, flush=True)
     return runs
 
 
-def _latencies(server: PostgresServer, broker: KafkaBroker, folder: Path, seconds: float) -> list[Latency]:
+def _binary(server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, form: str) -> list[Drained]:
+    """The inserts as text and in binary form."""
+    slots = ["form_text", "form_binary"]
+    end = _prepare(server, broker, WORKLOADS["inserts"], rows, slots)
+    runs = []
+    for slot in slots:
+        settings = {"binary": slot == "form_binary"}
+        runs.append(drain_with_cdcd(server, broker, slot, end, rows, folder, form, postgres=settings))
+        server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+    return runs
+
+
+def _large(
+    server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, forms: list[str]
+) -> list[Large]:
+    runs = []
+    for form in forms if rows else []:
+        for streaming in STREAMING:
+            slot = f"large_{streaming}_{form}"
+            server.execute("DROP PUBLICATION IF EXISTS bench; DROP TABLE IF EXISTS item", "bench")
+            server.execute(TABLE, "bench")
+            server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE item", "bench")
+            _create_topic(broker, f"{slot}.checkpoint", **{"cleanup.policy": "compact"})
+            runs.append(measure_large(server, broker, slot, folder, rows, streaming, form))
+            server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+            print(".", end="", file=sys.stderr, flush=True)
+    return runs
+
+
+def _latencies(
+    server: PostgresServer, broker: KafkaBroker, folder: Path, seconds: float, forms: list[str]
+) -> list[Latency]:
     server.execute("DROP PUBLICATION IF EXISTS bench", "bench")
     server.execute("CREATE TABLE tick (id bigserial PRIMARY KEY, note text)", "bench")
     server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE tick", "bench")
     measured = []
-    for delivery in ("exactly_once", "at_least_once"):
-        slot = f"latency_{delivery}"
+    for form, delivery in itertools.product(forms, ("exactly_once", "at_least_once")):
+        slot = f"latency_{delivery}_{form}"
         _create_topic(broker, f"{slot}.public.tick")
         measured.append(
-            measure_latency(server, broker, slot, folder, rate=1000, seconds=seconds, delivery=delivery)
+            measure_latency(
+                server, broker, slot, folder, rate=1000, seconds=seconds, delivery=delivery, form=form
+            )
         )
     return measured
 
@@ -131,59 +210,89 @@ def _profile(
     config = folder / "profiled.json"
     config.write_text(json.dumps(daemon_config(server, broker, "profiled")))
     stats = folder / "profile"
-    daemon = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "cProfile",
-            "-o",
-            str(stats),
-            "-m",
-            "cdcd.cli",
-            "run",
-            "--config",
-            str(config),
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    graph = Path(".cache/profile.svg")
+    program = ["-m", "cdcd.cli", "run", "--config", str(config)]
+    spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
+    if spy:
+        # Native frames too: librdkafka's hand-over and the compiled modules have no others.
+        options = ["record", "--native", "--gil", "--rate", "200", "--output", str(graph)]
+        command = [spy, *options, "--", sys.executable, *program]
+    else:
+        command = [sys.executable, "-m", "cProfile", "-o", str(stats), *program]
+    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     query = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 'profiled'"
     while not server.execute(query.replace("%s", f"'{Lsn(end)}'"), "bench")[0][0]:
         if daemon.poll() is not None:
             raise RuntimeError(f"the daemon ended with {daemon.returncode}")
-    daemon.terminate()
+    # Of py-spy, the daemon is a child; it writes the graph when that has ended.
+    children = Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    os.kill(int(children[0]) if spy and children else daemon.pid, signal.SIGTERM)
     daemon.wait(60)
+    if spy:
+        print(f"flame graph: {graph}")
+        return
     show = f"import pstats; pstats.Stats({str(stats)!r}).sort_stats('tottime').print_stats(30)"
     subprocess.run([sys.executable, "-c", show], check=True)
 
 
-def _print(drained: dict[str, list[Drained]], latencies: list[Latency], version: int) -> None:
+def _print(
+    drained: dict[str, list[Drained]],
+    binary: list[Drained],
+    large: list[Large],
+    latencies: list[Latency],
+    version: int,
+) -> None:
     print(
         f"\nPostgreSQL {version}, {os.cpu_count()} cores, Python {platform.python_version()}, all parts on one machine"
     )
     for name, runs in drained.items():
-        ours = [run for run in runs if run.who == "cdcd"]
-        theirs = [run for run in runs if run.who != "cdcd"]
-        ratios = [our.rate / their.rate for our, their in zip(ours, theirs, strict=True)]
-        rows = ours[0].rows
+        theirs = [run for run in runs if run.who == RECVLOGICAL]
+        rows = theirs[0].rows
         print(f"\n{WORKLOADS[name].title}, {rows:,} rows")
         _line("pg_recvlogical", [run.rate for run in theirs], "rows/s")
-        _line("cdcd, start to last ack", [run.rate for run in ours], "rows/s")
-        _line("cdcd, first to last ack", [rows / run.streaming_s for run in ours], "rows/s")
-        _line("ratio", ratios, "")
-        _line("daemon CPU per row", [run.cpu_s / rows * 1e6 for run in ours], "µs")
-        _line("walsender CPU per row", [run.walsender_cpu_s / rows * 1e6 for run in ours], "µs")
-        _line("start to first ack", [run.first_s for run in ours], "s")
-        _line("peak RSS", [run.peak_rss_bytes / 1e6 for run in ours], "MB")
-        threads = ours[-1].threads or {}
-        shares = sorted(threads.items(), key=lambda item: -item[1])
+        for form in dict.fromkeys(run.who for run in runs if run.who != RECVLOGICAL):
+            _print_form(form, [run for run in runs if run.who == form], theirs)
+    if binary:
+        text, other = [run.cpu_s + run.walsender_cpu_s for run in binary]
+        rows = binary[0].rows
+        print(f"\ntext and binary transfer, CPU of walsender and daemon per row ({binary[0].who})")
+        print(f"  text {text / rows * 1e6:.2f} µs, binary {other / rows * 1e6:.2f} µs")
+    if large:
+        print(f"\none transaction of {large[0].rows:,} rows, from its commit to its last record")
+    for run in large:
+        (plain,) = [one.tail_s for one in large if one.form == run.form and one.streaming == "off"]
+        ratio = f"{run.tail_s / plain:.2f} of off, " if run.streaming != "off" else ""
         print(
-            "  CPU by thread: "
-            + ", ".join(f"{thread} {used / rows * 1e6:.2f} µs" for thread, used in shares if used)
+            f"  {run.form:<11} streaming {run.streaming:<9} {run.tail_s:.2f} s, "
+            f"{ratio}peak RSS {run.peak_rss_bytes / 1e6:.0f} MB"
         )
     print("\ncommit to read_committed consumer, 1,000 single-row transactions a second")
     for latency in latencies:
         figures = f"p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms"
-        print(f"  {latency.delivery:<24} {figures} ({latency.records} records)")
+        print(f"  {latency.form:<11} {latency.delivery:<14} {figures} ({latency.records} records)")
+
+
+def _print_form(form: str, ours: list[Drained], theirs: list[Drained]) -> None:
+    rows = ours[0].rows
+    print(f" {form}")
+    _line("start to last ack", [run.rate for run in ours], "rows/s")
+    _line("first to last ack", [rows / run.streaming_s for run in ours], "rows/s")
+    _line("ratio of first to last", _ratios([rows / run.streaming_s for run in ours], theirs), "")
+    _line("ratio of start to last", _ratios([run.rate for run in ours], theirs), "")
+    _line("daemon CPU per row", [run.cpu_s / rows * 1e6 for run in ours], "µs")
+    _line("  without the start", [(run.cpu_s - run.first_cpu_s) / rows * 1e6 for run in ours], "µs")
+    _line("walsender CPU per row", [run.walsender_cpu_s / rows * 1e6 for run in ours], "µs")
+    _line("start to first ack", [run.first_s for run in ours], "s")
+    _line("peak RSS", [run.peak_rss_bytes / 1e6 for run in ours], "MB")
+    shares = sorted((ours[-1].threads or {}).items(), key=lambda item: -item[1])
+    print(
+        "  CPU by thread: "
+        + ", ".join(f"{thread} {used / rows * 1e6:.2f} µs" for thread, used in shares if used)
+    )
+
+
+def _ratios(rates: list[float], theirs: list[Drained]) -> list[float]:
+    return [rate / their.rate for rate, their in zip(rates, theirs, strict=True)]
 
 
 def _line(what: str, values: list[float], unit: str) -> None:

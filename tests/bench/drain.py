@@ -4,7 +4,6 @@ import json
 import resource
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,18 @@ from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_packages import client_program
 from deploy.local.postgres_server import PostgresServer
+from tests.bench.forms import start_daemon
 from tests.bench.processes import cpu_by_thread, cpu_s, peak_rss_bytes
 
 PUBLICATION = "bench"
+RECVLOGICAL = "pg_recvlogical"
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
     """One run. Times in seconds; `first_s` and `streaming_s` are the daemon's only.
 
+    `first_cpu_s` is what it had used by its first acknowledgement, most of it for loading modules.
     `wall_s` is from the start of the process to the last acknowledgement; `streaming_s` from the first one to the last.
     """
 
@@ -35,6 +37,7 @@ class Drained:
     walsender_cpu_s: float
     peak_rss_bytes: int = 0
     first_s: float = 0.0
+    first_cpu_s: float = 0.0
     streaming_s: float = 0.0
     threads: dict[str, float] | None = None
 
@@ -65,13 +68,20 @@ def drain_with_pg_recvlogical(server: PostgresServer, slot: str, end: int, rows:
     wall_s = time.monotonic() - started
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return Drained("pg_recvlogical", rows, wall_s, used, 0.0)
+    return Drained(RECVLOGICAL, rows, wall_s, used, 0.0)
 
 
 def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
-    server: PostgresServer, broker: KafkaBroker, slot: str, end: int, rows: int, folder: Path, **settings: Any
+    server: PostgresServer,
+    broker: KafkaBroker,
+    slot: str,
+    end: int,
+    rows: int,
+    folder: Path,
+    form: str,
+    **settings: Any,
 ) -> Drained:
-    """Run the daemon until Kafka has acknowledged `end`."""
+    """Run the daemon in that form until Kafka has acknowledged `end`."""
     config = folder / f"{slot}.json"
     config.write_text(json.dumps(daemon_config(server, broker, slot, **settings)))
     consumer = Consumer(
@@ -85,10 +95,10 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
     )
     started = time.monotonic()
     log = (folder / f"{slot}.log").open("wb")
-    daemon = subprocess.Popen([sys.executable, "-m", "cdcd.cli", "run", "--config", str(config)], stderr=log)
+    daemon = start_daemon(form, config, log)
     try:
         consumer.assign([TopicPartition(f"{slot}.checkpoint", 0, 0)])
-        first_s, last_s = 0.0, 0.0
+        first_s, last_s, first_cpu_s = 0.0, 0.0, 0.0
         begun = 0
         walsender = _Walsender(server, slot)
         while not last_s:
@@ -104,20 +114,21 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
                 reached = Lsn.parse(checkpoint["end_lsn"])
                 begun = begun or reached
                 if reached > begun and not first_s:
-                    first_s = now
+                    first_s, first_cpu_s = now, cpu_s(daemon.pid)
                 if reached >= end:
                     last_s = now
                     break
             walsender.look()
         threads = cpu_by_thread(daemon.pid)
         return Drained(
-            "cdcd",
+            form,
             rows,
             last_s,
             cpu_s(daemon.pid),
             walsender.cpu_s,
             peak_rss_bytes(daemon.pid),
             first_s,
+            first_cpu_s,
             last_s - first_s,
             threads,
         )

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,12 +15,14 @@ from confluent_kafka import Consumer, TopicPartition
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.drain import daemon_config
+from tests.bench.forms import start_daemon
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Milliseconds from the commit's timestamp to the moment that the consumer had the record."""
 
+    form: str
     delivery: str
     records: int
     rate: float
@@ -39,13 +39,14 @@ def measure_latency(
     rate: int,
     seconds: float,
     delivery: str,
+    form: str,
 ) -> Latency:
     """Commit `rate` rows a second for so long, and see when each arrives."""
     config = folder / f"{slot}.json"
     settings: dict[str, Any] = {"kafka": {"delivery": delivery}}
     config.write_text(json.dumps(daemon_config(server, broker, slot, **settings)))
     log = (folder / f"{slot}.log").open("wb")
-    daemon = subprocess.Popen([sys.executable, "-m", "cdcd.cli", "run", "--config", str(config)], stderr=log)
+    daemon = start_daemon(form, config, log)
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -62,14 +63,15 @@ def measure_latency(
         writer.start()
         late: list[float] = []
         while len(late) < wanted and daemon.poll() is None:
-            for message in consumer.consume(200, 0.02):
-                if message.error() is None:
-                    now_us = time.time_ns() // 1000
-                    late.append((now_us - json.loads(message.value() or b"{}")["source"]["ts_us"]) / 1000)
+            # One by one: `consume` would wait for as many as it is asked for.
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                now_us = time.time_ns() // 1000
+                late.append((now_us - json.loads(message.value() or b"{}")["source"]["ts_us"]) / 1000)
         # The first second is the warm-up of all parties.
         steady = late[rate:]
         cuts = quantiles(steady, n=100)
-        return Latency(delivery, len(steady), rate, cuts[49], cuts[98])
+        return Latency(form, delivery, len(steady), rate, cuts[49], cuts[98])
     finally:
         writer.join()
         consumer.close()

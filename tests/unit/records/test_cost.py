@@ -115,14 +115,17 @@ def test_a_row_and_a_transaction_cost_the_interpreter_no_more_steps_than_they_di
 
 def instructions(rows: int, folder: Path) -> int:
     """Instructions of the processor for the whole of a Python that does it."""
+    program = (
+        "from pathlib import Path; from tests.unit.records.test_cost import transactions, work; "
+        f"work(transactions(1, 100) * {rows // 100}, Path('.'))"
+    )
     command = [
         "valgrind",
         "--tool=callgrind",
         f"--callgrind-out-file={folder / 'callgrind'}",
         sys.executable,
         "-c",
-        "from pathlib import Path; from tests.unit.records.test_cost import transactions, work; "
-        f"work(transactions(1, 100) * {rows // 100}, Path('.'))",
+        program,
     ]
     # Sets and dictionaries of strings must have the same order each time.
     environment = {**os.environ, "PYTHONHASHSEED": "0"}

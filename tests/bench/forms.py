@@ -1,0 +1,25 @@
+"""The forms of the daemon that are measured: from the source tree as it is, and compiled as in the wheel."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+from deploy.local.cache import REPOSITORY
+
+FORMS: Final = ("compiled", "uncompiled")
+
+_TREE: Final = REPOSITORY / "build" / "compiled"
+"""Where `make build/compiled/stamp` puts the compiled one."""
+
+
+def start_daemon(form: str, config: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """`cdcd run` in that form, its log in `log`."""
+    trees = [REPOSITORY] if form == "uncompiled" else [_TREE, REPOSITORY]
+    if not all(tree.is_dir() for tree in trees):
+        raise SystemExit("There is no compiled tree: make build/compiled/stamp, or --form uncompiled")
+    # Without the current folder in the path, which would be the sources.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(str, trees))}
+    command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(config)]
+    return subprocess.Popen(command, stderr=log, env=environment)
