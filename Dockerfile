@@ -69,7 +69,13 @@ RUN apt-get update -qq && \
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless procps && \
     rm -rf /var/lib/apt/lists/*
 COPY --from=spark-builder /opt/cdcd /opt/cdcd
+# The jars of Kafka's source and of the table formats are fetched when it first starts, each by its checksum, unless
+# /var/spool/cdcd/.cache/cdcd/spark-jars has them. What Spark and Java write goes where something may be written.
+ENV HOME=/var/spool/cdcd \
+    SPARK_LOCAL_DIRS=/var/spool/cdcd \
+    JDK_JAVA_OPTIONS=-Djava.io.tmpdir=/var/spool/cdcd
 USER 10001:10001
+CMD ["mirror"]
 
 
 FROM runtime AS daemon

@@ -119,7 +119,9 @@ def test_the_daemon_in_the_image_delivers_and_stops_when_asked(
 
 
 def test_the_spark_image_has_pyspark_and_a_java_runtime_beside_the_daemon(images: Images) -> None:
-    container, _ = images.mounted(images.build("spark"))
+    image = images.build("spark")
+    assert images.settings(image)["Cmd"] == ["mirror"]
+    container, _ = images.mounted(image)
     # Spark looks its own host's name up, which only an engine would have put into /etc/hosts.
     enter = ["run", "--isolation", "chroot", "--env", "SPARK_LOCAL_HOSTNAME=localhost", container, "--"]
     assert __version__ in images.buildah(*enter, "/opt/cdcd/bin/cdcd", "--version")
