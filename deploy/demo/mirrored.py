@@ -39,6 +39,13 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "date": ("({0} - date '1970-01-01')::text", "cast(unix_date({0}) AS string)"),
     "time without": ("round(extract(epoch FROM {0}) * 1000000)::bigint::text", "cast({0} AS string)"),
+    "interval": (
+        (
+            "format('P%sY%sM%sDT%sH%sM%sS', extract(year FROM {0}), extract(month FROM {0}), extract(day FROM {0}),"
+            " extract(hour FROM {0}), extract(minute FROM {0}), trim_scale(extract(second FROM {0})::numeric))"
+        ),
+        "cast({0} AS string)",
+    ),
     "bytea": ("encode({0}, 'hex')", "lower(hex({0}))"),
     "numeric": ("nullif({0}, 'NaN')::text", "nullif(cast({0} AS string), 'NaN')"),
 }
