@@ -48,7 +48,8 @@ PRODUCER_DEFAULTS: Final[Properties] = {
     "compression.type": "lz4",
     # The Java client's default partitioner, so that a key stays in the partition where Debezium put it.
     "partitioner": "murmur2_random",
-    "linger.ms": 5,
+    # A batch is handed over at once and then committed, which waits for what lingers; 5 ms saved no CPU.
+    "linger.ms": 1,
     "queue.buffering.max.messages": 1_000_000,
 }
 

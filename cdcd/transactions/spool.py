@@ -6,10 +6,9 @@ When the memory limit is passed, the largest transaction's frames move to its fi
 (`ReorderBufferLargestTXN`), so that the small ones, which are
 many and short-lived, stay in memory.
 
-A list goes to the file as `marshal` writes it, with its length before it: of what the standard library has, nothing
-makes so many byte strings of a file faster, and a replay stands between the commit and the consumer. The file is ours
-alone: it has no name (`O_TMPFILE`), so that a killed process leaves nothing behind, and a restart receives every open
-transaction from its beginning anyway.
+A list goes to the file as `marshal` writes it, with its length before it: one call makes all its byte strings again,
+and a replay stands between the commit and the consumer. The file is ours alone: it has no name (`O_TMPFILE`), so that
+a killed process leaves nothing behind, and a restart receives every open transaction from its beginning anyway.
 """
 
 import errno
