@@ -364,6 +364,40 @@ class SpoolConfig(Section):
     )
 
 
+class SnapshotConfig(Section):
+    """Rows that are in the tables already."""
+
+    mode: Literal["initial", "never", "only", "when_needed"] = Field(
+        "initial",
+        description="initial: a new pipeline begins with the rows that exist, as op r, and goes on with the "
+        "changes; what was interrupted is finished. never: changes only. only: the process ends when the rows are "
+        "delivered; the slot stays for a later run. when_needed: as initial, and again when the slot was lost.",
+    )
+    method: Literal["exported", "incremental"] = Field(
+        "exported",
+        description="exported: read at the slot's first position, before streaming; the WAL since then is kept "
+        "meanwhile. incremental: beside the stream; every table needs a key.",
+    )
+    parallelism: int = Field(
+        4, ge=1, le=64, description="Connections that read. More than the source can spare slow it down."
+    )
+    chunk_bytes: int = Field(
+        MIB,
+        ge=8 * KIB,
+        le=64 * MIB,
+        description="How much of a table, on disk, is read at a time. Up to parallelism chunks are in memory, and "
+        "one more for each table that is being read.",
+    )
+    added_tables: bool = Field(
+        False, description="Whether a table that is added to the publication later is read too."
+    )
+    signals: Literal["all", "without_where", "off"] = Field(
+        "all",
+        description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed. "
+        "Whoever may connect to the database can send one; a where of theirs is evaluated as this role, read-only.",
+    )
+
+
 class HttpConfig(Section):
     """/metrics, /healthz and /readyz."""
 
@@ -417,6 +451,7 @@ class Config(Section):
     kafka: KafkaConfig = Field(description="Where the records go.")
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
+    snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(description="Server for /metrics, /healthz and /readyz.")
     ready: ReadyConfig = Field(description="When /readyz says that the pipeline keeps up.")
     log: LogConfig = Field(description="What is logged, to standard error.")

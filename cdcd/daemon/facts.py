@@ -169,6 +169,104 @@ class StreamingResumed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotStarted(Fact):
+    """Tables are read from here on: at the slot's snapshot before streaming (exported), or beside it (incremental)."""
+
+    event: ClassVar[str] = "snapshot.started"
+    tables: int
+    bytes: int
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotNeeded(Fact):
+    """Slot and checkpoint do not meet, and snapshot.mode: when_needed says to read the tables again."""
+
+    event: ClassVar[str] = "snapshot.needed"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotResumed(Fact):
+    """A snapshot goes on with the tables and pages that an earlier life had not delivered."""
+
+    event: ClassVar[str] = "snapshot.resumed"
+    tables: int
+    rows: int
+    was: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotProgressed(Fact):
+    """How far the reading of a table has got; `left_s` is by the pace so far."""
+
+    event: ClassVar[str] = "snapshot.progress"
+    table: str
+    rows: int
+    bytes: int
+    share: float
+    rows_per_s: int
+    left_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWaiting(Fact):
+    """A table is read when the transactions that write to it now have ended: `<virtual transaction> <pid>`."""
+
+    event: ClassVar[str] = "snapshot.waiting"
+    level: ClassVar[Level] = "warning"
+    table: str
+    writers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTableFinished(Fact):
+    """Every row of a table is on its way to Kafka."""
+
+    event: ClassVar[str] = "table.read"
+    table: str
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTableFailed(Fact):
+    """A table that was asked for is not read, or not to its end; its changes are streamed as before."""
+
+    event: ClassVar[str] = "table.failed"
+    level: ClassVar[Level] = "error"
+    table: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFinished(Fact):
+    """Nothing is left to be read; `rows` were delivered since the pipeline began."""
+
+    event: ClassVar[str] = "snapshot.finished"
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSignalled(Fact):
+    """Somebody asked for a snapshot, or for a halt of those that run, by a logical message."""
+
+    event: ClassVar[str] = "snapshot.signalled"
+    action: str
+    tables: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSignalRefused(Fact):
+    """A logical message with the prefix cdcd.snapshot says nothing that can be done."""
+
+    event: ClassVar[str] = "snapshot.refused"
+    level: ClassVar[Level] = "warning"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
     """Something failed in a way that is likely to pass; the next attempt is made after `wait_s`."""
 

@@ -54,6 +54,19 @@ def _events(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return list(telemetry.events.copy().items())
 
 
+def _snapshot_tables(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((), None if telemetry.snapshot is None else len(telemetry.snapshot.tasks))]
+
+
+def _snapshot_rows(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((), None if telemetry.snapshot is None else telemetry.snapshot.serial)]
+
+
+def _snapshot_shares(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    progress = telemetry.snapshot
+    return [] if progress is None else [((task.name,), task.share) for task in progress.tasks if task.parts]
+
+
 def _roles(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return [((role,), role == telemetry.role) for role in ROLES]
 
@@ -134,6 +147,25 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         "gauge",
         "WAL that the slot holds back on the server.",
         _one(lambda t: t.retained_wal_bytes),
+    ),
+    Definition(
+        "cdcd_snapshot_tables",
+        "gauge",
+        "Tables that are still to be read, or being read.",
+        _snapshot_tables,
+    ),
+    Definition(
+        "cdcd_snapshot_rows_total",
+        "counter",
+        "Rows read by snapshots since the pipeline began.",
+        _snapshot_rows,
+    ),
+    Definition(
+        "cdcd_snapshot_share",
+        "gauge",
+        "How much of a table is read, from 0 to 1, while it is.",
+        _snapshot_shares,
+        ("table",),
     ),
     Definition("cdcd_events_total", "counter", "Events by table and operation.", _events, ("table", "op")),
     Definition(

@@ -11,6 +11,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cdcd.snapshots.progress import Progress
+
 Role = Literal["starting", "standby", "active"]
 ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
 
@@ -53,6 +55,7 @@ class Telemetry:
         "sent_lsn",
         "server_wal_end",
         "slot",
+        "snapshot",
         "spool_disk_bytes",
         "spool_memory_bytes",
         "streamed_open",
@@ -76,6 +79,8 @@ class Telemetry:
         self._caught_up = False
         self._behind_since = 0.0
         self.retained_wal_bytes: int | None = None
+
+        self.snapshot: Progress | None = None
 
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)

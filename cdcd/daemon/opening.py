@@ -26,31 +26,40 @@ from cdcd.daemon.facts import (
     GapAccepted,
     Observer,
     SlotWaiting,
+    SnapshotNeeded,
+    SnapshotResumed,
     StreamStarted,
 )
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.pipeline import Limits, Pipeline
 from cdcd.daemon.postgres_side import PostgresSide, read_source
+from cdcd.daemon.snapshot_source import SnapshotSource
+from cdcd.daemon.snapshots import open_snapshots
 from cdcd.errors import (
     LimitError,
     PositionError,
 )
 from cdcd.kafka.sink import Sink
 from cdcd.postgres import catalog
-from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
-from cdcd.postgres.replication import ReplicationStream
+from cdcd.postgres.replication import Identity, ReplicationStream
+from cdcd.postgres.slot import SlotState
+from cdcd.postgres.tables import published_tables
 from cdcd.protocol.messages import Relation
 from cdcd.protocol.versions import Options, start_options
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
+from cdcd.snapshots.beginning import ONLY, WHEN_NEEDED, begin, initial
+from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
 from cdcd.transactions.feedback import Feedback, interval_for
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint, Source, resume
+from cdcd.transactions.position import Checkpoint, Source, is_lost, resume
 from cdcd.transactions.spool import Spool
 
 PAUSE_S: Final = 0.001
@@ -67,12 +76,14 @@ SLOT_WAIT_S: Final = 75.0
 class _Parts:
     """What a life has open, in the order in which it was opened."""
 
+    dsn: Dsn
     lock: AdvisoryLock
     sql: Connection
     stream: ReplicationStream
     options: Options
     sink: Sink
     database: str
+    wal_sender_timeout_s: float
 
 
 class Opening:
@@ -157,6 +168,8 @@ class Opening:
             pause_s=PAUSE_S,
         )
         self._stream = stream
+        # Asked for now: once the slot is created, any command would take its snapshot away.
+        timeout_s = await stream.wal_sender_timeout_s()
         options = start_options(
             stream.server_version,
             config.postgres.protocol,
@@ -172,25 +185,63 @@ class Opening:
         found = await self._kafka.call(sink.open)
         # Only now: a former instance may have delivered what the server wrote until it was shut out.
         identity = await stream.identify()
-        slot = await self._postgres.find_slot(sql, identity)
+        slot = await self._find_slot(sql, identity)
         source = await read_source(config, stream, identity, slot, found)
-        gap = _gap(found, source, accept_gap=accept_gap)
+        needed = config.snapshot.mode == WHEN_NEEDED and found is not None and is_lost(found, source)
+        gap = _gap(found, source, accept_gap=accept_gap or needed)
+        if gap is not None and needed:
+            self._observe(SnapshotNeeded(message=gap.message))
         await self._postgres.ensure_publication(sql)
+        beginning = begin(
+            config.snapshot.mode,
+            None if found is None else found.snapshot,
+            has_checkpoint=found is not None,
+            has_gap=gap is not None,
+        )
+        exported: str | None = None
         if slot is None:
-            slot = await self._postgres.create_slot(sql, stream, identity)
+            export = beginning.initial and config.snapshot.method == EXPORTED
+            slot, exported = await self._postgres.create_slot(sql, stream, identity, export=export)
             source = replace(source, slot_confirmed=slot.confirmed_flush_lsn)
-        await self._postgres.ensure_failover(stream, slot)
-        checkpoint = await self._resume(sink, found, source, gap)
+        if exported is None:
+            # A new slot is made with it, and its snapshot would not outlive another command.
+            await self._postgres.ensure_failover(stream, slot)
+        progress = beginning.progress
+        if beginning.initial:
+            published = await published_tables(sql, config.postgres.publication)
+            progress = initial(progress, published, exported=exported is not None)
+        elif beginning.interrupted:
+            self._observe(
+                SnapshotResumed(tables=len(progress.tasks), rows=progress.serial, was=beginning.interrupted)
+            )
+        checkpoint = await self._resume(sink, found, source, gap, progress)
         assert slot.confirmed_flush_lsn is not None
         self._ledger = Ledger(max(self._ledger.flushed, slot.confirmed_flush_lsn))
-        parts = _Parts(lock, sql, stream, options, sink, identity.database)
-        pipeline = await self._pipeline(parts, checkpoint)
+        parts = _Parts(dsn, lock, sql, stream, options, sink, identity.database, timeout_s)
+        pipeline = await self._pipeline(parts, checkpoint, exported)
+        if exported is None:
+            await self._begin(parts, checkpoint)
+        return pipeline
+
+    async def _find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
+        try:
+            return await self._postgres.find_slot(sql, identity)
+        except PositionError as error:
+            if self._config.snapshot.mode != WHEN_NEEDED:
+                raise
+            # Of no more use to anybody: it has lost what it was for.
+            self._observe(SnapshotNeeded(message=error.message))
+            await self._postgres.drop_slot(sql)
+            return None
+
+    async def _begin(self, parts: "_Parts", checkpoint: Checkpoint) -> None:
+        config, stream, options = self._config, parts.stream, parts.options
         await stream.start(
             config.postgres.slot,
             0,
             options.options,
             publication=config.postgres.publication,
-            slot_wait_s=SLOT_WAIT_SHARE * await stream.wal_sender_timeout_s() or SLOT_WAIT_S,
+            slot_wait_s=SLOT_WAIT_SHARE * parts.wal_sender_timeout_s or SLOT_WAIT_S,
             on_slot_active=lambda message: self._observe(
                 SlotWaiting(slot=config.postgres.slot, message=message)
             ),
@@ -204,10 +255,14 @@ class Opening:
                 position=str(checkpoint.position),
             )
         )
-        return pipeline
 
     async def _resume(
-        self, sink: Sink, found: Checkpoint | None, source: Source, gap: PositionError | None
+        self,
+        sink: Sink,
+        found: Checkpoint | None,
+        source: Source,
+        gap: PositionError | None,
+        progress: Progress,
     ) -> Checkpoint:
         topic = self._config.topics.checkpoint
         start = resume(found, source, accept_gap=gap is not None)
@@ -216,27 +271,27 @@ class Opening:
             self._observe(GapAccepted(message=gap.message, position=str(position)))
         if self._config.kafka.delivery == "at_least_once":
             start = replace(start, epoch=start.epoch + 1)
+        snapshot = None if progress == Progress() else progress
+        start = replace(start, snapshot=snapshot)
         self._observe(CheckpointRead(topic=topic, found=found is not None, position=str(position)))
         if start != found:
-            await self._kafka.call(lambda: sink.deliver(Batch(position, position), start))
+            await self._kafka.call(lambda: sink.deliver(Batch(position, position, snapshot=snapshot), start))
         return start
 
-    async def _pipeline(self, parts: "_Parts", checkpoint: Checkpoint) -> Pipeline:
+    async def _pipeline(self, parts: "_Parts", checkpoint: Checkpoint, exported: str | None) -> Pipeline:
         config, position = self._config, checkpoint.position
-        interval_s = interval_for(
-            config.postgres.status_interval_s, await parts.stream.wal_sender_timeout_s()
+        interval_s = interval_for(config.postgres.status_interval_s, parts.wal_sender_timeout_s)
+        envelope = EnvelopeSettings(
+            version=__version__,
+            prefix=config.topics.prefix,
+            database=parts.database,
+            message_topic=config.topics.message,
+            schemas_topic=config.topics.schemas or None,
+            tombstones=config.topics.tombstones,
+            truncate=config.topics.truncate,
         )
-        encoder = DebeziumJsonEncoder(
-            EnvelopeSettings(
-                version=__version__,
-                prefix=config.topics.prefix,
-                database=parts.database,
-                message_topic=config.topics.message,
-                schemas_topic=config.topics.schemas or None,
-                tombstones=config.topics.tombstones,
-                truncate=config.topics.truncate,
-            )
-        )
+        encoder = DebeziumJsonEncoder(envelope)
+        rows = SnapshotEncoder(envelope)
         spool = Spool(self._spool_directory(), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
         assembler = Assembler(self._ledger, spool, position, abort_info=parts.options.abort_info)
         self._stack.callback(assembler.close)
@@ -246,13 +301,44 @@ class Opening:
         async def describe(relation: Relation) -> None:
             await self._describe(parts.sql, encoder, relation)
 
+        async def describe_rows(relation: Relation) -> None:
+            await self._describe(parts.sql, rows, relation)
+
         async def survey() -> None:
             await self._postgres.survey(parts.sql)
 
+        async def start() -> None:
+            await self._begin(parts, checkpoint)
+
+        batches = Batches(
+            position,
+            bytes_max=config.kafka.transaction.bytes_max,
+            records_max=config.kafka.transaction.records_max,
+            queue_bytes_max=config.kafka.queue_bytes_max,
+            idle_s=interval_s,
+            snapshot=checkpoint.snapshot,
+        )
+        snapshots, initial_snapshot = await open_snapshots(
+            config,
+            source=SnapshotSource(
+                config,
+                dsn=parts.dsn,
+                sql=parts.sql,
+                encoder=rows,
+                describe=describe_rows,
+                stack=self._stack,
+            ),
+            batches=batches,
+            start=checkpoint,
+            exported=exported,
+            telemetry=self._telemetry,
+            observe=self._observe,
+        )
         return Pipeline(
             limits=Limits(
                 shutdown_grace_s=config.postgres.shutdown_grace_s,
                 prepared_warning_age_s=config.postgres.prepared_warning_age_s,
+                snapshot_only=config.snapshot.mode == ONLY,
             ),
             stream=parts.stream,
             lock=parts.lock,
@@ -263,15 +349,12 @@ class Opening:
             feedback=Feedback(interval_s, time.monotonic()),
             assembler=assembler,
             spool=spool,
-            batches=Batches(
-                position,
-                bytes_max=config.kafka.transaction.bytes_max,
-                records_max=config.kafka.transaction.records_max,
-                queue_bytes_max=config.kafka.queue_bytes_max,
-                idle_s=interval_s,
-            ),
+            batches=batches,
             encoder=encoder,
             describe=describe,
+            begin=start,
+            exported=initial_snapshot,
+            snapshots=snapshots,
             survey=survey,
             unstreamed_until=self._unstreamed_until,
             telemetry=self._telemetry,

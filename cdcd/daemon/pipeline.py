@@ -10,15 +10,16 @@ A pipeline lives as long as its connections. It ends by an exception: `Transient
 which resumes from the checkpoint) or `FatalError`; or by returning, when it was asked to stop. Nothing is carried
 from one life to the next but the flushed position, which must not fall.
 
-Five tasks share its state, in one event loop, so that nothing here needs a lock: reading, shipping (whose blocking
-calls run in the Kafka thread), feedback, the watch over the advisory lock, and a slow survey of the slot.
+Six tasks share its state, in one event loop, so that nothing here needs a lock: reading, shipping (whose blocking
+calls run in the Kafka thread), feedback, the watch over the advisory lock, a slow survey of the slot, and the reading
+of tables for snapshots. An initial snapshot comes first, and the stream begins when its rows are on their way.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from cdcd.daemon.facts import (
@@ -31,14 +32,17 @@ from cdcd.daemon.facts import (
     TransactionLarge,
 )
 from cdcd.daemon.observe import Telemetry
+from cdcd.daemon.snapshot_export import ExportedSnapshot
+from cdcd.daemon.snapshot_run import SnapshotRun
 from cdcd.errors import TransientError, cause
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
-from cdcd.protocol.frames import write_frame
+from cdcd.protocol.frames import XLOG_HEADER, write_frame
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Type
+from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Truncate, Type
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.snapshots.progress import Progress
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
 from cdcd.transactions.feedback import Feedback, reply_requested
@@ -74,6 +78,7 @@ K = TypeVar("K")
 
 Describe = Callable[[Relation], Awaitable[None]]
 Survey = Callable[[], Awaitable[None]]
+Begin = Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ class Limits:
 
     shutdown_grace_s: float
     prepared_warning_age_s: float
+    snapshot_only: bool = False
+    """The life ends when there is nothing left to read."""
 
 
 class StreamingAgainError(TransientError):
@@ -95,6 +102,9 @@ class Pipeline:
         start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
         describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives.
         unstreamed_until: this life goes without streaming, and ends some time after the commit at this LSN; 0: never.
+        begin: starts replication on `stream`.
+        exported: the initial snapshot, to be read before that.
+        snapshots: reads tables beside the stream.
         survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
     """
 
@@ -114,6 +124,9 @@ class Pipeline:
         batches: Batches,
         encoder: DebeziumJsonEncoder,
         describe: Describe,
+        begin: Begin,
+        exported: ExportedSnapshot | None,
+        snapshots: SnapshotRun,
         survey: Survey,
         unstreamed_until: int,
         telemetry: Telemetry,
@@ -132,6 +145,9 @@ class Pipeline:
         self._batches = batches
         self._encoder = encoder
         self._describe = describe
+        self._begin = begin
+        self._exported = exported
+        self._snapshots = snapshots
         self._survey = survey
         self._unstreamed_until = unstreamed_until
         self._stream_again_at = time.monotonic() + UNSTREAMED_S
@@ -141,13 +157,17 @@ class Pipeline:
         self._events_before = telemetry.events
         self._transactions_before = telemetry.transactions
         self._transaction: Opened | None = None
+        self._xid = 0
+        self._streams = False
         self._draining = False
-        self._filled = asyncio.Event()
-        self._emptied = asyncio.Event()
+        self._filled = snapshots.state.filled
+        self._emptied = snapshots.state.emptied
         self._tell_now = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Stream until `stop` is set, then finish what is open in Kafka and say so to PostgreSQL.
+
+        With `snapshot_only`, also until every table is read; then it sets `stop` itself.
 
         Raises:
             TransientError: start over.
@@ -161,28 +181,52 @@ class Pipeline:
     async def _run(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             beside = [
-                group.create_task(self._tell(), name="feedback"),
                 group.create_task(self._watch_lock(), name="lock"),
                 group.create_task(self._look_around(), name="survey"),
             ]
-            read = group.create_task(self._read(), name="read")
             ship = group.create_task(self._ship(), name="ship")
+            reading = [group.create_task(self._start(beside, group), name="read")]
+            if self._limits.snapshot_only:
+                reading.append(group.create_task(self._await_snapshots(stop), name="only"))
             await stop.wait()
-            read.cancel()
+            for task in reading:
+                task.cancel()
+            await asyncio.wait(reading)
+            for task in beside:
+                if task.get_name() == "snapshots":
+                    task.cancel()
             self._draining = True
             self._filled.set()
             await ship
             for task in beside:
                 task.cancel()
         self._count()
-        await self._send_status(asked=True)
-        await self._stream.finish(timeout_s=1.0)
+        if self._streams:
+            await self._send_status(asked=True)
+            await self._stream.finish(timeout_s=1.0)
+
+    async def _start(self, beside: list[asyncio.Task[None]], group: asyncio.TaskGroup) -> None:
+        """The initial snapshot, if there is one; then the stream, and what needs it."""
+        if self._exported is not None:
+            await self._exported.run()
+            await self._begin()
+        self._streams = True
+        beside.append(group.create_task(self._tell(), name="feedback"))
+        beside.append(group.create_task(self._snapshots.run(), name="snapshots"))
+        await self._read()
+
+    async def _await_snapshots(self, stop: asyncio.Event) -> None:
+        state = self._snapshots.state
+        while not (state.progress.is_done and (self._checkpoint.snapshot or Progress()) == state.progress):
+            self._emptied.clear()
+            await _wait(self._emptied, COUNT_S)
+        stop.set()
 
     # Reading: frames to records.
 
     async def _read(self) -> None:
         while True:
-            await self._wait_for_room()
+            await self._snapshots.state.wait_for_room()
             frames = await self._stream.receive(READ_BYTES)
             if reply_requested(frames):
                 # Answered before the frames around it are worked off, however long that takes.
@@ -200,7 +244,7 @@ class Pipeline:
                         await asyncio.sleep(0)
                         now_us = time.time_ns() // 1000
                     if not self._batches.room:
-                        await self._wait_for_room()
+                        await self._snapshots.state.wait_for_room()
                 case Opened():
                     self._open(step)
                 case Closed():
@@ -211,6 +255,7 @@ class Pipeline:
                     self._hear(step)
                 case RolledBack():
                     self._batches.roll_back(step.end_lsn, step.tickets)
+                    self._snapshots.emit(self._batches.position.end_lsn)
                 case Originated():
                     self._encoder.set_origin(step.name, step.lsn)
                 case Standalone():
@@ -219,7 +264,15 @@ class Pipeline:
         self._update_telemetry()
 
     def _encode(self, step: Changes, now_us: int) -> None:
-        size = self._encoder.encode_all(step.frames, step.in_stream, now_us, self._batches.tail)
+        tail = self._batches.tail
+        known = len(tail)
+        size = self._encoder.encode_all(step.frames, step.in_stream, now_us, tail)
+        if self._snapshots.window.watching:
+            self._snapshots.note(self._xid, tail[known:])
+            if any(frame[XLOG_HEADER] == Truncate.tag for frame in step.frames):
+                self._snapshots.window.void(self._xid)
+        if self._encoder.signals:
+            self._take_signals()
         if self._batches.add(size, len(step.frames)) and self._transaction is not None:
             self._observe(
                 TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
@@ -227,8 +280,14 @@ class Pipeline:
             self._transaction = None
         self._filled.set()
 
+    def _take_signals(self) -> None:
+        for message in self._encoder.signals:
+            self._snapshots.signal(message)
+        self._encoder.signals.clear()
+
     def _open(self, step: Opened) -> None:
         self._transaction = step
+        self._xid = step.xid
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self._encoder.skip(step.skip)
@@ -238,6 +297,7 @@ class Pipeline:
         if self._batches.size:
             self._telemetry.caught_up = False
         self._batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        self._snapshots.emit(self._batches.position.end_lsn)
 
     def _add_alone(self, step: Standalone, now_us: int) -> None:
         batches = self._batches
@@ -246,13 +306,17 @@ class Pipeline:
             step.frame, step.in_stream, step.last_commit_lsn, now_us, batches.tail
         )
         batches.add(size, 1)
+        if self._encoder.signals:
+            self._take_signals()
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
+        self._snapshots.emit(batches.position.end_lsn)
 
     def _hear(self, step: Heard) -> None:
         self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, step.wal_end)
         if step.idle:
             self._telemetry.caught_up = not self._batches.size
             self._batches.advance(self._ledger, step.wal_end, asked=step.reply_requested)
+            self._snapshots.emit(self._batches.position.end_lsn)
 
     async def _define(self, message: Relation | Type) -> None:
         if isinstance(message, Type):
@@ -262,12 +326,8 @@ class Pipeline:
         await self._describe(message)
         self._relations[message.oid] = message
         if known is not None and known != message:
+            self._snapshots.redefined(message.schema, message.name)
             self._observe(RelationChanged(schema=message.schema, table=message.name))
-
-    async def _wait_for_room(self) -> None:
-        while not self._batches.room:
-            self._emptied.clear()
-            await self._emptied.wait()
 
     # Shipping: records to the broker, tickets to the ledger.
 
@@ -283,7 +343,8 @@ class Pipeline:
             batch = batches.take(now)
             self._ledger.send(batch.position.end_lsn)
             self._update_telemetry()
-            checkpoint = self._checkpoint.moved(batch.position, self._ledger.held_at(batch.tickets))
+            moved = self._checkpoint.moved(batch.position, self._ledger.held_at(batch.tickets))
+            checkpoint = replace(moved, snapshot=batch.snapshot)
             await asyncio.get_running_loop().run_in_executor(
                 self._kafka_thread, self._sink.deliver, batch, checkpoint
             )
@@ -331,7 +392,8 @@ class Pipeline:
             while self._undelivered() and time.monotonic() < deadline:
                 self._emptied.clear()
                 await _wait(self._emptied, deadline - time.monotonic())
-            await self._send_status(asked=True)
+            if self._streams:
+                await self._send_status(asked=True)
             raise TransientError(
                 "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
             )
@@ -363,7 +425,7 @@ class Pipeline:
     def _count(self) -> None:
         """Running totals of all lives; the encoder and the assembler count those of this one."""
         telemetry = self._telemetry
-        telemetry.events = _sum(self._events_before, self._encoder.counts)
+        telemetry.events = _sum(_sum(self._events_before, self._encoder.counts), self._snapshots.counts)
         telemetry.transactions = _sum(self._transactions_before, self._assembler.counts)
         if self._spool.disk_bytes and not telemetry.spool_disk_bytes:
             self._observe(

@@ -16,7 +16,15 @@ from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.slot import SlotState, check_slot, create_slot, end_stream, read_slot, set_failover
+from cdcd.postgres.slot import (
+    SlotState,
+    check_slot,
+    create_slot,
+    drop_slot,
+    end_stream,
+    read_slot,
+    set_failover,
+)
 from cdcd.protocol.lsn import Lsn
 from cdcd.transactions.position import Checkpoint, Source
 
@@ -99,14 +107,21 @@ class PostgresSide:
         if self._config.postgres.failover and not slot.failover:
             await set_failover(stream, slot.name)
 
-    async def create_slot(self, sql: Connection, stream: ReplicationStream, identity: Identity) -> SlotState:
-        """A new slot; waits for transactions that are open."""
+    async def drop_slot(self, sql: Connection) -> None:
+        """Remove a slot that is of no more use."""
+        await drop_slot(sql, self._config.postgres.slot)
+
+    async def create_slot(
+        self, sql: Connection, stream: ReplicationStream, identity: Identity, *, export: bool
+    ) -> tuple[SlotState, str | None]:
+        """A new slot, and its snapshot's name if `export`; waits for transactions that are open."""
         postgres = self._config.postgres
         created = await create_slot(
             stream,
             postgres.slot,
             two_phase=postgres.two_phase,
             failover=postgres.failover,
+            export=export,
             observer=sql,
             on_wait=lambda wait: self._observe(
                 SlotWaiting(slot=wait.slot, message=f"open transaction: pid {wait.pid}, gid {wait.gid}")
@@ -118,7 +133,7 @@ class PostgresSide:
             raise PositionError(
                 f"Slot {postgres.slot} was dropped as soon as it was created.", hint="By whom?"
             )
-        return state
+        return state, created.snapshot if export else None
 
     async def survey(self, sql: Connection) -> None:
         """Look whether slot and publication are still there, and how much WAL the slot holds."""

@@ -182,18 +182,23 @@ async def create_slot(
     *,
     two_phase: bool = False,
     failover: bool = False,
+    export: bool = False,
     observer: Connection | None = None,
     notice_s: float = 5.0,
     on_wait: Callable[[SlotWait], None] = lambda _: None,
 ) -> CreatedSlot:
     """CREATE_REPLICATION_SLOT, by the replication command because only that can export a snapshot.
 
+    `export`: the answer names a snapshot, which can be imported until the stream does anything else.
+
     Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
     connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
     ConfigError (the server lacks an option), SourceError (wal_level, no free slot, privilege),
     TransientError.
     """
-    command = _create_command(stream.server_version, name, two_phase=two_phase, failover=failover)
+    command = _create_command(
+        stream.server_version, name, two_phase=two_phase, failover=failover, export=export
+    )
     creation = asyncio.create_task(stream.query(command, f"creating slot {name}", slot=name))
     began = time.monotonic()
     try:
@@ -227,15 +232,21 @@ def _needs(version: int, option: str, since: int) -> None:
         )
 
 
-def _create_command(version: int, name: str, *, two_phase: bool, failover: bool) -> str:
+def _create_command(
+    version: int, name: str, *, two_phase: bool = False, failover: bool = False, export: bool = False
+) -> str:
     if two_phase:
         _needs(version, "two_phase", TWO_PHASE_SINCE)
     if failover:
         _needs(version, "failover", FAILOVER_SINCE)
     head = f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL {PLUGIN}"
     if version < _OPTION_LIST_SINCE:
-        return f"{head} NOEXPORT_SNAPSHOT"
-    options = ["SNAPSHOT 'nothing'", *["TWO_PHASE"] * two_phase, *["FAILOVER"] * failover]
+        return f"{head} {'EXPORT' if export else 'NOEXPORT'}_SNAPSHOT"
+    options = [
+        f"SNAPSHOT '{'export' if export else 'nothing'}'",
+        *["TWO_PHASE"] * two_phase,
+        *["FAILOVER"] * failover,
+    ]
     return f"{head} ({', '.join(options)})"
 
 

@@ -68,16 +68,25 @@ class SourceBlock:
         name = quote(wire(settings.prefix))
         version = quote(wire(settings.version))
         self._start = f',"source":{{"version":{version},"connector":"postgresql","name":{name},"ts_ms":'
-        self._sequence = f',"snapshot":"false","db":{quote(wire(settings.database))},"sequence":"['
+        self._snapshot = "false"
+        self._sequence = f'","db":{quote(wire(settings.database))},"sequence":"['
         self._txid = ""
         self._commit_lsn = 0
         self._unix_us = 0
         self._last = ""
         self._origin = _NO_ORIGIN
 
-    def begin(self, xid: int | None, commit_lsn: int, unix_us: int, last_commit_lsn: int | None) -> None:
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
         """A transaction begins. `unix_us`: its commit, in microseconds since 1970; `xid` None: there is none."""
         self._txid = "null" if xid is None else str(xid)
+        self._snapshot = snapshot
         self._commit_lsn = commit_lsn
         self._unix_us = unix_us
         self._last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
@@ -94,7 +103,7 @@ class SourceBlock:
         `table` is the table's own piece (`of_table`). The closing brace is the next piece's.
         """
         micros = self._unix_us
-        head = f'{self._start}{micros // 1000}{self._sequence}{self._last},\\"'
+        head = f'{self._start}{micros // 1000},"snapshot":"{self._snapshot}{self._sequence}{self._last},\\"'
         middle = f'\\"]","ts_us":{micros},"ts_ns":{micros * 1000}{table},"txId":{self._txid},"lsn":'
         tail = f'{self._origin}{self._commit_lsn},"event_serial_no":'
         return head.encode("latin-1"), middle.encode("latin-1"), tail.encode("latin-1")

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 
@@ -24,7 +25,10 @@ TICKETS_MAX: Final = 4096
 
 @dataclass(slots=True)
 class Batch:
-    """Records for one Kafka transaction. `base` is the position before it, `position` the one after it."""
+    """Records for one Kafka transaction. `base` is the position before it, `position` the one after it.
+
+    `snapshot` is how far the reading of tables has got with it; `urgent`: it does not wait for records.
+    """
 
     base: Position
     position: Position
@@ -32,6 +36,8 @@ class Batch:
     size: int = 0
     tickets: list[int] = field(default_factory=list)
     commit_time: int | None = None
+    snapshot: Progress | None = None
+    urgent: bool = False
 
 
 class Batches:
@@ -46,10 +52,19 @@ class Batches:
         queue_bytes_max: `room` turns false when this much waits or is out; not less than `bytes_max`, or a
             transaction between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
+        snapshot: how far the reading of tables has got. Set it to what is true with the records in `tail`, if there
+            are any, and call `insert`, `close` or `touch`.
     """
 
     def __init__(
-        self, position: Position, *, bytes_max: int, records_max: int, queue_bytes_max: int, idle_s: float
+        self,
+        position: Position,
+        *,
+        bytes_max: int,
+        records_max: int,
+        queue_bytes_max: int,
+        idle_s: float,
+        snapshot: Progress | None = None,
     ) -> None:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.tail: list[Record] = []
@@ -61,10 +76,12 @@ class Batches:
         self._asked = False
         self._taken_at = 0.0
         self._full: deque[Batch] = deque()
-        self._filling = Batch(position, position)
+        self.snapshot = snapshot
+        self._filling = Batch(position, position, snapshot=snapshot)
         self._tail_size = 0
         self._commit_lsn = 0
         self._events_done = 0
+        self._open = False
         self._idle_ticket = -1
 
     @property
@@ -78,6 +95,11 @@ class Batches:
         return self._filling.position
 
     @property
+    def between(self) -> bool:
+        """Whether no transaction is open."""
+        return not self._open
+
+    @property
     def records_waiting(self) -> int:
         """Records of whole transactions, or parts of large ones, that wait to be taken."""
         return sum(len(batch.records) for batch in self._full) + len(self._filling.records)
@@ -86,6 +108,7 @@ class Batches:
         """A transaction opens, of which `events_done` events are delivered already."""
         self._commit_lsn = commit_lsn
         self._events_done = events_done
+        self._open = True
 
     def add(self, size: int, events: int) -> bool:
         """`size` bytes for `events` events were appended to `tail`; the transaction goes on.
@@ -107,6 +130,7 @@ class Batches:
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
         """The transaction is complete. A non-transactional message has no `commit_time`, and is no commit."""
+        self._open = False
         before = self._filling.position
         if commit_time is not None and (self.tail or before.commit_lsn == commit_lsn):
             position = Position(commit_lsn, end_lsn)
@@ -138,9 +162,30 @@ class Batches:
             self._filling.position = self._filling.position.moved(wal_end)
         self._asked |= asked and wal_end > ledger.flushed
 
+    def insert(self, size: int) -> None:
+        """Records of a snapshot, `size` bytes, were appended to `tail` between two transactions."""
+        assert not self._open, "rows of a snapshot stand between transactions"
+        self.size += size
+        self._tail_size += size
+        self._append_tail(self._filling.position)
+        self._filling.urgent = True
+        if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
+            self._turn()
+
+    def touch(self) -> None:
+        """`snapshot` has changed; it goes out soon, or with the transaction that is open, which may be why."""
+        if not self._open:
+            self._filling.snapshot = self.snapshot
+            self._filling.urgent = True
+
     def due_at(self, now: float) -> float | None:
         """When a batch may be taken: `now` or before, later, or None while there is nothing."""
-        if self._full or self._filling.records or len(self._filling.tickets) >= TICKETS_MAX:
+        if (
+            self._full
+            or self._filling.records
+            or self._filling.urgent
+            or len(self._filling.tickets) >= TICKETS_MAX
+        ):
             return now
         if not self._filling.tickets:
             return None
@@ -167,10 +212,12 @@ class Batches:
         filling.records.extend(self.tail)
         filling.size += self._tail_size
         filling.position = position
+        filling.snapshot = self.snapshot
         self.tail.clear()
         self._tail_size = 0
 
     def _turn(self) -> None:
         self._full.append(self._filling)
-        self._filling = Batch(self._filling.position, self._filling.position)
+        before = self._filling
+        self._filling = Batch(before.position, before.position, snapshot=before.snapshot)
         self._idle_ticket = -1

@@ -15,6 +15,7 @@ from typing import Final
 
 from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.lsn import Lsn
+from cdcd.snapshots.progress import Progress
 
 COVERED: Final = -1
 """What `Position.skip` answers for a transaction of which nothing is left to send."""
@@ -66,6 +67,7 @@ class Checkpoint:
     the newest checkpoint: before the oldest PREPARE that was undecided, however far `position` is.
     `epoch` counts the writers where Kafka does not fence them (at least once): of two checkpoints, that of the later
     epoch is right, whichever was written last.
+    `snapshot` is how far the reading of tables has got, None where none was asked for.
     """
 
     system_identifier: str
@@ -74,6 +76,7 @@ class Checkpoint:
     position: Position
     flushed_lsn: int
     epoch: int = 0
+    snapshot: Progress | None = None
 
     def moved(self, position: Position, held_at: int | None) -> "Checkpoint":
         """The next one of the same stream; `held_at` is where the first undecided PREPARE starts, if there is one."""
@@ -86,7 +89,7 @@ class Checkpoint:
     def encode(self) -> bytes:
         """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic."""
         position = self.position
-        fields = {
+        fields: dict[str, object] = {
             "format": FORMAT,
             "system_identifier": self.system_identifier,
             "timeline": self.timeline,
@@ -97,6 +100,8 @@ class Checkpoint:
             "stream": self.stream,
             "epoch": self.epoch,
         }
+        if self.snapshot is not None:
+            fields["snapshot"] = self.snapshot.to_json()
         return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
@@ -118,6 +123,7 @@ class Checkpoint:
                 end_lsn=Lsn.parse(fields["end_lsn"]),
                 events_done=_count(fields["events_done"]),
             )
+            snapshot = fields.get("snapshot")
             return cls(
                 system_identifier=_text(fields["system_identifier"]),
                 timeline=_count(fields["timeline"]),
@@ -125,8 +131,9 @@ class Checkpoint:
                 position=position,
                 flushed_lsn=Lsn.parse(fields["flushed_lsn"]),
                 epoch=_count(fields["epoch"]),
+                snapshot=None if snapshot is None else Progress.from_json(snapshot),
             )
-        except (ValueError, KeyError, TypeError, ProtocolError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
             raise PositionError(
                 f"The checkpoint in {where} cannot be read: {error!r}.",
                 hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
@@ -197,6 +204,18 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
             hint="Run once with the former options until the transaction is through, then change them.",
         )
     return replace(begin, position=position, flushed_lsn=checkpoint.flushed_lsn)
+
+
+def is_lost(checkpoint: Checkpoint, source: Source) -> bool:
+    """Whether the slot alone is what is missing: this is the server whose changes Kafka holds, and it has them all."""
+    position = checkpoint.position
+    if checkpoint.system_identifier != source.system_identifier:
+        return False
+    if checkpoint.timeline != source.timeline and source.branched_at is None:
+        return False
+    if position.needed_wal > min(source.wal_end, source.branched_at or source.wal_end):
+        return False
+    return source.slot_confirmed is None or source.slot_confirmed > position.end_lsn
 
 
 def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:

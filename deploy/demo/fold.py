@@ -77,6 +77,7 @@ def compare(
     *,
     exactly_once: bool = True,
     whole: bool = True,
+    rows_before: bool = False,
     timeout_s: float = 120,
 ) -> Report:
     """Read all topics of `prefix` and hold them against the tables, which nobody may write to meanwhile.
@@ -86,12 +87,13 @@ def compare(
     Args:
         tables: `schema.table` of each that counts; None: all of the database.
         exactly_once: False: duplicates are left out instead of being violations.
+        rows_before: as in `fold`.
         whole: the topics have all of the transactions' events, so that a missing number is a lost event.
     """
     with Reader(bootstrap_servers, prefix) as reader:
         history = examine(reader.read_all(timeout_s), exactly_once=exactly_once, whole=whole)
     violations = history.violations
-    folded = fold(history.events, violations)
+    folded = fold(history.events, violations, rows_before=rows_before)
     logged = examine_log(history, violations) if any(name == EVENTS_LOG for _, name in folded) else 0
     reports = tuple(
         compare_table(table, folded.get((table.schema, table.name))) for table in read_tables(dsn, tables)

@@ -34,7 +34,7 @@ class Folded:
         """Every row, those of the bag as often as they are in it."""
         return [*self.keyed.values(), *(json.loads(text) for text in self.bag.elements())]
 
-    def apply(self, event: Event, violations: Violations) -> None:
+    def apply(self, event: Event, violations: Violations, *, rows_before: bool = False) -> None:
         self.ops[event.op] += 1
         if event.op == "t":
             self.keyed.clear()
@@ -51,7 +51,7 @@ class Folded:
             if old is not None:
                 violations.add("insert of a row that is there", str(event))
             old = self._moved if OLD_KEY in dict(event.raw.headers) else None
-        elif old is None and event.op != "r":
+        elif old is None and event.op != "r" and not rows_before:
             violations.add("change of a row that is not there", str(event))
         elif old is not None and before is not None:
             _check_before(event, old, before, violations)
@@ -76,12 +76,19 @@ class Folded:
             self.bag[canonical(after)] += 1
 
 
-def fold(events: Iterable[Event], violations: Violations) -> dict[tuple[str, str], Folded]:
-    """Tables by schema and name, from events in the order of their places."""
+def fold(
+    events: Iterable[Event], violations: Violations, *, rows_before: bool = False
+) -> dict[tuple[str, str], Folded]:
+    """Tables by schema and name, from events in the order of their places.
+
+    `rows_before`: there were rows that an incremental snapshot gives, later than changes of them.
+    """
     tables: dict[tuple[str, str], Folded] = {}
     for event in events:
         if event.op != "m":
-            tables.setdefault((event.schema, event.table), Folded()).apply(event, violations)
+            tables.setdefault((event.schema, event.table), Folded()).apply(
+                event, violations, rows_before=rows_before
+            )
     return tables
 
 

@@ -167,6 +167,7 @@ def daemon_config(server: PostgresServer, broker: KafkaBroker, slot: str, **sett
             **settings.get("postgres", {}),
         },
         "kafka": {"bootstrap_servers": broker.bootstrap_servers, **settings.get("kafka", {})},
+        "snapshot": {"mode": "never"},
         "spool": {"directory": str(server.data_dir.parent / f"spool-{slot}")},
         "http": {"port": 0},
     }

@@ -58,6 +58,7 @@ def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) 
             "retry": {"initial_s": 0.05, "max_s": 0.5},
         },
         "http": {"port": 0},
+        "snapshot": {"mode": "never"},
     }
     for section, value in sections.items():
         if isinstance(value, Mapping):

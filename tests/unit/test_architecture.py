@@ -18,17 +18,28 @@ LAYERS = {
     "errors": set[str](),
     "findings": set[str](),
     "protocol": {"errors"},
-    "transactions": {"errors", "protocol"},
-    "records": {"errors", "protocol", "transactions"},
-    "postgres": {"errors", "findings", "protocol", "transactions", "records"},
-    "kafka": {"errors", "findings", "protocol", "transactions", "records"},
-    "daemon": {"errors", "findings", "protocol", "transactions", "records", "postgres", "kafka"},
-    "cli": {"errors", "findings", "protocol", "transactions", "records", "postgres", "kafka", "daemon"},
+    "snapshots": {"errors", "protocol"},
+    "transactions": {"errors", "protocol", "snapshots"},
+    "records": {"errors", "protocol", "snapshots", "transactions"},
+    "postgres": {"errors", "findings", "protocol", "snapshots", "transactions", "records"},
+    "kafka": {"errors", "findings", "protocol", "snapshots", "transactions", "records"},
+    "daemon": {"errors", "findings", "protocol", "snapshots", "transactions", "records", "postgres", "kafka"},
+    "cli": {
+        "errors",
+        "findings",
+        "protocol",
+        "snapshots",
+        "transactions",
+        "records",
+        "postgres",
+        "kafka",
+        "daemon",
+    },
     "spark": {"errors", "protocol", "transactions", "records"},
 }
 # The commands that bring in what the others do not need.
 ALSO = {"cdcd.cli.mirror": {"spark"}}
-PURE = {"errors", "findings", "protocol", "transactions", "records"}
+PURE = {"errors", "findings", "protocol", "snapshots", "transactions", "records"}
 
 # The packages that one place alone may know, by the beginning of that place's name.
 CONFINED = {

@@ -48,6 +48,7 @@ from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.records.routing import Routes, topic_name
 from cdcd.records.schemas import table_form
 from cdcd.records.wiretext import checked, quote, to_bytes, wire
+from cdcd.snapshots.signals import RESERVED
 
 _NEW_ROW: Final = ord("N")
 _OLD_ROW: Final = ord("O")
@@ -84,6 +85,8 @@ class DebeziumJsonEncoder:
         self._tables: dict[int, TableFragments] = {}
         self._tallies: dict[str, Tally] = {}
         self._messages = 0
+        self.signals: list[LogicalMessage] = []
+        """Messages to the daemon itself, which make no record; the caller takes them out."""
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
         self._transaction = 0
@@ -98,6 +101,7 @@ class DebeziumJsonEncoder:
         """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
         counts = {("", "m"): self._messages}
         for table, tally in self._tallies.items():
+            counts[table, "r"] = tally.read
             counts[table, "c"] = tally.created
             counts[table, "u"] = tally.updated
             counts[table, "d"] = tally.deleted
@@ -351,6 +355,9 @@ class DebeziumJsonEncoder:
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+        if message.prefix.startswith(RESERVED):
+            self.signals.append(message)
+            return 0
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.

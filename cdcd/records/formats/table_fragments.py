@@ -30,10 +30,11 @@ _QUOTE: Final = b'"'
 class Tally:
     """Records of one table so far, by op."""
 
-    __slots__ = ("created", "deleted", "truncated", "updated")
+    __slots__ = ("created", "deleted", "read", "truncated", "updated")
 
     def __init__(self) -> None:
         self.created = 0
+        self.read = 0
         self.updated = 0
         self.deleted = 0
         self.truncated = 0

@@ -1,0 +1,164 @@
+"""What a snapshot reads: the published tables, as pgoutput would describe them, and where their rows lie.
+
+Everything is read by queries on the catalog, so that on a connection with an imported snapshot it is as of that
+snapshot. Two things are as of now: what the publication publishes (`pg_get_publication_tables` knows no other), and
+sizes, which may only have grown.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from cdcd.postgres.connection import Connection
+from cdcd.postgres.refusals import answer_of, translated
+from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation
+from cdcd.snapshots.progress import Part
+
+GENERATED_SINCE: Final = 180000
+"""The server version that can publish generated columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """A table with pages, and how SQL calls it."""
+
+    part: Part
+    sql_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A published table: how its rows are described and filtered, and its parts.
+
+    `row_filter` is the publication's, as SQL, "" for none.
+    """
+
+    relation: Relation
+    row_filter: str
+    parts: tuple[SourcePart, ...]
+
+    @property
+    def oid(self) -> int:
+        return self.relation.oid
+
+    @property
+    def name(self) -> str:
+        return f"{self.relation.schema}.{self.relation.name}"
+
+
+_PUBLISHED: Final = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+       to_jsonb(t) -> 'attnames', coalesce(to_jsonb(t) ->> 'rowfilter', '')
+  FROM pg_publication_tables t
+  JOIN pg_namespace n ON n.nspname = t.schemaname
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
+ WHERE t.pubname = %s
+ ORDER BY c.oid
+"""
+
+# Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
+_COLUMNS: Final = """
+SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
+       c.relreplident = 'f' OR EXISTS (
+           SELECT FROM pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+            WHERE i.indrelid = c.oid AND k.attnum = a.attnum AND k.place <= i.indnkeyatts
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                                      WHEN 'i' THEN i.indisreplident ELSE false END)
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+ WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ ORDER BY a.attrelid, a.attnum
+"""
+
+# Foreign partitions hold no rows of this server, and send no changes.
+_PARTS: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+)
+SELECT tree.root::int8, c.oid::int8, c.relfilenode::int8,
+       coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8, coalesce(pg_table_size(c.oid), 0),
+       format('%%I.%%I', n.nspname, c.relname)
+  FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r'
+ ORDER BY tree.root, c.oid
+"""
+
+_WRITERS: Final = """
+SELECT DISTINCT virtualtransaction || ' ' || coalesce(pid::text, 'prepared')
+  FROM pg_locks
+ WHERE locktype = 'relation' AND relation = ANY(%s::oid[]) AND granted
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+"""
+
+
+async def published_tables(connection: Connection, publication: str) -> dict[int, str]:
+    """The tables that the publication publishes, by oid, as `schema.table`. Raises TransientError and SourceError."""
+    with translated("listing what is published", {"publication": publication}):
+        rows: Any = await (await connection.execute(_PUBLISHED.encode(), (publication,))).fetchall()
+    return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
+
+
+async def source_tables(
+    connection: Connection, publication: str, only: Collection[int] | None = None
+) -> list[SourceTable]:
+    """What to read of the published tables, or of those with these oids. Raises TransientError and SourceError."""
+    with translated("looking at the tables to be read", {"publication": publication}):
+        found: Any = await (await connection.execute(_PUBLISHED.encode(), (publication,))).fetchall()
+        tables = [row for row in found if only is None or row[0] in only]
+        oids = [row[0] for row in tables]
+        columns: Any = await (await connection.execute(_COLUMNS, (oids,))).fetchall()
+        parts: Any = await (await connection.execute(_PARTS.encode(), (oids,))).fetchall()
+    version = connection.info.server_version
+    by_owner: dict[int, list[Any]] = {oid: [] for oid in oids}
+    for row in columns:
+        by_owner[row[0]].append(row)
+    by_root: dict[int, list[SourcePart]] = {oid: [] for oid in oids}
+    for root, part, filenode, pages, size, sql_name in parts:
+        by_root[root].append(SourcePart(Part(part, filenode, pages, size), sql_name))
+    return [
+        SourceTable(_relation(row, by_owner[row[0]], version), row[5], tuple(by_root[row[0]]))
+        for row in tables
+    ]
+
+
+def _relation(table: Any, columns: list[Any], version: int) -> Relation:
+    """As pgoutput describes it: without generated columns, but where 18 publishes them."""
+    oid, schema, name, identity, listed, _ = table
+    published = tuple(
+        Column(COLUMN_IS_KEY if is_key else 0, column, type_oid, modifier)
+        for _, column, type_oid, modifier, generated, is_key in columns
+        if (listed is None or column in listed)
+        and (not generated or (version >= GENERATED_SINCE and listed is not None))
+    )
+    return Relation(
+        xid=None, oid=oid, namespace=schema, name=name, replica_identity=identity, columns=published
+    )
+
+
+async def examine_condition(connection: Connection, table: SourceTable, condition: str) -> str:
+    """Why a condition of somebody else's is not one on the table's rows; empty when it is.
+
+    It must be one expression: in this place, which differs from that in `PageQuery`, nothing that closes a bracket and
+    goes on as another part of the query makes sense. A query with a parameter is never more than one command.
+    """
+    if not table.parts:
+        return ""
+    condition = condition.replace("%", "%%")
+    query = f"EXPLAIN SELECT FROM ONLY {table.parts[0].sql_name} WHERE (ARRAY[({condition}\n)])[1] AND %s"
+    try:
+        await connection.execute(query.encode(), (True,))
+    except psycopg.Error as error:
+        return answer_of(error).message
+    return ""
+
+
+async def writers(connection: Connection, oids: Collection[int]) -> frozenset[str]:
+    """Who writes to any of the tables now and has not ended: `<virtual transaction> <pid or prepared>`."""
+    with translated("looking who writes to a table", {}):
+        rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()
+    return frozenset(row[0] for row in rows)

@@ -1,0 +1,54 @@
+"""What a life has to read, by what the configuration wants and what the checkpoint remembers.
+
+The rule: what is begun is finished, unless `never` says otherwise; and a new initial snapshot begins only where nothing
+was delivered before, or where `when_needed` says that what is missing is to be read again.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+
+NEVER: Final = "never"
+INITIAL: Final = "initial"
+ONLY: Final = "only"
+WHEN_NEEDED: Final = "when_needed"
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """`progress` of the life that begins; `initial`: all published tables are to be added to it.
+
+    `interrupted` is the method of a snapshot that an earlier life left unfinished, "" if there is none.
+    """
+
+    progress: Progress
+    initial: bool = False
+    interrupted: str = ""
+
+
+def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: bool) -> Beginning:
+    """Decide.
+
+    Args:
+        found: the checkpoint's progress, None where it has none.
+        has_gap: slot and checkpoint do not meet, and that is accepted.
+    """
+    progress = replace(found or Progress(), method=INCREMENTAL)
+    if mode == NEVER:
+        for task in progress.tasks:
+            if not task.request:
+                progress = progress.end(task, "snapshot.mode: never")
+        return Beginning(progress, interrupted=INCREMENTAL if progress.tasks else "")
+    if not has_checkpoint or (has_gap and mode == WHEN_NEEDED):
+        return Beginning(Progress(serial=progress.serial, known=progress.known), initial=True)
+    was = found.method if found is not None and found.tasks else ""
+    return Beginning(progress, interrupted=was)
+
+
+def initial(progress: Progress, published: dict[int, str], *, exported: bool) -> Progress:
+    """The progress with every published table to be read; `published` is by oid."""
+    return replace(
+        progress.add(TableTask(name, oid) for oid, name in published.items()),
+        method=EXPORTED if exported else INCREMENTAL,
+    )
