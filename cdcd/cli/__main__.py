@@ -20,6 +20,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "run": "Stream committed changes to Kafka until stopped.",
     "check": "Look at both sides and say what is missing, with the fix.",
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
+    "snapshot": "Ask a running daemon to read tables, and see how far it is.",
     "config": "Show the configuration in effect, its schema or its reference.",
     "version": "Show the versions of cdcd and of what it uses.",
     "completion": "Print the completion script for a shell.",

@@ -13,6 +13,7 @@ import psycopg
 
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import answer_of, translated
+from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation
 from cdcd.snapshots.progress import Part
 
@@ -162,3 +163,12 @@ async def writers(connection: Connection, oids: Collection[int]) -> frozenset[st
     with translated("looking who writes to a table", {}):
         rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()
     return frozenset(row[0] for row in rows)
+
+
+async def emit_message(connection: Connection, prefix: str, content: str) -> Lsn:
+    """Write a transactional logical message; where it is in the WAL. Raises TransientError and SourceError."""
+    with translated("writing a logical message", {}):
+        row: Any = await (
+            await connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (prefix, content))
+        ).fetchone()
+    return Lsn.parse(row[0])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdcd.snapshots.progress import Progress
 from cdcd.transactions.batches import TICKETS_MAX, Batch, Batches, Record
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
@@ -434,3 +435,42 @@ def assert_whole(sent: list[Sent], cut: int, small: int) -> None:
         size = sum(one.events)
         assert not (at < cut < at + size and size < small)
         at += size
+
+
+ROWS = Progress(serial=3)
+
+
+def test_rows_of_a_snapshot_go_out_with_the_progress_that_counts_them():
+    batches = make()
+    batches.tail.append(record("row"))
+    batches.snapshot = ROWS
+    batches.insert(10)
+    batch = batches.take(0)
+    assert (texts(batch), batch.snapshot, batch.position, batch.size) == (["row"], ROWS, START, 10)
+    batches.delivered(batch)
+    assert batches.size == 0
+
+
+def test_progress_without_rows_is_sent_soon_and_stays_until_it_changes():
+    batches = make()
+    assert batches.due_at(7) is None
+    batches.snapshot = ROWS
+    batches.touch()
+    assert batches.due_at(7) == 7
+    assert batches.take(7).snapshot == ROWS
+    transaction(batches, 100, "a")
+    assert batches.take(7).snapshot == ROWS
+
+
+def test_progress_that_a_transaction_changed_goes_out_with_it_and_not_before():
+    batches = make()
+    transaction(batches, 100, "a")
+    batches.begin(200, 0)
+    batches.snapshot = ROWS
+    batches.touch()
+    assert batches.take(0).snapshot is None
+    add(batches, "b")
+    between = [batches.between]
+    batches.close(200, 210, 1, (1,))
+    assert [*between, batches.between] == [False, True]
+    assert batches.take(0).snapshot == ROWS

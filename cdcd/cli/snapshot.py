@@ -1,0 +1,196 @@
+"""`cdcd snapshot`: tables read on demand, while changes go on."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cdcd.cli.options import config_option
+
+if TYPE_CHECKING:
+    from cdcd.snapshots.progress import Progress
+
+WATCH_S: Final = 1.0
+
+_PIPE_COLUMNS: Final = 160
+
+
+@click.group("snapshot")
+def command() -> None:
+    """Ask a running daemon to read tables, and see how far it is.
+
+    A request is a logical message in the source's WAL, which the daemon meets in the stream; one that is down meets it
+    later. From SQL: SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables":
+    ["public.orders"]}').
+    """
+
+
+@command.command("start")
+@config_option()
+@click.option(
+    "--table", "tables", multiple=True, required=True, metavar="SCHEMA.TABLE", help="May be repeated."
+)
+@click.option("--where", default="", metavar="SQL", help="Only rows that satisfy this condition.")
+@click.option("--id", "request", default="", help="A name for the request, shown in the status.")
+def start(file: Path, tables: tuple[str, ...], where: str, request: str) -> int:
+    """Read published tables again, beside the stream."""
+    return _ask(file, action="start", tables=tables, where=where, request=request)
+
+
+@command.command("pause")
+@config_option()
+def pause(file: Path) -> int:
+    """Read no further until `resume`. Changes are streamed on."""
+    return _ask(file, action="pause")
+
+
+@command.command("resume")
+@config_option()
+def resume(file: Path) -> int:
+    """Go on where `pause` stopped."""
+    return _ask(file, action="resume")
+
+
+@command.command("cancel")
+@config_option()
+@click.option(
+    "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Of these only. May be repeated."
+)
+def cancel(file: Path, tables: tuple[str, ...]) -> int:
+    """Give up what is not read. Rows that were delivered stay."""
+    return _ask(file, action="cancel", tables=tables)
+
+
+@command.command("status")
+@config_option()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table for people, or an object for programs.",
+)
+@click.option("--watch", is_flag=True, help="Look again every second until nothing is left to read.")
+def status(file: Path, form: str, watch: bool) -> int:
+    """Show how far the reading of each table is, by what is committed in Kafka."""
+    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.daemon.asking import look  # noqa: PLC0415  a wrong configuration is told first
+
+    show = _SHOW[form]
+    if watch and form == "table":
+        _watch(lambda: look(config))
+        return 0
+    while True:
+        progress = look(config)
+        show(progress)
+        if not watch or progress is None or progress.is_done:
+            return 0
+        time.sleep(WATCH_S)
+
+
+def _ask(file: Path, **fields: Any) -> int:
+    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
+
+    config = load_config(file, os.environ)
+
+    from cdcd.daemon.asking import ask  # noqa: PLC0415  a wrong configuration is told first
+
+    signal = Signal(pipeline=config.name, **fields)
+    try:
+        Signal.decode(signal.encode().encode())
+    except ValueError as error:
+        raise click.UsageError(f"{error}") from None
+    position = ask(config, signal)
+    click.echo(f"asked at {position}; `cdcd snapshot status` shows what becomes of it")
+    return 0
+
+
+def _show_json(progress: "Progress | None") -> None:
+    fields = None if progress is None else progress.to_json()
+    if progress is not None and fields is not None:
+        fields["tables"] = [
+            {"name": task.name, "rows": task.rows, "bytes": task.size, "share": round(task.share, 4)}
+            for task in progress.tasks
+        ]
+        fields.pop("tasks", None)
+    click.echo(json.dumps(fields, ensure_ascii=False))
+
+
+def _show_table(progress: "Progress | None") -> None:
+    from rich.console import Console  # noqa: PLC0415  completion and --help need none of it
+
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PIPE_COLUMNS
+    for each in _lines(progress, {}):
+        console.print(each)
+
+
+def _watch(look: "Callable[[], Progress | None]") -> None:
+    from rich.console import Group  # noqa: PLC0415  completion and --help need none of it
+    from rich.live import Live  # noqa: PLC0415
+
+    began: dict[str, tuple[float, int, int]] = {}
+    with Live(refresh_per_second=4) as live:
+        while True:
+            progress = look()
+            live.update(Group(*_lines(progress, began)))
+            if progress is None or progress.is_done:
+                return
+            time.sleep(WATCH_S)
+
+
+def _lines(progress: "Progress | None", began: dict[str, tuple[float, int, int]]) -> list[Any]:
+    """What a person sees: a bar for each table, then what became of those before.
+
+    `began` remembers when a table was first seen, its pages and its rows then, from which come rate and time left.
+    """
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if progress is None:
+        return [Text("nothing was delivered yet")]
+    table = Table("table", "", "read", "rows", "size", "rows/s", "left", pad_edge=False, box=None)
+    now = time.monotonic()
+    for task in progress.tasks:
+        since, pages, rows = began.setdefault(task.name, (now, task.pages_done, task.rows))
+        seconds = now - since
+        rate = (task.rows - rows) / seconds if seconds else 0.0
+        pace = (task.pages_done - pages) / seconds if seconds else 0.0
+        table.add_row(
+            Text(task.name + (f" where {task.where}" if task.where else "")),
+            ProgressBar(total=1.0, completed=task.share, width=30),
+            Text("waiting" if task.parts is None else f"{task.share:.0%}"),
+            Text(f"{task.rows:,}"),
+            Text(_size(task.size)),
+            Text(f"{rate:,.0f}" if rate else ""),
+            Text(f"{(task.pages - task.pages_done) / pace:,.0f} s" if pace else ""),
+        )
+    lines: list[Any] = [table] if progress.tasks else []
+    state = "paused" if progress.paused else "nothing is being read" if progress.is_done else progress.method
+    lines.append(Text(f"{state}; {progress.serial:,} rows were read since the pipeline began"))
+    lines += [
+        Text(f"{each.name}: {each.error or 'complete'}, {each.rows:,} rows") for each in progress.outcomes
+    ]
+    return lines
+
+
+def _size(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
+_SHOW: Final = {"json": _show_json, "table": _show_table}

@@ -1,0 +1,69 @@
+import json
+from typing import Any
+
+import pytest
+
+from cdcd.errors import ProtocolError
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.envelope import EnvelopeSettings, Record
+from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription
+
+RELATION = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "note", 25, -1)))
+PLACE = Place(lsn=Lsn(1000), commit_lsn=999, first="first", last="last", others="true", serial=5)
+
+
+def encoder(**settings: Any) -> SnapshotEncoder:
+    found = SnapshotEncoder(EnvelopeSettings(version="1", prefix="p", database="d", **settings))
+    found.define(RELATION, TableDescription(primary_key=("id",)), BUILTIN_TYPES)
+    return found
+
+
+def test_rows_are_records_with_op_r_numbered_on_and_marked():
+    out: list[Record] = []
+    lines = [b"1\ta\n", b"2\t\\N\n", b"3\tc\n"]
+    found = encoder()
+    assert found.encode_rows(1, lines, PLACE, 2_000_000, out, set()) == (3, sum(_size(each) for each in out))
+    assert [key for _, key, _, _ in out] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    envelopes = [json.loads(value or b"") for _, _, value, _ in out]
+    assert [each["source"]["snapshot"] for each in envelopes] == ["first", "true", "last"]
+    assert [each["source"]["event_serial_no"] for each in envelopes] == [6, 7, 8]
+    assert list(envelopes[1]) == ["before", "after", "source", "transaction", "op", "ts_ms", "ts_us", "ts_ns"]
+    assert (envelopes[1]["before"], envelopes[1]["op"]) == (None, "r")
+    assert envelopes[1]["after"] == {"id": 2, "note": None}
+    source = envelopes[1]["source"]
+    assert (source["lsn"], source["commit_lsn"], source["txId"], source["ts_ms"]) == (1000, 999, None, 2000)
+    assert source["sequence"] == '[null,"1000"]'
+    assert found.counts == {("public.t", "r"): 3}
+
+
+def test_rows_whose_key_was_changed_meanwhile_are_left_out():
+    out: list[Record] = []
+    count, _ = encoder().encode_rows(1, [b"1\ta\n", b"2\tb\n"], PLACE, 0, out, {b'{"id":1}'})
+    assert (count, [key for _, key, _, _ in out]) == (1, [b'{"id":2}'])
+
+
+def test_a_tables_description_comes_before_its_first_row_only():
+    out: list[Record] = []
+    found = encoder(schemas_topic="p.schemas")
+    for _ in range(2):
+        found.encode_rows(1, [b"1\ta\n"], PLACE, 0, out, set())
+    assert [topic for topic, _, _, _ in out] == ["p.schemas", "p.public.t", "p.public.t"]
+    assert json.loads(out[1][2] or b"")["source"]["schema_id"]
+
+
+def test_a_malformed_row_is_refused_by_name():
+    with pytest.raises(ProtocolError, match=r"public\.t read by COPY has 1 columns"):
+        encoder().encode_rows(1, [b"1\n"], PLACE, 0, [], set())
+
+
+def test_whether_rows_can_be_told_apart_is_known():
+    found = encoder()
+    assert found.has_key(1)
+    found.define(Relation(None, 2, "public", "u", "n", RELATION.columns), TableDescription(), BUILTIN_TYPES)
+    assert not found.has_key(2)
+
+
+def _size(record: Record) -> int:
+    return len(record[1] or b"") + len(record[2] or b"")

@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.errors import ProtocolError
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.copytext import NULL, convert_row, escape, explain_row, split_row, unescape
+from cdcd.records.formats.table_fragments import TableFragments, Tally
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription
+
+COLUMNS = (("id", 23), ("note", 25), ("price", 1700), ("ratio", 701), ("flag", 16), ("at", 1114))
+
+
+def table(*columns: tuple[str, int]) -> TableFragments:
+    relation = Relation(None, 1, "public", "t", "d", tuple(Column(0, name, oid, -1) for name, oid in columns))
+    return TableFragments(
+        relation, TableDescription(), types=BUILTIN_TYPES, topic="p.t", tally=Tally(), unavailable="?"
+    )
+
+
+def converted(line: bytes, *columns: tuple[str, int]) -> bytes:
+    fragments = table(*columns)
+    values = fragments.old_template.copy()
+    convert_row(line, fragments.plan, fragments.converters, values)
+    return b"".join(values)
+
+
+def test_a_row_becomes_the_json_that_its_change_has():
+    line = b'7\tsaid "hi"\t1.50\t2\tf\t2020-01-01 00:00:00\n'
+    assert converted(line, *COLUMNS) == (
+        b'{"id":7,"note":"said \\"hi\\"","price":"1.50","ratio":2.0,"flag":false,"at":1577836800000000}'
+    )
+
+
+def test_null_is_not_the_text_of_it():
+    line = rb"\N" + b"\t" + rb"\\N" + b"\t" + b"\t".join([NULL] * 4) + b"\n"
+    assert converted(line, *COLUMNS) == (
+        b'{"id":null,"note":"\\\\N","price":null,"ratio":null,"flag":null,"at":null}'
+    )
+
+
+def test_what_is_escaped_in_a_field_comes_out_as_it_was():
+    assert converted(rb"a\tb\\c\nd\r\b\f\v" + b"\n", ("note", 25)) == (
+        b'{"note":"a\\tb\\\\c\\nd\\r\\b\\f\\u000b"}'
+    )
+
+
+def test_a_row_without_columns_is_an_empty_line():
+    assert split_row(b"\n") == []
+    assert converted(b"\n") == b"{}"
+    assert converted(b"\n", ("note", 25)) == b'{"note":""}'
+
+
+@given(st.lists(st.binary(min_size=0, max_size=20), min_size=1, max_size=5))
+def test_values_come_back_through_escapes_and_tabs(values: list[bytes]):
+    line = b"\t".join(escape(value) for value in values) + b"\n"
+    assert line.count(b"\n") == 1
+    if line != b"\n":
+        assert [unescape(field) for field in split_row(line)] == values
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"7\n", "has 1 columns, but 2 were asked for"),
+        (b"7\ta\tb\n", "has 3 columns"),
+        (b"\xff\t1.0\n", "column 'note' of type 25: the text is not UTF-8"),
+        (b"a\tfast\n", "column 'ratio' of type 701: a text of 4 bytes is not of its type's form"),
+    ],
+)
+def test_a_row_that_is_malformed_is_explained_without_its_values(line: bytes, says: str):
+    fragments = table(("note", 25), ("ratio", 701))
+    error = explain_row(line, fragments.relation, fragments.converters)
+    assert isinstance(error, ProtocolError)
+    assert says in error.message
+    assert "fast" not in error.message
