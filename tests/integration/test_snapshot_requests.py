@@ -1,0 +1,285 @@
+"""Tables read on demand and what may come in between: nothing is lost, and what can not be done says so."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.demo.fold import await_flushed, compare
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+ROWS = 3000
+
+
+def settings(name: str, database: Database, broker: KafkaBroker, **snapshot: Any) -> dict[str, Any]:
+    return configuration(
+        name,
+        database.dsn(),
+        broker.bootstrap_servers,
+        snapshot={"mode": "never", "chunk_bytes": 16_384, **snapshot},
+    )
+
+
+def create(database: Database, rows: int = ROWS) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    database.execute(f"INSERT INTO t SELECT g, 'row' FROM generate_series(1, {rows}) g")
+
+
+def ask(database: Database, **fields: Any) -> None:
+    content = json.dumps(fields).replace("'", "''")
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{content}')")
+
+
+def await_delivered(process: Daemon) -> None:
+    """Kafka holds all that was read."""
+    process.await_metric("cdcd_queue_bytes", lambda size: size == 0)
+
+
+def cdcd(process: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "cdcd.cli",
+        "snapshot",
+        *arguments,
+        "--config",
+        str(process.config_path),
+    ]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False, timeout=60)
+
+
+def rows_of(broker: KafkaBroker, name: str, table: str = "t") -> list[dict[str, Any]]:
+    with Reader(broker.bootstrap_servers, name) as reader:
+        envelopes = [
+            json.loads(raw.value)
+            for raw in reader.read_all()
+            if raw.value is not None and raw.topic == f"{name}.public.{table}"
+        ]
+    return [envelope["after"] for envelope in envelopes if envelope["op"] == "r"]
+
+
+@pytest.mark.postgres(only=[14, 18])
+def test_a_table_is_read_when_somebody_asks_for_it(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    process = daemon(settings(unique, database, broker))
+    process.await_streaming()
+    # WHEN it is asked for, whole and in part, and something that makes no sense
+    asked = cdcd(process, "start", "--table", "public.t", "--where", "id % 2 = 0 OR note = ')'", "--id", "me")
+    assert asked.returncode == 0, asked.stderr
+    process.await_event("table.read", table="public.t", rows=ROWS // 2)
+    mark = process.mark()
+    ask(database, action="start", tables=["public.t", "public.missing"])
+    process.await_event("table.failed", table="public.missing")
+    process.await_event("snapshot.finished", after=mark)
+    ask(database, action="start", tables=["public.t"], where="id = 1) UNION SELECT 1, 'x' WHERE (true")
+    process.await_event("table.failed", table="public.t")
+    ask(database, action="start")
+    process.await_event("snapshot.refused")
+    # THEN the rows are there, twice where they were asked for twice, and the tables fold to themselves
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    rows = rows_of(broker, unique)
+    assert sorted(row["id"] for row in rows) == sorted([*range(1, ROWS + 1), *range(2, ROWS + 1, 2)])
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)
+    assert report.equal, str(report)
+    status = cdcd(process, "status")
+    assert "complete, 1,500 rows" in status.stdout, status.stdout + status.stderr
+    assert "4,500 rows were read" in status.stdout
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=18)
+def test_a_snapshot_is_paused_resumed_and_cancelled_also_across_a_kill(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    process = daemon(settings(unique, database, broker))
+    process.await_streaming()
+    # GIVEN a daemon that shall not read, and a request
+    assert cdcd(process, "pause").returncode == 0
+    assert cdcd(process, "start", "--table", "public.t").returncode == 0
+    process.await_event("snapshot.signalled", action="start")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    # WHEN it is killed, it still knows of both, and reads when it may
+    process.kill()
+    process.start()
+    process.await_event("snapshot.resumed")
+    assert json.loads(cdcd(process, "status", "--format", "json").stdout)["paused"] is True
+    assert not process.saw("snapshot.started")
+    assert cdcd(process, "resume").returncode == 0
+    process.await_event("table.read", table="public.t", rows=ROWS)
+    # AND what is cancelled is not read
+    mark = process.mark()
+    for action in ("pause", "start", "cancel", "resume"):
+        assert cdcd(process, action, *(["--table", "public.t"] if action == "start" else [])).returncode == 0
+    process.await_event("snapshot.signalled", action="resume", after=mark)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert not process.saw("table.read", after=mark)
+    assert len(rows_of(broker, unique)) == ROWS
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=13)
+def test_postgresql_13_says_that_it_can_not_carry_a_request(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    process = daemon(settings(unique, database, broker))
+    process.await_streaming()
+    asked = cdcd(process, "start", "--table", "public.t")
+    assert asked.returncode == 2
+    assert "PostgreSQL 13" in asked.stderr
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_table_that_is_added_to_the_publication_is_read_with_what_an_open_transaction_wrote(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    database.execute("CREATE TABLE first (id int PRIMARY KEY)")
+    database.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE first')
+    process = daemon(settings(unique, database, broker, added_tables=True))
+    process.await_streaming()
+    process.await_metric("cdcd_snapshot_tables", lambda tables: tables == 0)
+    with database.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO t VALUES (0, 'open')")
+        with database.connect() as other:
+            other.execute("SET lock_timeout = '20s'")
+            other.execute(f'ALTER PUBLICATION "cdcd_{unique}" ADD TABLE t'.encode())
+        # WHEN somebody still writes to it, it waits for that, as it says
+        process.await_event("snapshot.waiting", table="public.t")
+        writer.commit()
+    process.await_event("table.read", table="public.t")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert sorted(row["id"] for row in rows_of(broker, unique)) == list(range(ROWS + 1))
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[14, 18])
+def test_a_table_that_changes_before_its_turn_ends_as_it_is(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN tables of which some pages are read
+    for name in ("b", "c", "d"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)")
+        database.execute(f"INSERT INTO {name} SELECT g, 'row' FROM generate_series(1, {10 * ROWS}) g")
+    process = daemon(settings(unique, database, broker, mode="initial", method="incremental"))
+    process.await_event("snapshot.started")
+    ask(database, action="pause")
+    process.await_event("snapshot.signalled")
+    # WHEN one is dropped, one rewritten and altered, one emptied
+    database.execute("DROP TABLE b")
+    database.execute("VACUUM FULL c")
+    database.execute("ALTER TABLE c ADD COLUMN more int DEFAULT 5")
+    database.execute("TRUNCATE d")
+    database.execute("INSERT INTO d VALUES (1, 'new')")
+    ask(database, action="resume")
+    # THEN those that are there are the topics, and the one that is not is told of
+    process.await_event("table.failed", table="public.b")
+    process.await_event("snapshot.finished")
+    await_delivered(process)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)
+    assert report.equal, str(report)
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_without_a_key_is_read_at_the_slots_snapshot_only(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    database.execute("CREATE TABLE t (note text)")
+    database.execute("INSERT INTO t SELECT 'x' FROM generate_series(1, 50)")
+    process = daemon(settings(unique, database, broker, mode="initial"))
+    process.await_event("table.read", table="public.t", rows=50)
+    process.await_streaming()
+    ask(database, action="start", tables=["public.t"])
+    assert "no key" in process.await_event("table.failed", table="public.t")["error"]
+    assert process.stop() == 0
+    assert len(rows_of(broker, unique)) == 50
+
+
+@pytest.mark.postgres(only=18)
+def test_only_reads_the_rows_and_ends_and_a_later_run_goes_on_with_the_changes(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    process = daemon(settings(unique, database, broker, mode="only"))
+    assert process.wait() == 0
+    database.execute("UPDATE t SET note = 'later' WHERE id <= 10")
+    process.config["snapshot"]["mode"] = "initial"
+    process.start()
+    process.await_streaming()
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique)
+    assert report.equal, str(report)
+    assert report.tables[0].ops == {"r": ROWS, "u": 10}
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    process = daemon(settings(unique, database, broker, mode="when_needed"))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    await_delivered(process)
+    assert process.stop() == 0
+    database.execute(f"SELECT pg_drop_replication_slot('cdcd_{unique}')")
+    database.execute("UPDATE t SET note = 'unseen' WHERE id = 1")
+    process.start()
+    process.await_event("snapshot.needed")
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    await_delivered(process)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique)
+    assert report.equal, str(report)
+    assert report.tables[0].ops == {"r": 2 * ROWS}
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_rows_and_columns_are_those_that_the_publication_publishes(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    database.execute(
+        "CREATE TABLE p (id int, b text, region text, g int GENERATED ALWAYS AS (id * 2) STORED, "
+        "PRIMARY KEY (id, region)) PARTITION BY LIST (region)"
+    )
+    database.execute("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN ('x')")
+    database.execute(
+        "CREATE TABLE p_2 (region text NOT NULL, id int NOT NULL, b text, "
+        "g int GENERATED ALWAYS AS (id * 2) STORED)"
+    )
+    database.execute("ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN ('y')")
+    database.execute(
+        "INSERT INTO p (id, b, region) SELECT g, 'b', CASE g % 2 WHEN 0 THEN 'x' ELSE 'y' END "
+        "FROM generate_series(1, 100) g"
+    )
+    narrowed = " (id, region) WHERE (id > 50)" if database.version >= 15 else ""
+    database.execute(
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE p{narrowed} WITH (publish_via_partition_root = true)'
+    )
+    process = daemon(settings(unique, database, broker, mode="initial"))
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    database.execute("INSERT INTO p (id, b, region) VALUES (101, 'c', 'y')")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    rows = rows_of(broker, unique, "p")
+    assert sorted(row["id"] for row in rows) == list(range(51 if narrowed else 1, 101))
+    assert {tuple(row) for row in rows} == {("id", "region") if narrowed else ("id", "b", "region")}
+    assert process.stop() == 0
