@@ -58,10 +58,13 @@ def test_what_compose_runs_makes_a_database_that_the_daemon_can_deliver_from(
         make_conninfo(database.dsn(), user=role, password="cdcd"),
         broker.bootstrap_servers,
         postgres={"publication": "cdcd_shop"},
+        snapshot={"mode": "initial"},
     )
+    database.execute("INSERT INTO customers (name) VALUES ('Eve')")
 
     # WHEN the daemon runs as that role
     process = daemon(sections)
+    process.await_event("table.read", table="public.customers", rows=1)
     process.await_streaming()
     database.execute("INSERT INTO customers (name) VALUES ('Ada')")
     database.execute("SELECT cdcd_heartbeat()")
