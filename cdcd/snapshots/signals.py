@@ -16,8 +16,8 @@ from cdcd.snapshots.progress import Progress, TableTask
 PREFIX: Final = "cdcd.snapshot"
 WATERMARK: Final = "cdcd.watermark"
 """The prefix of messages that make the server write out its WAL, and say nothing else."""
-RESERVED: Final = "cdcd."
-"""Messages whose prefix begins so are the daemon's own and make no record."""
+RESERVED: Final = (PREFIX, WATERMARK)
+"""Messages with these prefixes are the daemon's own and make no record."""
 
 TABLES_MAX: Final = 1000
 TEXT_MAX: Final = 10_000

@@ -355,7 +355,7 @@ class DebeziumJsonEncoder:
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
-        if message.prefix.startswith(RESERVED):
+        if message.prefix in RESERVED:
             self.signals.append(message)
             return 0
         prefix = quote(wire(message.prefix))
