@@ -48,6 +48,7 @@ class Telemetry:
         "prepared_open",
         "queue_bytes",
         "queue_bytes_max",
+        "reading",
         "received_lsn",
         "reconnects",
         "retained_wal_bytes",
@@ -81,6 +82,8 @@ class Telemetry:
         self.retained_wal_bytes: int | None = None
 
         self.snapshot: Progress | None = None
+        self.reading = False
+        """The initial snapshot is being read, and changes wait for its end."""
 
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
@@ -174,6 +177,8 @@ def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s
         reasons.append("not connected yet")
     elif not telemetry.streaming:
         reasons.append("not streaming: reconnecting to PostgreSQL or Kafka")
+    elif telemetry.reading:
+        reasons.append("not streaming yet: reading the initial snapshot")
     lag_bytes, lag_s = telemetry.lag_bytes(), telemetry.lag_s(now)
     if lag_bytes is not None and lag_bytes_max is not None and lag_bytes > lag_bytes_max:
         reasons.append(f"{lag_bytes} bytes behind, more than ready.lag_bytes_max = {lag_bytes_max}")

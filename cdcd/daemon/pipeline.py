@@ -152,6 +152,7 @@ class Pipeline:
         self._unstreamed_until = unstreamed_until
         self._stream_again_at = time.monotonic() + UNSTREAMED_S
         self._telemetry = telemetry
+        telemetry.reading = exported is not None
         self._observe = observe
         self._relations: dict[int, Relation] = {}
         self._events_before = telemetry.events
@@ -210,6 +211,7 @@ class Pipeline:
         if self._exported is not None:
             await self._exported.run()
             await self._begin()
+            self._telemetry.reading = False
         self._streams = True
         beside.append(group.create_task(self._tell(), name="feedback"))
         beside.append(group.create_task(self._snapshots.run(), name="snapshots"))

@@ -123,6 +123,11 @@ class TestReadiness:
         assert not health.well
         assert health.detail["reasons"] == ["not streaming: reconnecting to PostgreSQL or Kafka"]
 
+    def test_an_instance_that_reads_the_initial_snapshot_is_not_ready(self, active):
+        active.reading = True
+        health = readiness(active, NOW, 100, 10)
+        assert health.detail["reasons"] == ["not streaming yet: reading the initial snapshot"]
+
     def test_an_instance_that_is_behind_is_not_ready_and_says_each_reason(self, active):
         active.flushed_lsn = 899
         active.last_commit_time = NOW - 11
