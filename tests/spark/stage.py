@@ -1,0 +1,141 @@
+"""A source with a daemon, and mirrors of it: what the tests and the figures of `cdcd mirror` have in common."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from cdcd.spark.jars import ICEBERG
+from cdcd.spark.session import catalog_conf
+from cdcd.spark.targets.delta import DeltaTarget
+from cdcd.spark.targets.iceberg import IcebergTarget
+from cdcd.spark.targets.lakehouse import Lakehouse
+from deploy.demo.mirrored import MirrorProcess
+from deploy.demo.topics import Raw, Reader
+from deploy.local import KafkaBroker, PostgresServer
+from tests.integration.daemon import Daemon, configuration, confirmed, until, wal_end
+
+VERSION: Final = 18
+DELIVERED_S: Final = 300.0
+
+
+class Stage:
+    """One PostgreSQL, one broker; for each test a database with a daemon of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.postgres = PostgresServer(VERSION, folder / "postgres")
+        self.broker = KafkaBroker(folder / "kafka")
+
+    @classmethod
+    @contextmanager
+    def set_up(cls) -> "Iterator[Stage]":
+        with ExitStack() as stack:
+            # Not in pytest's folder, which is closed to others: as root, PostgreSQL runs as another user.
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cdcd-stage-")))
+            folder.chmod(0o755)
+            stage = cls(folder)
+            stack.callback(stage.postgres.kill)
+            stage.postgres.start()
+            stack.callback(stage.broker.kill)
+            stage.broker.start()
+            yield stage
+
+    @contextmanager
+    def source(self, name: str, *tables: str, partitions: int = 2) -> "Iterator[Source]":
+        """A database with these tables, and a daemon that streams from it."""
+        self.postgres.execute(f"CREATE DATABASE {name}")
+        source = Source(
+            name, self.postgres.dsn(name), self.broker.bootstrap_servers, self._folder / name, partitions
+        )
+        with source.connect() as connection:
+            for table in tables:
+                connection.execute(table)
+        try:
+            source.daemon.start()
+            source.daemon.await_streaming()
+            yield source
+        finally:
+            for mirror in source.mirrors:
+                mirror.kill()
+            source.daemon.kill()
+
+
+class Source:
+    """A database, its daemon and its topics."""
+
+    def __init__(self, name: str, dsn: str, servers: str, folder: Path, partitions: int) -> None:
+        self.name = name
+        self.dsn = dsn
+        self.servers = servers
+        self.folder = folder
+        self.mirrors: list[MirrorProcess] = []
+        self.daemon = Daemon(
+            folder, configuration(name, dsn, servers, topics={"create": {"partitions": partitions}})
+        )
+
+    def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        return psycopg.connect(self.dsn, autocommit=True)
+
+    def execute(self, statement: str, *values: object) -> None:
+        with self.connect() as connection:
+            connection.execute(statement, values or None)
+
+    def deliver(self) -> None:
+        """Returns when all that is committed is in the topics."""
+        end = wal_end(self.dsn)
+        slot = f"cdcd_{self.name}"
+        until(lambda: True if confirmed(self.dsn, slot) >= end else None, "delivered", DELIVERED_S)
+
+    def mirror(self, table_format: str, **sections: Mapping[str, Any]) -> MirrorProcess:
+        mirror = MirrorProcess(self.folder / "mirror", self.name, self.servers, table_format, **sections)
+        self.mirrors.append(mirror)
+        return mirror
+
+    def records(self, table: str) -> list[Raw]:
+        """What is in a table's topic."""
+        with Reader(self.servers, self.name) as reader:
+            return [record for record in reader.read_all() if record.topic == f"{self.name}.{table}"]
+
+    def produce(self, table: str, *values: bytes | None, partition: int = 0) -> None:
+        """Write to a table's topic behind the daemon's back."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        for value in values:
+            producer.produce(f"{self.name}.{table}", value, b"{}", partition=partition)
+        assert producer.flush(30) == 0
+
+    def repeat(self, table: str) -> int:
+        """Write all of a table's records once more, as they are; how many."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        records = self.records(table)
+        for record in records:
+            producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                partition=record.partition,
+                headers=list(record.headers),
+            )
+        assert producer.flush(30) == 0
+        return len(records)
+
+
+def target_for(spark: SparkSession, mirror: MirrorProcess, catalog: str) -> Lakehouse:
+    """The tables of a mirror as another Spark sees them, under a catalog's name of its own."""
+    if mirror.format != ICEBERG:
+        return DeltaTarget(mirror.location)
+    for name, value in catalog_conf(ICEBERG, catalog, mirror.location).items():
+        spark.conf.set(name, value)
+    return IcebergTarget(catalog)
+
+
+def change(record: Raw) -> dict[str, Any]:
+    """The JSON of a record."""
+    value: dict[str, Any] = json.loads(record.value or b"null")
+    return value
