@@ -137,7 +137,7 @@ def _fill(server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for created in admin.create_topics(topics).values():
         created.result()
-    drained = drain_with_cdcd(server, broker, SLOT, end, arguments.changes, folder)
+    drained = drain_with_cdcd(server, broker, SLOT, end, arguments.changes, folder, "uncompiled")
     print(f"{arguments.changes} changes in the topics after {drained.wall_s:.0f} s", flush=True)
     return int(arguments.changes)
 
