@@ -41,7 +41,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "time without": ("round(extract(epoch FROM {0}) * 1000000)::bigint::text", "cast({0} AS string)"),
     "interval": (
         (
-            "CASE WHEN {0} IS NOT NULL THEN format('P%sY%sM%sDT%sH%sM%sS', extract(year FROM {0}), extract(month FROM {0}), extract(day FROM {0}),"
+            "CASE WHEN {0} IS NOT NULL THEN format('P%sY%sM%sDT%sH%sM%sS', extract(year FROM {0}),"
+            " extract(month FROM {0}), extract(day FROM {0}),"
             " extract(hour FROM {0}), extract(minute FROM {0}), trim_scale(extract(second FROM {0})::numeric)) END"
         ),
         "cast({0} AS string)",
