@@ -13,7 +13,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdcd.errors import SinkError, TransientError
+from cdcd.errors import PositionError, SinkError, TransientError
 from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint
 
@@ -107,16 +107,26 @@ def _ends(
 
 
 def _latest(topic: str, records: Sequence[Message]) -> Checkpoint | None:
-    """The last one of the highest epoch; None where somebody took it away (a tombstone)."""
+    """The last one of the highest epoch; None where somebody took it away (a tombstone).
+
+    One that cannot be read counts until another one is put in its place, or a tombstone.
+    """
     latest: Checkpoint | None = None
+    damage: PositionError | None = None
     for record in records:
         value = record.value()
         if value is None:
-            latest = None
+            latest = damage = None
             continue
-        found = Checkpoint.decode(value, f"{topic}[{PARTITION}]@{record.offset()}")
+        try:
+            found = Checkpoint.decode(value, f"{topic}[{PARTITION}]@{record.offset()}")
+        except PositionError as error:
+            damage = error
+            continue
         if latest is None or found.epoch >= latest.epoch:
-            latest = found
+            latest, damage = found, None
+    if damage is not None:
+        raise damage
     return latest
 
 
