@@ -119,6 +119,12 @@ _TABLE: Final[tuple[_Row, ...]] = (
         "Fewer replicas are in sync than min.insync.replicas asks for: bring the brokers back, or correct the setting.",
     ),
     _Row(
+        "LEADER_NOT_AVAILABLE NOT_LEADER_FOR_PARTITION REPLICA_NOT_AVAILABLE FENCED_LEADER_EPOCH UNKNOWN_LEADER_EPOCH "
+        "OFFSET_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS COORDINATOR_NOT_AVAILABLE NOT_COORDINATOR NOT_CONTROLLER",
+        TransientError,
+        "Another broker takes over, or the only one comes and goes; cdcd tries again.",
+    ),
+    _Row(
         "KAFKA_STORAGE_ERROR LOG_DIR_NOT_FOUND",
         TransientError,
         "A broker has trouble with its disk: see its log.",

@@ -19,6 +19,8 @@ from cdcd.kafka.errors import _TABLE, map_kafka_error
         (KafkaError._TRANSPORT, TransientError),
         (KafkaError._ALL_BROKERS_DOWN, TransientError),
         (KafkaError.NOT_ENOUGH_REPLICAS, TransientError),
+        (KafkaError.NOT_LEADER_FOR_PARTITION, TransientError),
+        (KafkaError.NOT_COORDINATOR, TransientError),
         (KafkaError.INVALID_PRODUCER_EPOCH, TransientError),
         (KafkaError.TRANSACTION_ABORTABLE, TransientError),
     ],
