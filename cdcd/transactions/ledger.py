@@ -62,11 +62,12 @@ class Ledger:
     def hold(self, prepare_lsn: int) -> int:
         """A PREPARE that starts at `prepare_lsn` was decoded: `flushed` does not pass it until `ack`.
 
-        It may be older than what was decoded before it: PostgreSQL sends those from before the slot's `two_phase_at`
-        when they commit.
+        One from before the slot's `two_phase_at`, older than what was decoded before it, is sent when it commits: it
+        will be sent again whatever is confirmed before that.
         """
         ticket = self.open()
-        self._holds[ticket] = max(prepare_lsn, self._sealed)
+        if prepare_lsn >= self._sealed:
+            self._holds[ticket] = prepare_lsn
         return ticket
 
     def seal(self, ticket: int, end_lsn: int) -> None:

@@ -107,10 +107,12 @@ def test_the_first_undecided_prepare_holds_whatever_was_decided_behind_it():
     assert ledger.held_at(()) is None
 
 
-def test_a_prepare_that_is_sent_late_holds_where_it_is_sent():
+def test_a_prepare_that_is_sent_with_its_commit_holds_nothing_before_that():
     ledger = Ledger(50)
     ledger.seal(ledger.open(), 300)
     ledger.hold(100)
+    assert ledger.held_at(()) is None
+    assert ledger.hold(300)
     assert ledger.held_at(()) == 300
 
 
