@@ -242,6 +242,8 @@ class SnapshotRun:
             self._forget(task)
             return
         self._tables[task.name] = table = tables[0]
+        # It may have been altered while its writers were waited for.
+        await self._source.describe(table.relation)
         before = {part.oid: part for part in current.parts or ()}
         parts = tuple(_go_on(before.get(each.part.oid), each.part) for each in table.parts)
         self.state.set(self.state.progress.plan(task, table.oid, parts))

@@ -170,14 +170,16 @@ def test_a_table_that_is_added_to_the_publication_is_read_with_what_an_open_tran
 def test_a_table_that_changes_before_its_turn_ends_as_it_is(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    # GIVEN tables of which some pages are read
+    # GIVEN tables that wait for their turn, because somebody may be writing to them
     for name in ("b", "c", "d"):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, note text)")
         database.execute(f"INSERT INTO {name} SELECT g, 'row' FROM generate_series(1, {10 * ROWS}) g")
-    process = daemon(settings(unique, database, broker, mode="initial", method="incremental"))
-    process.await_event("snapshot.started")
-    ask(database, action="pause")
-    process.await_event("snapshot.signalled")
+    with database.connect(autocommit=False) as writer:
+        writer.execute("LOCK TABLE b, c, d IN ROW EXCLUSIVE MODE")
+        process = daemon(settings(unique, database, broker, mode="initial", method="incremental"))
+        process.await_streaming()
+        ask(database, action="pause")
+        process.await_event("snapshot.signalled")
     # WHEN one is dropped, one rewritten and altered, one emptied
     database.execute("DROP TABLE b")
     database.execute("VACUUM FULL c")
