@@ -4,7 +4,7 @@ SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy
 
-.PHONY: setup servers demo test compiled unit check sim integration chaos ha soak spark bench profile deploy-test lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile deploy-test lock clean
 
 setup: .venv/stamp
 
@@ -32,6 +32,9 @@ check: setup
 
 sim: setup
 	$(PYTEST) -m sim
+
+wide: setup
+	$(PYTEST) --hypothesis-profile=wide tests/unit
 
 integration: servers
 	$(PYTEST) -m "integration and not ($(SLOW))"

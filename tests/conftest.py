@@ -20,8 +20,10 @@ if find_spec("pyspark") is None:
 ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]
 MARKED = {"sim", "integration", "spark", "bench"}
 
-# A loaded machine is no reason to fail, and a failure prints what repeats it.
-settings.register_profile("cdcd", deadline=None, print_blob=True)
+# A loaded machine is no reason to fail, and a failure prints what repeats it. `make test` finds the same each
+# time; `make wide` looks at other examples, and at more of them.
+settings.register_profile("cdcd", deadline=None, print_blob=True, derandomize=True)
+settings.register_profile("wide", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile("cdcd")
 
 

@@ -13,7 +13,7 @@ from pydantic import Field, SecretStr, model_validator
 from cdcd.daemon.config import read_file, validated
 from cdcd.daemon.config_defaults import with_derived_defaults
 from cdcd.daemon.config_reference import reference_yaml
-from cdcd.daemon.config_sources import read_yaml
+from cdcd.daemon.config_sources import read_secret, read_yaml
 from cdcd.daemon.config_types import (
     GIB,
     KIB,
@@ -63,7 +63,9 @@ class SourceConfig(Section):
             for name, value in self.properties.items()
         }
         for name, file in self.properties_files.items():
-            given[name] = read_secret(file, f"kafka.properties_files.{name}")
+            given[name], wrong = read_secret(str(file))
+            if wrong:
+                raise ConfigError(f"kafka.properties_files.{name}: {wrong}", hint=HINT)
         return given
 
 
@@ -212,15 +214,6 @@ class MirrorConfig(Section):
         """Where the stream's own position is kept."""
         given = self.target.stream_checkpoint
         return given or f"{str(self.target.location).rstrip('/')}/_cdcd/{self.name}"
-
-
-def read_secret(file: Path, key: str) -> str:
-    """The text of the file that `key` names, without the line's end. ConfigError: it cannot be read."""
-    try:
-        return file.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"{key}: cannot read {file}: {reason}", hint=HINT) from None
 
 
 def load_mirror(path: str | Path, environ: Mapping[str, str]) -> MirrorConfig:

@@ -25,6 +25,9 @@ SECRET_BYTES_MAX: Final = 1_048_576
 
 _VARIABLE: Final = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
 
+# A URI or a key=value string that was given where a file's name belongs.
+_SECRET_ITSELF: Final = re.compile(r"://|=")
+
 # Messages of PyYAML's that quote the file, which may be quoting a secret.
 _QUOTING: Final = {
     "found undefined alias": "found an undefined alias: text that starts with * must be quoted",
@@ -299,15 +302,16 @@ def read_secret_files(layers: Layers) -> None:
 
 def read_secret(file: str) -> tuple[str, str]:
     """The file's text without the line's end, and what is wrong with it."""
+    shown = "what is given, which looks like a secret itself," if _SECRET_ITSELF.search(file) else file
     try:
         with Path(file).open("rb") as opened:
             content = opened.read(SECRET_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
-        return "", f"cannot read {file}: {getattr(error, 'strerror', None) or 'not a file name'}"
+        return "", f"cannot read {shown}: {getattr(error, 'strerror', None) or 'not a file name'}"
     if len(content) > SECRET_BYTES_MAX:
-        return "", f"{file} is larger than {SECRET_BYTES_MAX} bytes, too large for a secret"
+        return "", f"{shown} is larger than {SECRET_BYTES_MAX} bytes, too large for a secret"
     try:
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        return "", f"{file} is not UTF-8 text"
-    return text, "" if text.strip() else f"{file} is empty"
+        return "", f"{shown} is not UTF-8 text"
+    return text, "" if text.strip() else f"{shown} is empty"

@@ -540,6 +540,9 @@ def test_no_secret_is_in_a_repr_or_a_dump(tmp_path):
         "postgres: {pasword: s3cret}",
         "postgres: {password: [s3cret]}",
         "postgres: {dsn: [s3cret]}",
+        "postgres: {dsn_file: 'postgresql://cdcd:s3cret@db/shop'}",
+        "postgres: {password_file: 'password=s3cret'}",
+        "kafka: {properties_files: {sasl.password: 'postgresql://cdcd:s3cret@db/shop'}}",
         "http: {host: 5, port: postgresql://cdcd:s3cret@db/shop}",
     ],
 )
