@@ -269,7 +269,7 @@ def run(cell: Cell, *, seed: int, kills: int = 20, rate: float = RATE) -> Outcom
     began = time.monotonic()
     dice = random.Random(f"{seed} {cell}")
     with ExitStack() as stack:
-        folder = stack.enter_context(_folder())
+        folder = stack.enter_context(scratch_folder())
         postgres = PostgresServer(cell.version, folder / "postgres")
         stack.callback(postgres.destroy)
         postgres.start()
@@ -319,7 +319,7 @@ def _configuration(cell: Cell, dice: random.Random, dsn: str, broker: KafkaBroke
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def scratch_folder() -> Iterator[Path]:
     """Where also the server's unprivileged user may walk through."""
     folder = Path(tempfile.mkdtemp(prefix="cdcd-chaos-"))
     folder.chmod(0o711)

@@ -1,0 +1,25 @@
+"""Every kind of snapshot on every version, killed five times: `make chaos`. CDCD_CHAOS_SEED repeats an earlier run."""
+
+import os
+import random
+
+import pytest
+
+from deploy.local import POSTGRES_VERSIONS
+from tests.chaos.snapshots import kinds, plans, run, servers
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+
+SEED = int(os.environ.get("CDCD_CHAOS_SEED", random.SystemRandom().randrange(1_000_000)))
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("version", POSTGRES_VERSIONS)
+def test_a_snapshot_that_is_killed_goes_on_where_it_was_and_the_topics_are_the_tables(
+    version: int, kind: str
+):
+    cell = plans(version, kind, kinds()[kind], random.Random(f"{SEED} {version} {kind}"))
+    with servers(version) as (postgres, broker, folder):
+        for outcome in run(cell, postgres, broker, folder):
+            print(outcome)
+            assert outcome.sound, f"seed {SEED}\n{outcome}\n{outcome.report}"
