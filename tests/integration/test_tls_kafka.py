@@ -50,12 +50,15 @@ class Guarded:
             # The expired one is shown as it is, not refused at the start.
             "ssl.allow.dn.changes": "true",
         }
+        # Whose clients' certificates are taken.
+        self._trusted = folder / "trusted.pem"
+        self.trust(self.authority)
         for name, file in identities.items():
             settings |= {
                 f"listener.name.{name}.ssl.keystore.type": "PEM",
                 f"listener.name.{name}.ssl.keystore.location": str(file),
                 f"listener.name.{name}.ssl.truststore.type": "PEM",
-                f"listener.name.{name}.ssl.truststore.location": str(self.authority.certificate),
+                f"listener.name.{name}.ssl.truststore.location": str(self._trusted),
             }
         self.broker = KafkaBroker(
             folder / "kafka", settings=settings, users={"cdcd": PASSWORD}, mechanism="SCRAM-SHA-512"
@@ -64,6 +67,10 @@ class Guarded:
     @property
     def admin(self) -> str:
         return f"127.0.0.1:{self.ports['ADMIN']}"
+
+    def trust(self, authority: Authority) -> None:
+        """Take clients' certificates of that one only, from the broker's next start on."""
+        self._trusted.write_bytes(authority.certificate.read_bytes())
 
     def allow(self, pipeline: str, principal: str) -> None:
         """What deploy/acl.md lists, and nothing else."""
@@ -143,6 +150,7 @@ def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
     one.configure(startup_timeout_s=1)
     stranger = str(guarded.stranger.certificate)
     unknown = guarded.mutual(guarded.stranger.issue("cdcd"))
+    expired = guarded.mutual(guarded.authority.issue("cdcd", expired=True))
     for listener, properties, message, hint in (
         ("CLIENT", guarded.scram(**{"ssl.ca.location": stranger}), "verify failed", "ssl.ca.location"),
         ("CLIENT", guarded.scram(**{"ssl.ca.location": "/nowhere"}), "ssl.ca.location", "kafka.properties"),
@@ -157,6 +165,7 @@ def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
         ("OTHER", guarded.mutual(None), "verify failed", "another name"),
         ("MUTUAL", guarded.mutual(None), "alert bad certificate", "ssl.certificate.location"),
         ("MUTUAL", unknown, "SSL alert number", "ssl.certificate.location"),
+        ("MUTUAL", expired, "SSL alert number", "must not have expired"),
         ("CLIENT", guarded.scram(), "Topic authorization failed", "kafka-acls"),
     ):
         use(one, guarded, listener, properties)
@@ -192,3 +201,27 @@ def test_a_password_that_was_changed_is_read_again_when_the_broker_is_back(
     file.write_text("n3w-5ecret\n")
     one.expect(2)
     one.stop()
+
+
+def test_a_certificate_that_was_renewed_is_read_again_when_the_broker_is_back(
+    guarded: Guarded, one: Trial, tmp_path: Path
+):
+    shown = tmp_path / "client.pem"
+    shown.write_bytes(guarded.authority.issue("cdcd").read_bytes())
+    guarded.allow(one.name, "User:CN=cdcd")
+    use(one, guarded, "MUTUAL", guarded.mutual(shown))
+    one.configure(kafka={"transaction": {"timeout_s": 3}})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    try:
+        # As a secret's volume does it: there is one file or the other, never half of one.
+        guarded.stranger.issue("cdcd").rename(shown)
+        guarded.trust(guarded.stranger)
+        guarded.broker.restart()
+        one.insert(2)
+        one.expect(2)
+        one.stop()
+    finally:
+        guarded.trust(guarded.authority)
+        guarded.broker.restart()

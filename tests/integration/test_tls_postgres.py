@@ -174,3 +174,29 @@ def test_a_password_that_was_changed_is_read_again_when_it_reconnects(
     finally:
         one.execute(f"ALTER ROLE cdcd PASSWORD '{SECRET}'")
     one.stop()
+
+
+def test_a_certificate_that_was_renewed_is_read_again_when_it_reconnects(
+    guarded: Guarded, one: Trial, tmp_path: Path
+):
+    shown = tmp_path / "client.pem"
+    shown.touch(mode=0o600)
+    shown.write_bytes(guarded.certificate.read_bytes())
+    one.configure(postgres={"dsn": guarded.dsn(sslcert=str(shown), sslkey=str(shown))})
+    one.start()
+    one.insert(1)
+    one.expect(1)
+    mark = one.daemon.mark()
+    try:
+        guarded.stranger.issue("cdcd").rename(shown)
+        # Only certificates of the new authority are good from now on.
+        one.execute(f"ALTER SYSTEM SET ssl_ca_file = '{guarded.stranger.certificate}'")
+        one.execute("SELECT pg_reload_conf()")
+        one.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'cdcd'")
+        one.daemon.await_event("stream.started", after=mark)
+        one.insert(2)
+        one.expect(2)
+    finally:
+        one.execute("ALTER SYSTEM RESET ssl_ca_file")
+        one.execute("SELECT pg_reload_conf()")
+    one.stop()
