@@ -1,12 +1,17 @@
 """Every folder's mark, a good order, and Hypothesis without a clock."""
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from cdcd.daemon.build import is_compiled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
 
@@ -35,7 +40,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (folder := _folder(item)) in MARKED:
             item.add_marker(folder)
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
+            # py4j leaves its sockets to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture(scope="session")
+def spark(warehouse: Path) -> "Iterator[SparkSession]":
+    """One Spark for all tests: a process has one Java, and that has its jars from the first session."""
+    from tests.spark.sessions import for_tests
+
+    made = for_tests(warehouse)
+    yield made
+    made.stop()
 
 
 def _folder(item: pytest.Item) -> str:

@@ -17,13 +17,14 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import SourceError
+from cdcd.errors import ConfigError, SourceError
 from cdcd.records.routing import topic_name
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.consistency import CONTROL
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.kafka import EARLIEST, Admin, KafkaSource, Offsets
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets import dimension
 from cdcd.spark.targets.evolution import upgrade
 from cdcd.spark.targets.target import Applied, Kind, Target, kind_of
 
@@ -178,6 +179,42 @@ def consistent_points(spark: SparkSession, target: Target) -> DataFrame:
     `target.read(spark, name, commit_lsn)` is a table as of such a point.
     """
     return spark.table(target.own_name(CONTROL)).orderBy(sf.desc("commit_lsn"))
+
+
+def scd2(spark: SparkSession, target: Target, table: str) -> DataFrame:
+    """The changelog of a table (`history`) as slowly changing dimension of type 2; `dimension.scd2` says what is in it.
+
+    Args:
+        table: `schema.table`, of the source.
+
+    Raises:
+        ConfigError: the target has no changelog of it, or it has no key.
+    """
+    return spark.sql(_scd2(spark, target, table))
+
+
+def create_scd2_view(spark: SparkSession, target: Target, table: str, view: str) -> None:
+    """The same as a view that stays, where the catalog of `view` has views. Made anew when the table has another form.
+
+    Args:
+        view: its name in SQL.
+
+    Raises:
+        ConfigError: as `scd2`.
+    """
+    spark.sql(f"CREATE OR REPLACE VIEW {view} AS {_scd2(spark, target, table)}")
+
+
+def _scd2(spark: SparkSession, target: Target, table: str) -> str:
+    namespace, _, name = table.partition(".")
+    log = target.name_of(TableSchema("", namespace, name, "", ("",), ()), Kind.CHANGELOG)
+    schema = target.schema(spark, log)
+    if schema is None or not schema.key:
+        raise ConfigError(
+            f"There is no changelog of {table} as {log}.",
+            hint="Name the table in tables.history of the mirror's configuration; it must have a key.",
+        )
+    return dimension.scd2(log, schema)
 
 
 def _described(

@@ -49,7 +49,7 @@ class Stage:
 
     @contextmanager
     def source(self, name: str, *tables: str, partitions: int = 2) -> "Iterator[Source]":
-        """A database with these tables, and a daemon that streams from it."""
+        """A database with these tables (or other statements), and a daemon that reads and streams from it."""
         self.postgres.execute(f"CREATE DATABASE {name}")
         source = Source(
             name, self.postgres.dsn(name), self.broker.bootstrap_servers, self._folder / name, partitions
@@ -77,7 +77,15 @@ class Source:
         self.folder = folder
         self.mirrors: list[MirrorProcess] = []
         self.daemon = Daemon(
-            folder, configuration(name, dsn, servers, topics={"create": {"partitions": partitions}})
+            folder,
+            configuration(
+                name,
+                dsn,
+                servers,
+                topics={"create": {"partitions": partitions}},
+                # What the tables hold before the first change comes as rows that were read.
+                snapshot={"mode": "initial"},
+            ),
         )
 
     def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":

@@ -13,12 +13,6 @@ from tests.spark.workload import MIRRORED, TABLES, TOUCH, Workload
 SEED = 20_261_121
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage.set_up() as stage:
-        yield stage
-
-
 @pytest.fixture
 def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
     with stage.source(f"m{abs(hash(request.node.nodeid)) % 10**8}", *TABLES) as source:

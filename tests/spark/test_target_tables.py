@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import PositionError
+from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind, Maintenance
@@ -93,7 +93,7 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
 
 
 def test_a_changelog_has_each_change_once_and_gives_the_states_between_commits(
-    spark: SparkSession, target: Lakehouse
+    spark: SparkSession, target: Lakehouse, unique: str
 ):
     name = start(spark, target, kind=Kind.CHANGELOG)
     changes = [
@@ -107,10 +107,17 @@ def test_a_changelog_has_each_change_once_and_gives_the_states_between_commits(
     assert target.apply(name, frame(spark, changes, FORM)).changes == 6
     assert target.apply(name, frame(spark, changes, FORM)).changes == 0
     assert [row[0] for row in rows(spark, name, "_cdcd_op")] == ["c", "c", "d", "t", "u", "u"]
-    states = changelog.scd2(target.read(spark, name), FORM)
+    states = scd2(spark, target, "public.items")
     found = sorted(map(tuple, states.select("id", "n", "note", "valid_from_lsn", "valid_to_lsn").collect()))
     assert found == [(1, 1, "a", 10, 20), (1, 3, "a", 20, 30), (2, 9, "z", 20, 40)]
     assert states.filter("is_current").isEmpty()
+    # AND as a view, of Spark's own catalog here, it goes on with the table.
+    view = f"spark_catalog.default.{unique}"
+    create_scd2_view(spark, target, "public.items", view)
+    target.apply(name, frame(spark, [change("c", 50, (3, 1, "new"))], FORM))
+    (current,) = spark.table(view).filter("is_current").collect()
+    assert (current["id"], current["valid_from"].timestamp()) == (3, EPOCH.timestamp() + 50)
+    spark.sql(f"DROP VIEW {view}")
 
 
 def test_a_table_without_a_key_has_the_old_row_of_an_update_beside_the_new_one(

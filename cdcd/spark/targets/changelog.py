@@ -10,7 +10,7 @@ Columns that are dropped at the source stay, under another name, with what they 
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
@@ -97,60 +97,3 @@ def dropped(column: str, there: Collection[str]) -> str:
         number += 1
         name = f"{column}__dropped_{number}"
     return name
-
-
-def scd2(log: DataFrame, schema: TableSchema) -> DataFrame:
-    """A changelog of a table with a key as slowly changing dimension of type 2.
-
-    One row for each state that a row of the source had between two commits: the columns of the table, `valid_from` (the
-    time of the commit that made it), `valid_to` (of the one that ended it; null: it is the current one),
-    `valid_from_lsn` and `valid_to_lsn` likewise, and `is_current`. States that no commit ever showed, because the same
-    transaction changed the row again, are left out. Values that the source did not send (unchanged TOAST) are those of
-    the state before; where the key changed at once, null.
-    """
-    key = [sf.col(name) for name in schema.key]
-    at = sf.struct(LSN, EVENT, sf.when(sf.col(CHANGE) == "d", 0).otherwise(1))
-    truncates = log.filter(sf.col(CHANGE) == "t").select(
-        sf.col(LSN).alias("_t_lsn"), sf.col(EVENT).alias("_t_event"), sf.col(TIME).alias("_t_time")
-    )
-    of_key = Window.partitionBy(*key).orderBy(at)
-    so_far = of_key.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    changes = log.filter(sf.col(CHANGE) != "t")
-    filled = []
-    for column in schema.columns:
-        sent = ~sf.coalesce(sf.array_contains(UNCHANGED, column.name), sf.lit(False))
-        value = sf.when(sent, sf.struct(sf.col(column.name).alias("value")))
-        filled.append(sf.last(value, ignorenulls=True).over(so_far)["value"].alias(column.name))
-    states = changes.select(
-        *filled,
-        sf.col(CHANGE).alias("_op"),
-        sf.col(LSN).alias("valid_from_lsn"),
-        sf.col(EVENT).alias("_event"),
-        sf.col(TIME).alias("valid_from"),
-        sf.lead(LSN).over(of_key).alias("_next_lsn"),
-        sf.lead(TIME).over(of_key).alias("_next"),
-        sf.lead(EVENT).over(of_key).alias("_next_event"),
-    ).filter(sf.col("_op") != "d")
-    later = (truncates["_t_lsn"] > states["valid_from_lsn"]) | (
-        (truncates["_t_lsn"] == states["valid_from_lsn"]) & (truncates["_t_event"] > states["_event"])
-    )
-    sooner = states["_next_lsn"].isNull() | (
-        sf.struct(truncates["_t_lsn"], truncates["_t_event"])
-        < sf.struct(states["_next_lsn"], states["_next_event"])
-    )
-    names = [*[column.name for column in schema.columns], "valid_from_lsn", "_event", "valid_from"]
-    ended = (
-        states.join(truncates, later & sooner, "left")
-        .groupBy(*names, "_next", "_next_lsn")
-        .agg(sf.min(sf.struct("_t_lsn", "_t_event", "_t_time")).alias("t"))
-    )
-    valid_to = sf.coalesce(sf.col("t._t_time"), sf.col("_next"))
-    valid_to_lsn = sf.coalesce(sf.col("t._t_lsn"), sf.col("_next_lsn"))
-    return ended.select(
-        *[column.name for column in schema.columns],
-        "valid_from",
-        valid_to.alias("valid_to"),
-        "valid_from_lsn",
-        valid_to_lsn.alias("valid_to_lsn"),
-        valid_to_lsn.isNull().alias("is_current"),
-    ).filter(sf.col("valid_to_lsn").isNull() | (sf.col("valid_to_lsn") > sf.col("valid_from_lsn")))

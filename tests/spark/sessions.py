@@ -1,0 +1,25 @@
+"""The session of the tests: both table formats and the Kafka source; each test has tables of its own in it."""
+
+import os
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.session import catalog_conf, session
+from deploy.local.cache import cache_folder
+
+
+def for_tests(warehouse: Path) -> SparkSession:
+    os.environ.setdefault("CDCD_CACHE", str(cache_folder()))
+    made = session(
+        (ICEBERG, DELTA),
+        conf={
+            **catalog_conf(ICEBERG, "lake", str(warehouse / "iceberg")),
+            "spark.sql.warehouse.dir": str(warehouse / "spark"),
+            "spark.local.dir": str(warehouse),
+        },
+        name="tests",
+    )
+    made.sparkContext.setLogLevel("OFF")
+    return made

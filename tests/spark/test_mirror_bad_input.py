@@ -1,0 +1,201 @@
+"""What is wrong with what comes in, or is not there, is named; what is sound goes on. Real broker, daemon and Spark."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from cdcd.cli.mirror import settings_of, target_of
+from cdcd.daemon.config_mirror import parse_mirror
+from cdcd.errors import SinkError, SinkUnavailableError
+from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.job import Mirror
+from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, lines
+from cdcd.spark.targets.target import Target
+from tests.integration.daemon import until
+from tests.spark.stage import Source, Stage, change
+
+TABLES = (
+    "CREATE TABLE kept (id int PRIMARY KEY, n int)",
+    "CREATE TABLE altered (id int PRIMARY KEY, n int)",
+)
+QUICK = {"default.api.timeout.ms": 4000, "request.timeout.ms": 2000}
+"""Of Kafka's client: how soon it says that nobody answers."""
+WAIT_S = 120.0
+
+
+@pytest.fixture
+def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
+    with stage.source(f"b{abs(hash(request.node.nodeid)) % 10**8}", *TABLES) as source:
+        for table in ("kept", "altered"):
+            source.execute(f"INSERT INTO {table} SELECT n, n FROM generate_series(1, 10) n")
+        source.deliver()
+        yield source
+
+
+class Job:
+    """Mirrors of one source in this process, one after the other, and what they said."""
+
+    def __init__(self, spark: SparkSession, source: Source, place: Path, table_format: str = ICEBERG) -> None:
+        self.spark = spark
+        self.facts: list[Fact] = []
+        self._place = place
+        self._config: dict[str, Any] = {
+            "name": source.name,
+            "kafka": {"bootstrap_servers": source.servers, "properties": QUICK},
+            "target": {
+                "format": table_format,
+                "stream_checkpoint": str(place / "checkpoint"),
+                **({"location": str(place)} if table_format == DELTA else {"namespace": source.name}),
+            },
+            "batches": {"interval_s": 0},
+            "maintenance": {"interval_s": None},
+        }
+
+    def mirror(self, **sections: Any) -> Mirror:
+        self.facts.clear()
+        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
+        return Mirror(self.spark, settings_of(config), target_of(config), self.facts.append)
+
+    @property
+    def target(self) -> Target:
+        return target_of(parse_mirror(yaml.safe_dump(self._config), {}))
+
+    def once(self, **sections: Any) -> Mirror:
+        mirror = self.mirror(**sections)
+        try:
+            mirror.run(once=True, stop=threading.Event())
+        finally:
+            mirror.close()
+        return mirror
+
+    def rows(self, source: Source, table: str) -> list[tuple[Any, ...]]:
+        place = source.name if self._config["target"]["format"] == ICEBERG else None
+        name = f"lake.{place}.public_{table}" if place else f"delta.`{self._place}/public/{table}`"
+        return sorted(tuple(row) for row in self.spark.table(name).select("id", "n").collect())
+
+    def all(self, kind: type[Fact]) -> list[Any]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its_place(
+    source: Source, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    # GIVEN a mirror that has both tables
+    job = Job(spark, source, tmp_path, table_format)
+    job.once()
+    numbers = [(n, n) for n in range(1, 11)]
+    assert job.rows(source, "kept") == job.rows(source, "altered") == numbers
+    # WHEN one gets a type that its target cannot have, and the other's topic has records that are none
+    source.execute("ALTER TABLE altered ALTER n TYPE text")
+    source.execute("INSERT INTO altered VALUES (11, 'eleven')")
+    source.deliver()
+    sound = change(source.records("public.kept")[0])
+    unknown = {**sound, "source": {**sound["source"], "schema_id": "0123456789abcdef"}}
+    source.produce("public.kept", b"{", b"[1", partition=1)
+    source.produce("public.kept", json.dumps(unknown).encode())
+    source.execute("INSERT INTO kept VALUES (11, 11)")
+    source.deliver()
+    mirror = job.once()
+    # THEN the one says what is to be done and is left as it was, and the other goes on
+    (failed,) = job.all(TableFailed)
+    assert (failed.table, failed.stopped) == ("public.altered", True)
+    assert failed.message.startswith("public.altered: column n changed from integer to text")
+    assert "Drop the target table" in failed.hint
+    assert list(mirror.stopped) == [f"{source.name}.public.altered"]
+    assert job.rows(source, "altered") == numbers
+    assert job.rows(source, "kept") == [*numbers, (11, 11)]
+    # AND what is no change is counted, and kept once
+    batches = job.all(BatchDone)
+    assert sum(table.quarantined for batch in batches for table in batch.tables) == 3
+    assert any("3 to quarantine" in line for batch in batches for line in lines(batch))
+    for _ in range(2):
+        kept = spark.table(job.target.own_name("quarantine")).orderBy("partition", "offset").collect()
+        assert [(row["table"], row["topic"], row["partition"], row["reason"]) for row in kept] == [
+            ("public.kept", f"{source.name}.public.kept", partition, reason)
+            for partition, reason in (
+                (0, "no description is known of its source.schema_id 0123456789abcdef"),
+                (1, "its JSON is not that of a change"),
+                (1, "its JSON is not that of a change"),
+            )
+        ]
+        assert bytes(kept[1]["value"]) == b"{"
+        # Also when all of it comes again.
+        (tmp_path / "checkpoint").rename(tmp_path / "lost")
+        job.once(target={**job._config["target"], "stream_checkpoint": str(tmp_path / "new")})
+        (tmp_path / "lost").rename(tmp_path / "checkpoint")
+
+
+def test_a_broker_that_is_away_is_named(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    nobody = "127.0.0.1:1"
+    with pytest.raises(SinkUnavailableError, match=f"Kafka at {nobody} does not answer"):
+        Job(spark, source, tmp_path).once(kafka={"bootstrap_servers": nobody, "properties": QUICK})
+
+
+def test_a_topic_that_is_missing_is_named(source: Source, spark: SparkSession, tmp_path: Path) -> None:
+    job = Job(spark, source, tmp_path)
+    with pytest.raises(SinkError, match=r"no topic other\.schemas") as raised:
+        job.once(topics={"prefix": "other"})
+    assert "topics.prefix" in raised.value.hint
+    with pytest.raises(SinkError, match=r"no topic other\.checkpoint"):
+        job.once(topics={"checkpoint": "other.checkpoint"}, batches={"consistent": True})
+
+
+def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
+    stage: Stage, source: Source, spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(spark, source, tmp_path)
+    job.once()
+    source.execute("INSERT INTO kept VALUES (11, 11)")
+    source.deliver()
+    source.daemon.kill()
+    admin = AdminClient({"bootstrap.servers": source.servers})
+    topic = f"{source.name}.public.kept"
+    admin.delete_topics([topic])[topic].result()
+    until(lambda: topic not in admin.list_topics(timeout=10).topics or None, "deleted", WAIT_S)
+    with pytest.raises(SinkError, match="gone from Kafka") as raised:
+        job.once()
+    assert "drop the table" in raised.value.hint
+
+
+@pytest.mark.timeout(600)
+def test_a_broker_that_goes_away_is_waited_for(
+    stage: Stage, source: Source, spark: SparkSession, tmp_path: Path
+) -> None:
+    # GIVEN a mirror that runs
+    job = Job(spark, source, tmp_path)
+    mirror, stop = job.mirror(), threading.Event()
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run(once=False, stop=stop)
+        except BaseException as error:  # noqa: BLE001 - shown by the test
+            failure.append(error)
+
+    running = threading.Thread(target=run)
+    running.start()
+    try:
+        until(lambda: job.all(BatchDone) or failure or None, "the first batch", WAIT_S)
+        # WHEN the broker is away for a while
+        stage.broker.kill()
+        until(lambda: job.all(Retrying) or failure or None, "it is said", WAIT_S)
+        stage.broker.start()
+        source.execute("INSERT INTO kept VALUES (11, 11)")
+        source.deliver()
+        # THEN it goes on by itself
+        until(lambda: (11, 11) in job.rows(source, "kept") or failure or None, "the row", WAIT_S)
+    finally:
+        stop.set()
+        running.join()
+        mirror.close()
+    assert failure == []
+    assert all(f"Kafka at {source.servers} does not answer" in fact.message for fact in job.all(Retrying))
