@@ -1,4 +1,4 @@
-"""Wheel and source archive: what is in them, and that the wheel runs where nothing else is installed."""
+"""Wheel and source archive: what is in them, and that they are installed and run where nothing else is."""
 
 import os
 import shutil
@@ -20,6 +20,8 @@ MODULES: Final = {
     if path.suffix == ".py" or path.name == "py.typed"
 }
 
+NO_COMPILER: Final = {"CC": "/nowhere/cc"}
+
 _BUILD: Final = """
 import sys
 from setuptools import build_meta
@@ -31,12 +33,7 @@ build_meta.build_wheel(dist)
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both archives, built where there is no C compiler."""
-    return build(tmp_path_factory, {"CC": "/nowhere/cc"})
-
-
-def build(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) -> Path:
-    """The folder with both archives, built from a copy: setuptools leaves its traces beside the sources."""
+    """Both archives, built without a C compiler, from a copy: setuptools leaves its traces beside the sources."""
     source, dist = (tmp_path_factory.mktemp(name) for name in ("source", "dist"))
     for name in ("cdcd", "deploy", "tests", "config", "docs"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -44,7 +41,7 @@ def build(tmp_path_factory: pytest.TempPathFactory, settings: dict[str, str]) ->
         shutil.copy(REPOSITORY / name, source / name)
     # What the hooks say of their work is for a person.
     command = [sys.executable, "-c", _BUILD, str(dist)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, env={**os.environ, **settings})
+    subprocess.run(command, cwd=source, check=True, capture_output=True, env={**os.environ, **NO_COMPILER})
     return dist
 
 
@@ -87,17 +84,26 @@ def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None
     assert not {name for name in names if name.startswith(("deploy/", "config/"))}
 
 
-@pytest.mark.parametrize("form", ["pure Python", "compiled"])
-def test_the_wheel_runs_in_an_empty_environment(
-    form: str, wheel: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+@pytest.mark.parametrize(
+    ("archive", "settings", "form"),
+    [
+        ("*.whl", NO_COMPILER, "pure Python"),
+        ("*.tar.gz", NO_COMPILER, "pure Python"),
+        ("*.tar.gz", {}, "compiled"),
+    ],
+    ids=["wheel", "source archive without a C compiler", "source archive with one"],
+)
+def test_it_is_installed_into_an_empty_environment_and_runs_there(
+    archive: str, settings: dict[str, str], form: str, dist: Path, tmp_path: Path
 ) -> None:
-    if form == "compiled":
-        (wheel,) = build(tmp_path_factory, {"CDCD_COMPILE": "1"}).glob("*.whl")
+    (path,) = dist.glob(archive)
     run([sys.executable, "-m", "venv", "--without-pip", tmp_path])
     pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
     lock = REPOSITORY / "requirements-runtime.lock"
     run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock])
-    run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel])
+    # The source archive says itself what it is built with, and pip brings that along.
+    variables = [f"{name}={value}" for name, value in settings.items()]
+    run(["env", *variables, *pip, "install", "--quiet", "--no-deps", path])
     run([*pip, "check"])
     said = run([tmp_path / "bin" / "cdcd", "version"], cwd=tmp_path)
     assert said.startswith(f"cdcd       {__version__} ({form})")
