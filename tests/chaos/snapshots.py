@@ -88,7 +88,7 @@ class Outcome:
     @property
     def sound(self) -> bool:
         """The tables are equal, and nothing was started over."""
-        rises = all(before < after for before, after in zip(self.resumed, self.resumed[1:], strict=False))
+        rises = all(before <= after for before, after in zip(self.resumed, self.resumed[1:], strict=False))
         return self.report.equal and not self.again and not self.missing and rises
 
     def __str__(self) -> str:
