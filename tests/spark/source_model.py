@@ -74,6 +74,21 @@ def frame(spark: SparkSession, records: list[Row], schema: TableSchema = FORM) -
     return spark.createDataFrame([tuple(record.get(name) for name in names) for record in records], type_)
 
 
+def change(op: str, lsn: int, key: int | None, n: int = 0, **more: Any) -> Row:
+    """A change of partition 0, the first of its transaction, with its LSN for an offset, unless told otherwise."""
+    row = None if key is None else (key, n, more.pop("title", f"title {n}"), more.pop("body", f"body {n}"))
+    return {
+        "op": op,
+        "after": None if op == "d" else row,
+        "before": row if op == "d" else None,
+        "key": None if key is None else (key,),
+        "commit_lsn": lsn,
+        "event_no": 1,
+        "partition": 0,
+        "offset": lsn,
+    } | more
+
+
 @dataclass
 class Source:
     """The table, and what was written about it."""

@@ -1,0 +1,190 @@
+"""What both formats do alike, over a format that is a few dictionaries. No Spark."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType
+
+from cdcd.errors import PositionError
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets import lakehouse
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.lakehouse import KIND, PATIENCE, SCHEMA, SCHEMA_AT, Lakehouse
+from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+from tests.spark.source_model import FORM
+
+
+class FakeSpark:
+    """Takes statements down; tables have the columns that they are told to have."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.columns: dict[str, Any] = {}
+        self._jsparkSession = self
+
+    def sessionUUID(self) -> str:  # noqa: N802 - Spark's name
+        return "one"
+
+    def sql(self, statement: str) -> None:
+        self.said.append(statement)
+
+    def table(self, _: str) -> Any:
+        fields = [SimpleNamespace(name=name, dataType=type_) for name, type_ in self.columns.items()]
+        return SimpleNamespace(schema=fields)
+
+
+class Fake(Lakehouse):
+    """Tables by name: properties and versions, newest first."""
+
+    format = "fake"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, dict[str, str]] = {}
+        self.versions: list[tuple[str, State]] = []
+        self.whole = True
+        self.carried: list[State] = []
+
+    def _exists(self, spark: SparkSession, name: str) -> bool:
+        return name in self.tables
+
+    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+        return self.tables[name]
+
+    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+        self.tables[name] = {"columns": columns, **properties}
+
+    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+        self.carried.append(state)
+        return nullcontext()
+
+    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+        yield from self.versions
+
+    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+        return self.whole
+
+    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+        return cast("DataFrame", f"{name}@{version}")
+
+    def _append(self, rows: DataFrame, name: str) -> None:
+        raise AssertionError
+
+    def name_of(self, schema: TableSchema, kind: Kind) -> str:
+        return f"{schema.name}.{kind}"
+
+    def own_name(self, name: str) -> str:
+        return name
+
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+        return Maintained(0, 0, 0)
+
+
+@pytest.fixture
+def spark_() -> Any:
+    return FakeSpark()
+
+
+def prepare(target: Fake, spark: Any, form: TableSchema = FORM, at: tuple[int, int] = (1, 1)) -> TableSchema:
+    return target.prepare(spark, "t", form, Kind.MIRROR, at)
+
+
+def test_a_new_table_says_what_it_is(spark_: Any):
+    target = Fake()
+    assert prepare(target, spark_) == FORM
+    made = target.tables["t"]
+    assert made["columns"] == (
+        "`id` bigint, `n` int, `title` string, `body` string,"
+        " `_cdcd_commit_lsn` BIGINT, `_cdcd_event_no` BIGINT, `_cdcd_unknown` ARRAY<STRING>"
+    )
+    assert (TableSchema.from_json(made[SCHEMA]), made[SCHEMA_AT], made[KIND]) == (FORM, "[1, 1]", "mirror")
+    assert target.reached(spark_, "t") == State()
+
+
+def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any):
+    target = Fake()
+    prepare(target, spark_)
+    target.forget("t")
+    target.versions = [("7", State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)}))]
+    assert target.reached(spark_, "t").commit_lsn == 70
+    target.versions = []
+    assert target.reached(spark_, "t").commit_lsn == 70
+    target.forget("t")
+    assert target.reached(spark_, "t").commit_lsn == 0
+
+
+def test_a_table_that_somebody_else_made_is_refused(spark_: Any):
+    target = Fake()
+    target.tables["t"] = {"owner": "bob"}
+    with pytest.raises(PositionError, match="was not made by this program"):
+        prepare(target, spark_)
+
+
+def test_the_steps_to_a_new_form_are_recorded_one_by_one_with_the_position(spark_: Any):
+    target = Fake()
+    prepare(target, spark_)
+    target.forget("t")
+    state = State(commit_lsn=5)
+    target.versions = [("1", state)]
+    spark_.columns = {"id": LongType(), "n": IntegerType(), "title": StringType(), "body": StringType()}
+    id_, n, title, _ = FORM.columns
+    flag = ColumnSchema("flag", 9, "integer", 23, -1, IntegerType(), missing="7")
+    new = replace(
+        FORM, schema_id="2", columns=(id_, replace(n, spark=LongType()), replace(title, name="head"), flag)
+    )
+    assert prepare(target, spark_, new, (9, 1)) == new
+    steps = [said for said in spark_.said if "TBLPROPERTIES" not in said]
+    assert steps == [
+        "ALTER TABLE t DROP COLUMN `body`",
+        "ALTER TABLE t RENAME COLUMN `title` TO `head`",
+        "ALTER TABLE t ALTER COLUMN `n` TYPE bigint",
+        "ALTER TABLE t ADD COLUMN `flag` int",
+        "UPDATE t SET `flag` = CAST('7' AS int)",
+    ]
+    assert set(map(id, target.carried)) == {id(state)}
+    # A partition that lags brings the old form: the table keeps the new one.
+    assert prepare(target, spark_, FORM, (8, 1)) == new
+
+
+def test_what_cannot_be_followed_leaves_the_table_as_it_is(spark_: Any):
+    target = Fake()
+    prepare(target, spark_)
+    id_, n, *rest = FORM.columns
+    text = replace(FORM, schema_id="2", columns=(id_, replace(n, type="text", spark=StringType()), *rest))
+    with pytest.raises(IncompatibleSchemaError):
+        prepare(target, spark_, text, (9, 1))
+    assert spark_.said == []
+    assert json.loads(target.tables["t"][SCHEMA])["schema_id"] == "form-1"
+
+
+def test_a_table_as_of_an_lsn_is_the_newest_version_that_is_not_later(spark_: Any):
+    target = Fake()
+    target.versions = [
+        ("9", State(consistent_lsn=90)), ("8", State()), ("7", State(consistent_lsn=70)),
+    ]  # fmt: skip
+    assert cast("str", target.read(spark_, "t", 95)) == "t@9"
+    assert cast("str", target.read(spark_, "t", 89)) == "t@7"
+    target.whole = False
+    with pytest.raises(PositionError, match="no version from LSN 60"):
+        target.read(spark_, "t", 60)
+
+
+def test_the_other_half_of_a_key_change_is_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lakehouse, "first_half", lambda _: (30, 4))
+    table = lakehouse._Table(FORM, (1, 1), Kind.MIRROR, State(), empty=False)
+    changes = cast("DataFrame", None)
+    assert lakehouse._cut(changes, table, 100) == (30, 3)
+    assert lakehouse._cut(changes, table, 100 + PATIENCE - 1) == (30, 3)
+    assert lakehouse._cut(changes, table, 100 + PATIENCE) is None
+    # Another one begins anew.
+    monkeypatch.setattr(lakehouse, "first_half", lambda _: (31, 1))
+    assert lakehouse._cut(changes, table, 100 + PATIENCE) == (31, 0)
+    monkeypatch.setattr(lakehouse, "first_half", lambda _: None)
+    assert lakehouse._cut(changes, table, 200) is None

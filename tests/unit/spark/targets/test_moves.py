@@ -1,0 +1,61 @@
+"""Values that stay behind at an old key, in a real Spark."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark.targets.moves import first_half, resolved
+from cdcd.spark.targets.reduction import prepared, reduced
+from tests.spark.source_model import FORM, change, frame
+
+PARTIAL = ["title"]
+
+
+def moved(lsn: int, old: int, new: int, **more: Any) -> list[dict[str, Any]]:
+    """Both halves of a change of a key, of which the title is not sent."""
+    return [
+        change("d", lsn, old, new_key=(new,)),
+        change("c", lsn, new, title=None, unchanged=["title"], old_key=(old,), **more),
+    ]
+
+
+def table(spark: SparkSession, *rows: tuple[int, int, str | None, list[str] | None]) -> DataFrame:
+    """As a target has it: key, commit LSN of the row, title, and what is unknown of it."""
+    return spark.createDataFrame(
+        [(key, title, lsn, 1, unknown) for key, lsn, title, unknown in rows],
+        "id bigint, title string, _cdcd_commit_lsn bigint, _cdcd_event_no bigint, _cdcd_unknown array<string>",
+    )
+
+
+def titles(spark: SparkSession, target: DataFrame, *changes: dict[str, Any]) -> dict[int, tuple[Any, ...]]:
+    given = prepared(frame(spark, list(changes)))
+    rows = resolved(reduced(given, FORM, PARTIAL), given, FORM, PARTIAL, target).collect()
+    return {row["id"]: (row["title"], row["_keep"], row["_lost"]) for row in rows if row["_op"] != "d"}
+
+
+def test_a_value_is_followed_through_every_key_that_the_row_had(spark: SparkSession):
+    changes = [change("c", 10, 1, title="mine"), *moved(20, 1, 2), *moved(30, 2, 3)]
+    assert titles(spark, table(spark), *changes) == {3: ("mine", [], [])}
+
+
+def test_what_the_batch_does_not_have_the_target_has_as_it_was_before_the_move(spark: SparkSession):
+    target = table(spark, (1, 5, "there", None), (2, 25, "too late", None), (4, 5, None, ["title"]))
+    changes = [*moved(20, 1, 11), *moved(20, 2, 12, event_no=2), *moved(21, 3, 13), *moved(22, 4, 14)]
+    assert titles(spark, target, *changes) == {
+        11: ("there", [], []),
+        12: (None, [], ["title"]),
+        13: (None, [], ["title"]),
+        14: (None, [], ["title"]),
+    }
+
+
+def test_a_value_that_came_later_than_the_move_needs_no_looking_for(spark: SparkSession):
+    changes = [*moved(20, 1, 2), change("u", 30, 2, title="sent")]
+    assert titles(spark, table(spark), *changes) == {2: ("sent", [], [])}
+
+
+def test_a_move_of_which_one_half_is_missing_is_found(spark: SparkSession):
+    whole = [*moved(20, 1, 2), *moved(30, 5, 6)]
+    assert first_half(prepared(frame(spark, whole))) is None
+    assert first_half(prepared(frame(spark, whole[:3]))) == (30, 1)
+    assert first_half(prepared(frame(spark, whole[1:]))) == (20, 1)

@@ -1,0 +1,87 @@
+"""Changes to one row for each key, in a real Spark."""
+
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from cdcd.spark.targets.reduction import fresh, prepared, reduced, summary
+from cdcd.spark.targets.state import Place, State
+from tests.spark.source_model import FORM, change, frame
+
+
+def given(spark: SparkSession, *changes: dict[str, Any]) -> DataFrame:
+    return prepared(frame(spark, list(changes)))
+
+
+def rows(spark: SparkSession, *changes: dict[str, Any], partial: tuple[str, ...] = ()) -> list[Row]:
+    return reduced(given(spark, *changes), FORM, partial).orderBy("id").collect()
+
+
+def test_the_later_change_wins_by_commit_lsn_and_number_whenever_it_arrived(spark: SparkSession):
+    found = rows(
+        spark,
+        change("u", 30, 1, n=9, offset=1, event_no=10),
+        change("u", 30, 1, n=2, offset=99, event_no=9),
+        change("c", 10, 1, n=1, offset=100),
+        change("d", 20, 2),
+        change("c", 10, 2, offset=7),
+    )
+    assert [(row["_op"], row["id"], row["n"], row["_changes"]) for row in found] == [
+        ("u", 1, 9, 3),
+        ("d", 2, None, 2),
+    ]
+
+
+def test_truncates_are_one_row_without_a_key(spark: SparkSession):
+    found = rows(spark, change("t", 10, None), change("t", 20, None), change("c", 15, 1))
+    assert [(row["_op"], row["id"], row["_cdcd_commit_lsn"]) for row in found] == [
+        ("t", None, 20),
+        ("c", 1, 15),
+    ]
+
+
+def test_a_value_that_was_not_sent_is_the_last_one_that_was_or_is_kept(spark: SparkSession):
+    changes = (
+        change("c", 10, 1, title="old"),
+        change("u", 20, 1, title=None, body="new", unchanged=["title"]),
+        change("u", 20, 2, title=None, unchanged=["title"]),
+        # A row that is deleted and made again has nothing of what it had.
+        change("d", 15, 3),
+        change("c", 20, 3, title=None),
+    )
+    found = rows(spark, *changes, partial=("title",))
+    assert [(row["title"], row["_keep"]) for row in found] == [("old", []), (None, ["title"]), (None, [])]
+
+
+def test_what_the_table_has_is_left_out_partition_by_partition(spark: SparkSession):
+    state = State(partitions={0: Place(20, 5, 0, 100)}, truncated=(12, 1))
+    changes = given(
+        spark,
+        change("u", 19, 1),
+        change("u", 20, 2, event_no=4),
+        change("d", 20, 3, event_no=5),
+        change("c", 20, 4, event_no=5),
+        change("u", 21, 5),
+        # Rows that were read have their offsets for that.
+        change("r", 5, 6, offset=100, event_no=None),
+        change("r", 50, 7, offset=101, event_no=None),
+        # Another partition has nothing yet, but a truncate was after the one change.
+        change("u", 11, 8, partition=1),
+        change("u", 13, 9, partition=1),
+    )
+    assert [row["key"]["id"] for row in fresh(changes, state).orderBy("key").collect()] == [4, 5, 7, 9]
+
+
+def test_a_summary_has_in_a_few_numbers_what_a_target_asks_for(spark: SparkSession):
+    changes = given(
+        spark,
+        change("c", 10, 5),
+        change("u", 20, 5, unchanged=["body"], body=None),
+        change("d", 30, 7, partition=1, offset=3),
+        change("t", 15, None, partition=1, offset=1),
+        change("d", 40, -2, new_key=(9,), offset=8),
+    )
+    found = summary(reduced(changes, FORM, ()), FORM)
+    assert (found.changes, found.keys, found.truncated, found.key_range) == (5, 3, (15, 1), (-2, 7))
+    assert found.places == {0: Place(40, 1, 0, 20), 1: Place(30, 1, 0, 3)}
+    assert (found.partial, found.moves, found.halves) == (frozenset({"body"}), False, True)
