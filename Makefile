@@ -43,7 +43,8 @@ chaos: servers
 	$(PYTEST) -m chaos
 
 ha: servers
-	.venv/bin/python -m tests.ha takeover && .venv/bin/python -m tests.ha failover
+	.venv/bin/python -m tests.ha takeover --results tests/ha/RESULTS.md
+	.venv/bin/python -m tests.ha failover --results tests/ha/RESULTS.md
 
 soak: servers
 	$(PYTEST) -m soak

@@ -4,8 +4,11 @@ import argparse
 import random
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from tests.ha import failover, takeover
+from cdcd.errors import PositionError
+from deploy.local import KafkaBroker
+from tests.ha import failover, results, takeover
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,21 +18,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds.add_argument("--rounds", type=int, default=20)
     rounds.add_argument("--blows", nargs="+", choices=takeover.BLOWS, default=list(takeover.BLOWS))
     rounds.add_argument("--version", type=int, default=18, help="of PostgreSQL")
-    rounds.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     rounds.add_argument("--rate", type=float, default=takeover.RATE, help="transactions a second")
     rounds.add_argument("--at-least-once", action="store_true")
     rounds.set_defaults(run=_takeover)
     primary = commands.add_parser("failover", help="the primary is killed, its standby promoted")
     primary.add_argument("--versions", type=int, nargs="+", default=[17, 18])
-    primary.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     primary.add_argument("--rate", type=float, default=failover.RATE, help="transactions a second")
     primary.set_defaults(run=_failover)
+    for command in (rounds, primary):
+        command.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
+        command.add_argument(
+            "--results", type=Path, help="the file with what was measured, whose section it writes"
+        )
     options = parser.parse_args(arguments)
     code: int = options.run(options)
     return code
 
 
 def _takeover(options: argparse.Namespace) -> int:
+    told: list[str] = []
+
+    def tell(line: object) -> None:
+        told.append(str(line))
+        print(line, flush=True)
+
     blows = [options.blows[number % len(options.blows)] for number in range(options.rounds)]
     outcome = takeover.run(
         blows,
@@ -37,20 +49,33 @@ def _takeover(options: argparse.Namespace) -> int:
         seed=options.seed,
         rate=options.rate,
         sections={"kafka": {"delivery": "at_least_once" if options.at_least_once else "exactly_once"}},
-        tell=lambda each: print(each, flush=True),
+        tell=tell,
     )
-    print(*outcome.lines(), sep="\n")
+    for line in outcome.lines():
+        tell(line)
+    _keep(options, "takeover", told)
     return 0 if outcome.report.equal and outcome.longest_s <= takeover.BOUND_S else 1
 
 
 def _failover(options: argparse.Namespace) -> int:
-    equal = True
+    told: list[str] = []
+    good = True
     for version in options.versions:
         with takeover.scratch_folder() as folder:
             outcome = failover.run(version, folder, seed=options.seed, rate=options.rate)
-        print(*outcome.lines(), sep="\n", flush=True)
-        equal &= outcome.report.equal
-    return 0 if equal else 1
+        with takeover.scratch_folder() as folder, KafkaBroker(folder / "kafka") as broker:
+            refusal = failover.refuse(version, folder, broker, failover.NAME)
+        lines = [*outcome.lines(), *refusal.lines()]
+        print(*lines, sep="\n", flush=True)
+        told += lines
+        good &= outcome.report.equal and refusal.exit_code == PositionError.exit_code
+    _keep(options, "failover", told)
+    return 0 if good else 1
+
+
+def _keep(options: argparse.Namespace, name: str, lines: Sequence[str]) -> None:
+    if options.results is not None:
+        results.write(options.results, name, f"python -m tests.ha {name} --seed {options.seed}", lines)
 
 
 if __name__ == "__main__":

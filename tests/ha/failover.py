@@ -147,3 +147,47 @@ def fall_behind(pair: Pair) -> None:
         return not pair.standby.execute("SELECT FROM pg_stat_wal_receiver") or None
 
     until(stopped, "the standby still follows")
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What the daemon did about a new primary that lacks what Kafka has."""
+
+    version: int
+    exit_code: int
+    said: str
+    """The message and its hint."""
+    report: Report
+    """After `--accept-gap` and another transaction on the new primary."""
+
+    def lines(self) -> Iterator[str]:
+        yield f"PostgreSQL {self.version}, the standby was behind: exit code {self.exit_code}"
+        yield f"  {self.said}"
+        (table,) = self.report.tables
+        yield f"  goes on with --accept-gap: {self.report.events} events in Kafka, {table.rows} row in the new primary"
+
+
+def refuse(version: int, folder: Path, broker: KafkaBroker, prefix: str) -> Refusal:
+    """A failover to a standby that had stopped following: what Kafka got meanwhile is nowhere but in Kafka."""
+    with servers(version, folder, behind=True) as pair:
+        pair.primary.execute("CREATE TABLE t (id int PRIMARY KEY)", NAME)
+        config = {**daemon_configuration(pair, broker), "topics": {"prefix": prefix}}
+        with Daemon(folder / "daemon", config) as daemon:
+            daemon.start()
+            daemon.await_streaming()
+            pair.await_slot()
+            fall_behind(pair)
+            pair.primary.execute("INSERT INTO t VALUES (1)", NAME)
+            daemon.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.t")
+            until(lambda: daemon.metrics()["cdcd_caught_up"][()] or None, "it did not catch up")
+            pair.fail_over()
+            code = daemon.wait()
+            said = "\n  ".join(line for line in daemon.output().splitlines() if not line.startswith("{"))
+            daemon.start("--accept-gap")
+            daemon.await_event("gap.accepted")
+            daemon.await_streaming()
+            pair.standby.execute("INSERT INTO t VALUES (2)", NAME)
+            daemon.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.t")
+            assert daemon.stop() == 0, daemon.last_words()
+        report = compare(pair.standby.dsn(NAME), broker.bootstrap_servers, prefix, whole=False)
+    return Refusal(version, code, said, report)
