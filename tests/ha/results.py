@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-_HEAD: Final = "# What was measured\n\nWritten by `make ha`: takeover and failover on real servers, all on one machine.\n"
+_HEAD: Final = "# What was measured\n\nWritten by `make ha`: takeover and failover, all on one machine.\n"
 
 
 def write(file: Path, name: str, command: str, lines: Sequence[str]) -> None:
