@@ -5,12 +5,18 @@
 its SHA-256 is compared. Ivy, which every pyspark has, does the fetching: no more than Java is needed.
 
 A cluster gets its jars from whoever runs it (`spark-submit --packages`, or an image): `coordinates` names them.
+`python -m cdcd.spark.jars` fetches them all beforehand and prints where they are, which is how the image `spark` comes
+to have them.
+
+Where Maven's central repository is not within reach, `CDCD_IVY_SETTINGS` names a settings file of Ivy's with a mirror
+(what spark.jars.ivySettings is to Spark); Java's own options for proxies and trust are read from JDK_JAVA_OPTIONS.
 """
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,6 +63,11 @@ _JARS: Final = {
 }  # fmt: skip
 """SHA-256 by group:artifact:version, by what it is for."""
 
+_REACH: Final = (
+    "Is repo1.maven.org within reach? CDCD_IVY_SETTINGS names Ivy's settings with a mirror of it; JDK_JAVA_OPTIONS has "
+    "-Dhttps.proxyHost=… for a proxy and -Djavax.net.ssl.trustStore=… for a company's CA."
+)
+
 _IVY: Final = """<ivy-module version="2.0">
   <info organisation="cdcd" module="jars"/>
   <configurations><conf name="default"/></configurations>
@@ -98,7 +109,7 @@ def _file(name: str) -> str:
 
 def _take(jar: Path, sha256: str, folder: Path) -> None:
     if not jar.exists():
-        raise TransientError(f"{jar.name} could not be fetched.", hint="Is repo1.maven.org within reach?")
+        raise TransientError(f"{jar.name} could not be fetched.", hint=_REACH)
     with jar.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
@@ -122,14 +133,18 @@ def _fetch(names: list[str], work: Path) -> None:
             hint="Install a Java runtime, 17 or newer, or set JAVA_HOME.",
         )
     pattern = f"{work}/[artifact]-[revision].[ext]"
+    settings = os.environ.get("CDCD_IVY_SETTINGS")
+    options = ["-settings", settings] if settings else []
     done = subprocess.run(  # noqa: S603 - its arguments are ours
-        [java, "-jar", ivy, "-ivy", work / "ivy.xml", "-cache", work / "ivy", "-retrieve", pattern],
+        [java, "-jar", ivy, *options, "-ivy", work / "ivy.xml", "-cache", work / "ivy", "-retrieve", pattern],
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
         words = (done.stdout + done.stderr).strip()[-1500:]
-        raise TransientError(
-            f"Ivy could not fetch {', '.join(names)}:\n{words}", hint="Is repo1.maven.org within reach?"
-        )
+        raise TransientError(f"Ivy could not fetch {', '.join(names)}:\n{words}", hint=_REACH)
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{jar}\n" for jar in jars(_JARS))

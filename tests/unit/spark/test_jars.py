@@ -1,4 +1,6 @@
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ pytest.importorskip("pyspark")
 from cdcd.errors import ConfigError, TransientError
 from cdcd.spark import jars as under_test
 from cdcd.spark.jars import DELTA, ICEBERG, KAFKA, coordinates, jars
+from deploy.local.cache import REPOSITORY
 
 ONE = {ICEBERG: {"org.example:one:1": hashlib.sha256(b"one").hexdigest()}}
 
@@ -62,3 +65,33 @@ def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ConfigError, match="Install a Java runtime"):
         jars([ICEBERG])
+
+
+def test_ivy_is_told_of_a_mirror_of_mavens_repository(monkeypatch: pytest.MonkeyPatch, cache: Path):
+    java = cache.parent / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\necho "$@" >&2\nexit 1\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(cache.parent))
+    monkeypatch.setenv("CDCD_IVY_SETTINGS", "/etc/ivysettings.xml")
+    with pytest.raises(TransientError, match=r"-settings /etc/ivysettings\.xml -ivy") as told:
+        jars([ICEBERG])
+    assert "CDCD_IVY_SETTINGS" in told.value.hint
+
+
+def test_as_a_program_it_names_every_jar_and_fetches_none_that_is_there(tmp_path: Path):
+    folder = tmp_path / "spark-jars"
+    folder.mkdir()
+    files = [folder / under_test._file(name) for name in coordinates([KAFKA, ICEBERG, DELTA])]
+    for file in files:
+        file.touch()
+    said = subprocess.run(
+        [sys.executable, "-m", under_test.__name__],
+        env={"CDCD_CACHE": str(tmp_path), "PATH": ""},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.splitlines() == [str(file) for file in files]
+    assert said.stderr == ""
