@@ -391,6 +391,11 @@ class SnapshotConfig(Section):
     added_tables: bool = Field(
         False, description="Whether a table that is added to the publication later is read too."
     )
+    exclude: TablePatterns | None = Field(
+        None,
+        description="Tables of which only changes are delivered, <schema>.<table> with * for any characters, such as "
+        "those that Spark reads (cdcd mirror --snapshot). On demand they are read like any other.",
+    )
     signals: Literal["all", "without_where", "off"] = Field(
         "all",
         description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed. "

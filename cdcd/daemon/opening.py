@@ -53,7 +53,7 @@ from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
-from cdcd.snapshots.beginning import ONLY, WHEN_NEEDED, begin, initial
+from cdcd.snapshots.beginning import ONLY, WHEN_NEEDED, begin, initial, wanted
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
@@ -209,7 +209,8 @@ class Opening:
         progress = beginning.progress
         if beginning.initial:
             published = await published_tables(sql, config.postgres.publication)
-            progress = initial(progress, published, exported=exported is not None)
+            tables = wanted(published, config.snapshot.exclude or ())
+            progress = initial(progress, tables, exported=exported is not None)
         elif beginning.interrupted:
             self._observe(
                 SnapshotResumed(tables=len(progress.tasks), rows=progress.serial, was=beginning.interrupted)

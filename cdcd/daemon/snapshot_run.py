@@ -388,7 +388,7 @@ class SnapshotRun:
                 added = [
                     TableTask(name, oid, request="added")
                     for oid, name in published.items()
-                    if oid not in progress.known
+                    if oid not in progress.known and not self._source.is_excluded(name)
                 ]
                 self.state.set(replace(progress.add(added), known=tuple(published)))
             await asyncio.sleep(ADDED_S)

@@ -13,6 +13,7 @@ from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.tables import SourceTable
 from cdcd.protocol.messages import Relation
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
+from cdcd.snapshots.beginning import wanted
 
 Describe = Callable[[Relation], Awaitable[None]]
 
@@ -47,6 +48,10 @@ class SnapshotSource:
         """The published tables, by oid, as `schema.table`."""
         async with self._looking:
             return await tables.published_tables(self._sql, self._config.postgres.publication)
+
+    def is_excluded(self, table: str) -> bool:
+        """Whether `schema.table` is read on demand only."""
+        return not wanted({0: table}, self._config.snapshot.exclude or ())
 
     async def look(self, only: Collection[int]) -> list[SourceTable]:
         """What there is to read of the tables with these oids, as of now."""

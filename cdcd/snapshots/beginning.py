@@ -4,7 +4,9 @@ The rule: what is begun is finished, unless `never` says otherwise; and a new in
 was delivered before, or where `when_needed` says that what is missing is to be read again.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
@@ -46,8 +48,18 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
     return Beginning(progress, interrupted=was)
 
 
+def wanted(published: dict[int, str], excluded: Iterable[str]) -> dict[int, str]:
+    """Those of the published tables that no pattern excludes, * standing for any characters."""
+    patterns = tuple(excluded)
+    return {
+        oid: name
+        for oid, name in published.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
 def initial(progress: Progress, published: dict[int, str], *, exported: bool) -> Progress:
-    """The progress with every published table to be read; `published` is by oid."""
+    """The progress with all of these tables to be read; `published` is by oid."""
     return replace(
         progress.add(TableTask(name, oid) for oid, name in published.items()),
         method=EXPORTED if exported else INCREMENTAL,

@@ -1,6 +1,6 @@
 import pytest
 
-from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial
+from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial, wanted
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
 
 UNFINISHED = Progress(EXPORTED, (TableTask("a.b", 1), TableTask("a.c", request="me")), serial=5)
@@ -46,3 +46,9 @@ def test_every_published_table_is_a_task():
     progress = initial(Progress(serial=5), {1: "a.b", 2: "a.c"}, exported=True)
     assert progress == Progress(EXPORTED, (TableTask("a.b", 1), TableTask("a.c", 2)), serial=5)
     assert initial(Progress(), {}, exported=False) == Progress()
+
+
+def test_tables_that_are_excluded_are_not_wanted():
+    published = {1: "public.orders", 2: "public.events", 3: "audit.log_2020", 4: "audit.log"}
+    assert wanted(published, ["public.events", "audit.log_*"]) == {1: "public.orders", 4: "audit.log"}
+    assert wanted(published, ()) == published
