@@ -128,10 +128,12 @@ def _show_json(progress: "Progress | None") -> None:
 def _show_table(progress: "Progress | None") -> None:
     from rich.console import Console  # noqa: PLC0415  completion and --help need none of it
 
+    from cdcd.daemon.bars import lines  # noqa: PLC0415
+
     console = Console()
     if not console.is_terminal:
         console.width = _PIPE_COLUMNS
-    for each in _lines(progress, {}):
+    for each in lines(progress, {}):
         console.print(each)
 
 
@@ -139,58 +141,16 @@ def _watch(look: "Callable[[], Progress | None]") -> None:
     from rich.console import Group  # noqa: PLC0415  completion and --help need none of it
     from rich.live import Live  # noqa: PLC0415
 
-    began: dict[str, tuple[float, int, int]] = {}
+    from cdcd.daemon.bars import Began, lines  # noqa: PLC0415
+
+    began: Began = {}
     with Live(refresh_per_second=4) as live:
         while True:
             progress = look()
-            live.update(Group(*_lines(progress, began)))
+            live.update(Group(*lines(progress, began)))
             if progress is None or progress.is_done:
                 return
             time.sleep(WATCH_S)
-
-
-def _lines(progress: "Progress | None", began: dict[str, tuple[float, int, int]]) -> list[Any]:
-    """What a person sees: a bar for each table, then what became of those before.
-
-    `began` remembers when a table was first seen, its pages and its rows then, from which come rate and time left.
-    """
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    if progress is None:
-        return [Text("nothing was delivered yet")]
-    table = Table("table", "", "read", "rows", "size", "rows/s", "left", pad_edge=False, box=None)
-    now = time.monotonic()
-    for task in progress.tasks:
-        since, pages, rows = began.setdefault(task.name, (now, task.pages_done, task.rows))
-        seconds = now - since
-        rate = (task.rows - rows) / seconds if seconds else 0.0
-        pace = (task.pages_done - pages) / seconds if seconds else 0.0
-        table.add_row(
-            Text(task.name + (f" where {task.where}" if task.where else "")),
-            ProgressBar(total=1.0, completed=task.share, width=30),
-            Text("waiting" if task.parts is None else f"{task.share:.0%}"),
-            Text(f"{task.rows:,}"),
-            Text(_size(task.size)),
-            Text(f"{rate:,.0f}" if rate else ""),
-            Text(f"{(task.pages - task.pages_done) / pace:,.0f} s" if pace else ""),
-        )
-    lines: list[Any] = [table] if progress.tasks else []
-    state = "paused" if progress.paused else "nothing is being read" if progress.is_done else progress.method
-    lines.append(Text(f"{state}; {progress.serial:,} rows were read since the pipeline began"))
-    lines += [
-        Text(f"{each.name}: {each.error or 'complete'}, {each.rows:,} rows") for each in progress.outcomes
-    ]
-    return lines
-
-
-def _size(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TB"
 
 
 _SHOW: Final = {"json": _show_json, "table": _show_table}

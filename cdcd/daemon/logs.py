@@ -9,7 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import fields
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -30,11 +30,21 @@ _LEVELS: Final = {
 }
 
 
-class _Handler(logging.StreamHandler[TextIO]):
+class Stream(Protocol):
+    """Where lines go: a file, or a terminal with something at its foot (`bars.Terminal`)."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+class _Handler(logging.StreamHandler[Stream]):
     """Ours among the root logger's handlers."""
 
 
-def configure_logging(log: LogConfig, stream: TextIO | None = None) -> Observer:
+def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     """Send everything that is logged in this process to `stream` (None: standard error).
 
     Returns the observer that logs facts. Called again, it replaces what an earlier call set up.

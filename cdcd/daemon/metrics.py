@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from cdcd import __version__
 from cdcd.daemon.build import is_compiled
 from cdcd.daemon.observe import COMMIT_BUCKETS_S, ROLES, Telemetry
+from cdcd.snapshots.progress import TableTask
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""
@@ -62,9 +63,16 @@ def _snapshot_rows(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return [((), None if telemetry.snapshot is None else telemetry.snapshot.serial)]
 
 
-def _snapshot_shares(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
-    progress = telemetry.snapshot
-    return [] if progress is None else [((task.name,), task.share) for task in progress.tasks if task.parts]
+def _snapshot_table(
+    read: Callable[[TableTask], float],
+) -> Callable[[Telemetry, float], Iterable[Sample]]:
+    def samples(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+        progress = telemetry.snapshot
+        return (
+            [] if progress is None else [((task.name,), read(task)) for task in progress.tasks if task.parts]
+        )
+
+    return samples
 
 
 def _roles(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
@@ -164,7 +172,28 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         "cdcd_snapshot_share",
         "gauge",
         "How much of a table is read, from 0 to 1, while it is.",
-        _snapshot_shares,
+        _snapshot_table(lambda task: task.share),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_rows",
+        "gauge",
+        "Rows read of a table so far, while it is; their rate is the pace.",
+        _snapshot_table(lambda task: task.rows),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_read_bytes",
+        "gauge",
+        "Of a table that is being read, how much on disk is read.",
+        _snapshot_table(lambda task: int(task.size * task.share)),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_bytes",
+        "gauge",
+        "Of a table that is being read, how large it is on disk.",
+        _snapshot_table(lambda task: task.size),
         ("table",),
     ),
     Definition("cdcd_events_total", "counter", "Events by table and operation.", _events, ("table", "op")),

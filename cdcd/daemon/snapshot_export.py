@@ -105,9 +105,13 @@ class ExportedSnapshot:
             else:
                 self._chunks.add(task)
                 state.begin(task)
-        async with asyncio.TaskGroup() as group:
-            for reader in self._readers:
-                group.create_task(self._work(reader))
+        report = asyncio.create_task(state.report(), name="report")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reader in self._readers:
+                    group.create_task(self._work(reader))
+        finally:
+            report.cancel()
         for marked in self._markers.finish():
             self._put(marked)
         for reader in self._readers:

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final
 
+from cdcd.daemon.bars import Terminal, terminal
 from cdcd.daemon.config import Config
 from cdcd.daemon.config_secrets import reread
 from cdcd.daemon.facts import (
@@ -56,9 +57,10 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
     gc.freeze()
     gc.set_threshold(*GARBAGE)
-    observe = configure_logging(config.log)
     telemetry = Telemetry(config.name, config.postgres.slot)
-    supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap)
+    screen = terminal(lambda: telemetry.snapshot)
+    observe = configure_logging(config.log, screen)
+    supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap, screen=screen)
     try:
         with serve_http(config, telemetry) as address:
             observe(Started(name=config.name, http=address))
@@ -70,12 +72,24 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
             )
         )
         raise
+    finally:
+        if screen is not None:
+            screen.close()
 
 
 class Supervisor:
     """Lives of the pipeline, until one is stopped or fails for good."""
 
-    def __init__(self, config: Config, telemetry: Telemetry, observe: Observer, *, accept_gap: bool) -> None:
+    def __init__(
+        self,
+        config: Config,
+        telemetry: Telemetry,
+        observe: Observer,
+        *,
+        accept_gap: bool,
+        screen: Terminal | None = None,
+    ) -> None:
+        self._screen = screen
         self._config = config
         self._telemetry = telemetry
         self._observe = observe
@@ -127,6 +141,8 @@ class Supervisor:
     async def _beat(self) -> None:
         while True:
             self._telemetry.loop_heartbeat = time.monotonic()
+            if self._screen is not None:
+                self._screen.tick()
             await asyncio.sleep(HEARTBEAT_S)
 
     async def _lives(self) -> None:

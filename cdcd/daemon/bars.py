@@ -1,0 +1,140 @@
+"""How far the reading of tables is, as a person sees it: a bar for each table.
+
+`lines` makes them; `cdcd snapshot status` prints them. `Terminal` keeps them at the foot of the terminal of `cdcd run`
+while there is something to read. The rule there: the log owns the terminal, and the bars stand below its last line. So
+each line goes out whole, above them, and where standard error is no terminal there are no bars at all.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from cdcd.snapshots.progress import Progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
+BAR_WIDTH: Final = 30
+REFRESH_PER_S: Final = 4
+
+Began = dict[str, tuple[float, int, int]]
+"""By table: when it was first seen, with its pages and rows at that time. Pace and time left come from it."""
+
+
+def lines(progress: Progress | None, began: Began, *, outcomes: bool = True) -> list[Any]:
+    """A bar for each table that is being read, what is done in all, and `outcomes`: what became of others.
+
+    Things that rich prints. `began` is kept by the caller from one call to the next.
+    """
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415  the daemon without a terminal needs none of it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if progress is None:
+        return [Text("nothing was delivered yet")]
+    table = Table("table", "", "read", "rows", "size", "rows/s", "left", pad_edge=False, box=None)
+    now = time.monotonic()
+    for task in progress.tasks:
+        since, pages, rows = began.setdefault(task.name, (now, task.pages_done, task.rows))
+        seconds = now - since
+        rate = (task.rows - rows) / seconds if seconds else 0.0
+        pace = (task.pages_done - pages) / seconds if seconds else 0.0
+        table.add_row(
+            Text(task.name + (f" where {task.where}" if task.where else "")),
+            ProgressBar(total=1.0, completed=task.share, width=BAR_WIDTH),
+            Text("waiting" if task.parts is None else f"{task.share:.0%}"),
+            Text(f"{task.rows:,}"),
+            Text("" if task.parts is None else f"{size(task.size * task.share)} of {size(task.size)}"),
+            Text(f"{rate:,.0f}" if rate else ""),
+            Text(f"{(task.pages - task.pages_done) / pace:,.0f} s" if pace else ""),
+        )
+    found: list[Any] = [table] if progress.tasks else []
+    state = "paused" if progress.paused else "nothing is being read" if progress.is_done else progress.method
+    found.append(Text(f"{state}; {progress.serial:,} rows were read since the pipeline began"))
+    if outcomes:
+        found += [
+            Text(f"{each.name}: {each.error or 'complete'}, {each.rows:,} rows") for each in progress.outcomes
+        ]
+    return found
+
+
+def size(bytes_: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if bytes_ < 1024:
+            return f"{bytes_:.0f} {unit}"
+        bytes_ /= 1024
+    return f"{bytes_:.1f} TB"
+
+
+class Terminal:
+    """What the log writes to when standard error is a terminal: a stream with bars below its end.
+
+    Args:
+        stream: the terminal.
+        look: the progress as it is.
+    """
+
+    def __init__(self, stream: TextIO, look: Callable[[], Progress | None]) -> None:
+        self._stream = stream
+        self._look = look
+        self._console: Console | None = None
+        self._live: Live | None = None
+        self._began: Began = {}
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
+
+    def write(self, text: str) -> int:
+        """A line of the log, above the bars."""
+        live, console = self._live, self._console
+        if live is None or console is None:
+            return self._stream.write(text)
+        from rich.text import Text  # noqa: PLC0415
+
+        console.print(Text.from_ansi(text.rstrip("\n")), soft_wrap=True)
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def tick(self) -> None:
+        """Show the bars, or take them away, as there is something to read or not; call it every moment."""
+        progress = self._look()
+        if progress is None or progress.is_done:
+            self.close()
+        elif self._live is None:
+            from rich.console import Console  # noqa: PLC0415
+            from rich.live import Live  # noqa: PLC0415
+
+            self._began.clear()
+            self._console = Console(file=self._stream, force_terminal=True, highlight=False)
+            live = Live(
+                console=self._console,
+                get_renderable=self._render,
+                refresh_per_second=REFRESH_PER_S,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            live.start()
+            self._live = live
+
+    def close(self) -> None:
+        """Take the bars away. Idempotent."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def _render(self) -> Any:
+        from rich.console import Group  # noqa: PLC0415
+
+        return Group(*lines(self._look(), self._began, outcomes=False))
+
+
+def terminal(look: Callable[[], Progress | None], stream: TextIO | None = None) -> Terminal | None:
+    """The terminal that standard error is; None where it is none."""
+    stream = sys.stderr if stream is None else stream
+    return Terminal(stream, look) if stream.isatty() else None
