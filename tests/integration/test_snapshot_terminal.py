@@ -1,0 +1,69 @@
+"""What a person sees who runs the daemon on a terminal while tables are read."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import WAIT_S, configuration
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.mark.postgres(only=18)
+def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
+    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
+):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g")
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        snapshot={"mode": "only", "chunk_bytes": 65_536},
+        kafka={"transaction": {"bytes_max": 131_072}, "queue_bytes_max": 262_144},
+        spool={"directory": str(tmp_path / "spool")},
+    )
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(config))
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 160))
+    command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(file)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    text = ANSI.sub("", _read(ours).decode())
+    assert process.wait(WAIT_S) == 0
+    # THEN there was a bar with rows, bytes, rate and time left
+    bars = re.findall(r"public\.t +\S+ +(\d+)% +([\d,]+) +(\S+ \S+ of \S+ \S+) +([\d,]+) +([\d,]+) s", text)
+    assert bars, text[-3000:]
+    assert all(int(share) <= 100 for share, *_ in bars)
+    # AND every line of the log is whole
+    lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith("{")]
+    events = [json.loads(line)["event"] for line in lines]
+    assert {"snapshot.started", "table.read", "snapshot.finished"} <= set(events)
+
+
+def _read(terminal: int) -> bytes:
+    """Everything that is written to it until nobody has it open any more."""
+    deadline = time.monotonic() + 2 * WAIT_S
+    parts: list[bytes] = []
+    while time.monotonic() < deadline:
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError:  # EIO: the other end is closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(terminal)
+    return b"".join(parts)
