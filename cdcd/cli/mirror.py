@@ -4,9 +4,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +15,11 @@ from cdcd.cli.options import config_option
 from cdcd.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdcd.daemon.config import Config
     from cdcd.daemon.config_mirror import MirrorConfig
+    from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
     from cdcd.spark.targets.target import Target
 
@@ -27,15 +32,38 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Take all tables together from one commit LSN to the next, as batches.consistent does.",
 )
+@click.option(
+    "--snapshot",
+    "tables",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    help="First read this table whole from its database, with Spark's executors, in the place of what the mirror has; "
+    "its changes go on from there. May be repeated. Needs --source.",
+)
+@click.option(
+    "--source",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The pipeline's configuration, which says where the database is.",
+)
 @click.option("--reference", is_flag=True, help="Print every key of the configuration, and end.")
-def command(file: Path | None, *, once: bool, consistent: bool, reference: bool) -> int:
+def command(
+    file: Path | None,
+    *,
+    once: bool,
+    consistent: bool,
+    reference: bool,
+    tables: tuple[str, ...],
+    source: Path | None,
+) -> int:
     """Keep tables in Apache Iceberg or Delta Lake equal to the source.
 
     Reads a pipeline's topics with Spark, and applies them in batches, until stopped. SIGTERM or SIGINT ends it; killing
     it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
     module to spark-submit.
     """
-    from cdcd.daemon.config_mirror import load_mirror, mirror_reference  # noqa: PLC0415  --help needs none of it
+    from cdcd.daemon.config import load_config  # noqa: PLC0415  --help needs none of it
+    from cdcd.daemon.config_mirror import load_mirror, mirror_reference  # noqa: PLC0415
 
     if reference:
         click.echo(mirror_reference(), nl=False)
@@ -43,6 +71,9 @@ def command(file: Path | None, *, once: bool, consistent: bool, reference: bool)
     if file is None:
         raise click.UsageError("Missing option '--config'.")
     config = load_mirror(file, os.environ)
+    if tables and source is None:
+        raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
+    pipeline = None if source is None else load_config(source, os.environ)
     if find_spec("pyspark") is None:
         raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
 
@@ -62,8 +93,11 @@ def command(file: Path | None, *, once: bool, consistent: bool, reference: bool)
     conf = {**own, **{name: str(value) for name, value in config.spark.items()}}
     spark = session((place.format,), conf=conf, name=f"cdcd mirror {config.name}")
     spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
-    mirror = Mirror(spark, settings_of(config, consistent=consistent), target_of(config), show)
+    settings, target = settings_of(config, consistent=consistent), target_of(config)
+    mirror = Mirror(spark, settings, target, show)
     try:
+        if tables and pipeline is not None:
+            load_tables(spark, settings, target, pipeline, tables)
         mirror.run(once=once, stop=stop)
     finally:
         mirror.close()
@@ -71,6 +105,47 @@ def command(file: Path | None, *, once: bool, consistent: bool, reference: bool)
     for error in mirror.stopped.values():
         raise error
     return 0
+
+
+def load_tables(
+    spark: Any,
+    settings: "MirrorSettings",
+    target: "Target",
+    pipeline: "Config",
+    tables: "Sequence[str]",
+) -> None:
+    """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot."""
+    from cdcd.spark.snapshot import SnapshotSource, load_snapshot, open_snapshot  # noqa: PLC0415
+
+    source = SnapshotSource(
+        pipeline.postgres.libpq(),
+        pipeline.postgres.publication,
+        pipeline.postgres.slot,
+        pipeline.topics.prefix,
+        settings.kafka,
+        pipeline.postgres.connect_timeout_s,
+    )
+
+    def wait(held: "SlotWait") -> None:
+        who = held.gid if held.pid is None else f"the session with PID {held.pid}"
+        click.echo(f"snapshot: waiting for {who or 'open transactions'} to end ({held.waited_s:.0f} s)")
+
+    with open_snapshot(spark, source, tables, wait) as snapshot:
+        for table in tables:
+            began = time.monotonic()
+            done = load_snapshot(
+                spark,
+                snapshot,
+                table,
+                target,
+                history=settings.keeps_history(table),
+                variant=settings.variant,
+            )
+            rate = done.rows / max(time.monotonic() - began, 1e-3)
+            click.echo(
+                f"snapshot: {table} {done.rows:,} rows, {rate:,.0f} rows/s, as of {done.lsn}"
+                + (f", {done.quarantined} in quarantine" if done.quarantined else "")
+            )
 
 
 def settings_of(config: "MirrorConfig", *, consistent: bool = False) -> "MirrorSettings":

@@ -180,6 +180,7 @@ async def create_slot(
     stream: ReplicationStream,
     name: str,
     *,
+    temporary: bool = False,
     two_phase: bool = False,
     failover: bool = False,
     export: bool = False,
@@ -190,6 +191,7 @@ async def create_slot(
     """CREATE_REPLICATION_SLOT, by the replication command because only that can export a snapshot.
 
     `export`: the answer names a snapshot, which can be imported until the stream does anything else.
+    `temporary`: the slot goes with the stream.
 
     Every `notice_s` of waiting, `on_wait` hears what holds it, as seen on `observer` (an idle SQL
     connection). When cancelled, the server is told to give up, so that no slot is left behind. Raises
@@ -197,7 +199,12 @@ async def create_slot(
     TransientError.
     """
     command = _create_command(
-        stream.server_version, name, two_phase=two_phase, failover=failover, export=export
+        stream.server_version,
+        name,
+        temporary=temporary,
+        two_phase=two_phase,
+        failover=failover,
+        export=export,
     )
     creation = asyncio.create_task(stream.query(command, f"creating slot {name}", slot=name))
     began = time.monotonic()
@@ -233,13 +240,13 @@ def _needs(version: int, option: str, since: int) -> None:
 
 
 def _create_command(
-    version: int, name: str, *, two_phase: bool = False, failover: bool = False, export: bool = False
+    version: int, name: str, *, temporary: bool, two_phase: bool, failover: bool, export: bool
 ) -> str:
     if two_phase:
         _needs(version, "two_phase", TWO_PHASE_SINCE)
     if failover:
         _needs(version, "failover", FAILOVER_SINCE)
-    head = f"CREATE_REPLICATION_SLOT {identifier(name)} LOGICAL {PLUGIN}"
+    head = f"CREATE_REPLICATION_SLOT {identifier(name)}{' TEMPORARY' if temporary else ''} LOGICAL {PLUGIN}"
     if version < _OPTION_LIST_SINCE:
         return f"{head} {'EXPORT' if export else 'NOEXPORT'}_SNAPSHOT"
     options = [

@@ -5,6 +5,7 @@ it runs, with how much memory and with which jars, only what the table formats n
 """
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -98,6 +99,8 @@ def session(
     builder = SparkSession.builder.appName(name)
     if not under_spark_submit():
         builder = builder.master(f"local[{cores}]")
+        # What runs in Python (`page_source`) needs what this process has; Spark's default is any python3.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= _LOCAL | {"spark.sql.shuffle.partitions": str(cores)}
         parts = (*formats, KAFKA) if kafka else formats
         settings["spark.jars"] = ",".join(map(str, jars(parts)))

@@ -38,7 +38,12 @@ LAYERS = {
     "spark": {"errors", "protocol", "transactions", "records"},
 }
 # The commands that bring in what the others do not need.
-ALSO = {"cdcd.cli.mirror": {"spark"}}
+ALSO = {
+    "cdcd.cli.mirror": {"spark"},
+    # What reads tables, and not topics, is a client of PostgreSQL.
+    "cdcd.spark.page_source": {"postgres"},
+    "cdcd.spark.snapshot": {"postgres"},
+}
 PURE = {"errors", "findings", "protocol", "snapshots", "transactions", "records"}
 
 # The packages that one place alone may know, by the beginning of that place's name.

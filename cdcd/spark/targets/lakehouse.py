@@ -24,6 +24,7 @@ from cdcd.errors import PositionError
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, merge, quoted, text
 from cdcd.spark.targets.moves import first_half, resolved
 from cdcd.spark.targets.reduction import (
@@ -81,9 +82,11 @@ class _Step:
     consistent_lsn: int | None
 
     def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
-        return state.advanced(
-            places, truncated=truncated, consistent_lsn=self.consistent_lsn, batch_id=self.batch_id
-        )
+        cut, floor = self.consistent_lsn, state.truncated
+        if cut is not None and floor is not None and cut < floor[0]:
+            # A snapshot was loaded, and the table is ahead of a cut that lies before it.
+            cut = None
+        return state.advanced(places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id)
 
 
 class Lakehouse(ABC):
@@ -181,6 +184,23 @@ class Lakehouse(ABC):
             # Whether the commit went through is not known; the table itself says so when it is looked at again.
             self.forget(name)
             raise
+
+    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+        spark = rows.sparkSession
+        table = self._look(spark, name)
+        assert table is not None, "prepare comes first"
+        state = loaded(name, table.state, commit_lsn, offsets)
+        try:
+            with self._committing(spark), self._carrying(spark, state):
+                if table.kind is Kind.CHANGELOG:
+                    self._append(logged_rows(rows, table.schema, commit_lsn), name)
+                else:
+                    overwrite(mirrored_rows(rows, table.schema, commit_lsn), name)
+        except BaseException:
+            self.forget(name)
+            raise
+        table.state, table.empty = state, False
+        return state
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
@@ -333,11 +353,14 @@ class Lakehouse(ABC):
                 spark.sql(f"{alter} ALTER COLUMN {quoted(column)} TYPE {to.simpleString()}")
             case Add(column):
                 if column.name not in there:
-                    spark.sql(f"{alter} ADD COLUMN {quoted(column.name)} {column.spark.simpleString()}")
+                    self._add(spark, name, column.name, column.spark.simpleString())
                 if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
             case _:
                 pass
+
+    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""

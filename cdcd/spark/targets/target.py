@@ -113,6 +113,19 @@ class Target(Protocol):
             consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
         """
 
+    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+        """Put the rows of a snapshot in the place of all that a mirror has (a changelog gets them besides), in one
+        commit. From then on only changes after `commit_lsn` are new to the table.
+
+        Args:
+            rows: changes with op `r`, in the form that `prepare` returned, each key once.
+            commit_lsn: the snapshot sees what committed at or before it, and nothing else.
+            offsets: by partition, before which the topic has nothing that the snapshot does not see.
+
+        Raises:
+            PositionError: the table has a later change already.
+        """
+
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         """The form of the table; None: it is not there."""
 

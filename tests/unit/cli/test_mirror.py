@@ -44,6 +44,15 @@ def test_a_wrong_configuration_ends_it_before_spark_is_loaded(
     assert "kafka.bootstrap_servers: is required" in capsys.readouterr().err
 
 
+def test_a_table_is_read_from_a_database_that_somebody_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(CONFIG)
+    assert run("--config", str(file), "--snapshot", "public.orders") == 2
+    assert "--source" in capsys.readouterr().err
+
+
 def test_without_pyspark_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,0 +1,143 @@
+"""A snapshot that any number of sessions read at, and the exact place in the WAL that it stands for.
+
+Only the creation of a logical slot gives both: the snapshot sees every transaction whose commit lies before the slot's
+first position, and no other (snapbuild.c). PostgreSQL's own table synchronization rests on it. So a temporary slot is
+made, its snapshot is taken over by a session of ours, which exports it again, and the slot is let go of at once: it
+kept WAL for a moment only. What stays is one transaction that reads nothing and keeps old rows from being vacuumed.
+
+What the publication says, and where the tables' pages lie, is read at the same snapshot.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from cdcd.errors import SourceError
+from cdcd.postgres import catalog
+from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.refusals import translated
+from cdcd.postgres.replication import ReplicationStream, literal
+from cdcd.postgres.slot import SlotWait, create_slot
+from cdcd.postgres.tables import SourceTable, source_tables
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+
+APPLICATION: Final = "cdcd shared snapshot"
+
+_SLOT: Final = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND database = current_database()"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTable:
+    """A table as it is published, with what the catalog says of its columns."""
+
+    source: SourceTable
+    description: TableDescription
+
+
+class SharedSnapshot:
+    """Lasts until `close`, or as long as its connection does.
+
+    Attributes:
+        name: what `SET TRANSACTION SNAPSHOT` takes, on this server.
+        position: the LSN; every transaction that committed before it is seen, and no other.
+        database: which one it is of.
+        tables: by `schema.table`.
+        types: of their columns.
+    """
+
+    def __init__(self, connection: Connection, name: str, position: int) -> None:
+        self._connection = connection
+        self.name = name
+        self.position = position
+        self.database = ""
+        self.tables: Mapping[str, SharedTable] = {}
+        self.types: Mapping[int, TypeDescription] = BUILTIN_TYPES
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: Dsn,
+        *,
+        publication: str,
+        tables: Collection[str],
+        slot: str,
+        connect_timeout_s: float = 10.0,
+        on_wait: Callable[[SlotWait], None] = lambda _: None,
+    ) -> Self:
+        """Take the snapshot; waits for the transactions that are open now, as the creation of any slot does.
+
+        Args:
+            tables: `schema.table` of each that is to be read.
+            slot: the pipeline's, which must be there: what commits after the snapshot comes through it.
+            on_wait: hears every few seconds whom it waits for.
+
+        Raises:
+            SourceError: the slot or a table is not there, privileges, no free slot.
+            TransientError: the server does not answer.
+        """
+        connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
+        try:
+            with translated("looking for the pipeline's slot", {"slot": slot}):
+                found = await (await connection.execute(_SLOT, (slot,))).fetchone()
+            if found is None:
+                raise SourceError(
+                    f"There is no slot {slot}, through which the changes after the snapshot would come.",
+                    hint="Start the daemon first, with the tables that are read here in snapshot.exclude: it makes "
+                    "the slot. Then read them.",
+                )
+            shared = await cls._take_over(dsn, connection, connect_timeout_s, on_wait)
+            await shared._look_at(publication, tables)
+        except BaseException:
+            await connection.close()
+            raise
+        return shared
+
+    @classmethod
+    async def _take_over(
+        cls,
+        dsn: Dsn,
+        connection: Connection,
+        connect_timeout_s: float,
+        on_wait: Callable[[SlotWait], None],
+    ) -> Self:
+        stream = await ReplicationStream.open(
+            dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s
+        )
+        try:
+            created = await create_slot(
+                stream,
+                f"cdcd_snapshot_{uuid4().hex[:12]}",
+                temporary=True,
+                export=True,
+                observer=connection,
+                on_wait=on_wait,
+            )
+            assert created.snapshot is not None, "it was asked for"
+            with translated("importing the snapshot", {}):
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                await connection.execute(f"SET TRANSACTION SNAPSHOT {literal(created.snapshot)}".encode())
+                row: Any = await (await connection.execute(b"SELECT pg_export_snapshot()")).fetchone()
+        finally:
+            # The temporary slot goes with it.
+            stream.close()
+        return cls(connection, row[0], created.consistent_point)
+
+    async def _look_at(self, publication: str, tables: Collection[str]) -> None:
+        published = {table.name: table for table in await source_tables(self._connection, publication)}
+        if missing := sorted(set(tables) - published.keys()):
+            raise SourceError(
+                f"The publication {publication} does not publish {', '.join(missing)}.",
+                hint="A table is named schema.table, as it is published: with publish_via_partition_root the root, "
+                "else each partition.",
+            )
+        wanted = [published[name] for name in tables]
+        descriptions = await catalog.describe(self._connection, [table.oid for table in wanted])
+        self.tables = {table.name: SharedTable(table, descriptions[table.oid]) for table in wanted}
+        oids = {column.type_oid for table in wanted for column in table.relation.columns}
+        self.types = {**BUILTIN_TYPES, **await catalog.types(self._connection, oids)}
+        self.database = self._connection.info.dbname
+
+    async def close(self) -> None:
+        """Let go of it. Who has imported it reads on."""
+        await self._connection.close()

@@ -1,0 +1,223 @@
+"""Pages of a table as a data source of Spark: each task reads a range of them with COPY, at a snapshot that is shared.
+
+The rule: a row comes as the same bytes that the daemon would write for it, the envelope of a change with op `r`. So its
+types are the mirror's, by the same expressions (`changes.parse`), and none of them is decided here.
+
+A task has one connection and one chunk of rows in memory; it reads the next one when Spark has taken the former, so a
+slow sink slows the reading. A task that is run again reads its pages again, at the same snapshot.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from cdcd import __version__
+from cdcd.errors import SourceError
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.shared_snapshot import SharedTable
+from cdcd.postgres.snapshot_reader import ChunkTooLargeError, PageQuery, SnapshotReader, TableChangedError
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.envelope import EnvelopeSettings
+from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+
+NAME: Final = "cdcd_snapshot"
+APPLICATION: Final = "cdcd spark snapshot"
+
+CHUNK_BYTES: Final = 2 << 20
+"""Of a table, on disk, read at a time; in memory it is a few times as much, as text and as JSON."""
+
+PAGES_MAX: Final = 512
+"""In a chunk: before PostgreSQL 14 each place on a page is named one by one."""
+
+_UNLIMITED: Final = 1 << 62
+_MARK: Final = "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every task is told. As text it goes through the options of the data source, whose values are strings.
+
+    Attributes:
+        dsn: with its password, so the option's name is one that Spark never shows.
+        snapshot, position: as `SharedSnapshot` has them.
+        database, prefix: of the records.
+        ranges: of pages: table in SQL, oid, filenode, from, to before, pages in a chunk.
+    """
+
+    dsn: str
+    connect_timeout_s: float
+    snapshot: str
+    position: int
+    database: str
+    prefix: str
+    relation: Relation
+    row_filter: str
+    description: TableDescription
+    types: Sequence[TypeDescription]
+    ranges: Sequence[tuple[str, int, int, int, int, int]]
+
+    def options(self) -> dict[str, str]:
+        """For `spark.read.format(NAME).options(...)`; read back by `from_options`."""
+        relation = self.relation
+        fields = {
+            "dsn": self.dsn,
+            "connect_timeout_s": self.connect_timeout_s,
+            "snapshot": self.snapshot,
+            "position": self.position,
+            "database": self.database,
+            "prefix": self.prefix,
+            "relation": [relation.oid, relation.namespace, relation.name, relation.replica_identity],
+            "columns": [
+                [column.flags, column.name, column.type_oid, column.type_modifier]
+                for column in relation.columns
+            ],
+            "row_filter": self.row_filter,
+            "keys": [list(self.description.primary_key), list(self.description.unique_key)],
+            "catalog": [astuple(column) for column in self.description.columns],
+            "types": [astuple(each) for each in self.types],
+            "ranges": list(self.ranges),
+        }
+        # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
+        return {"secret": json.dumps(fields)}
+
+    @classmethod
+    def from_options(cls, options: Any) -> "Plan":
+        """What `options` made."""
+        fields = json.loads(options["secret"])
+        oid, namespace, name, identity = fields["relation"]
+        primary, unique = fields["keys"]
+        return cls(
+            fields["dsn"],
+            fields["connect_timeout_s"],
+            fields["snapshot"],
+            fields["position"],
+            fields["database"],
+            fields["prefix"],
+            Relation(
+                xid=None,
+                oid=oid,
+                namespace=namespace,
+                name=name,
+                replica_identity=identity,
+                columns=tuple(Column(*column) for column in fields["columns"]),
+            ),
+            fields["row_filter"],
+            TableDescription(
+                tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
+            ),
+            [TypeDescription(*each) for each in fields["types"]],
+            [(str(sql_name), *numbers) for sql_name, *numbers in fields["ranges"]],
+        )
+
+
+def page_ranges(table: SharedTable, partition_bytes: int) -> list[tuple[str, int, int, int, int, int]]:
+    """The table's pages, its leaves' one after the other, in ranges of about so many bytes on disk."""
+    ranges = []
+    for each in table.source.parts:
+        part = each.part
+        page_bytes = max(1, part.size // max(1, part.pages))
+        step = max(1, partition_bytes // page_bytes)
+        chunk = max(1, min(PAGES_MAX, CHUNK_BYTES // page_bytes))
+        ranges += [
+            (each.sql_name, part.oid, part.filenode, begin, min(begin + step, part.pages), chunk)
+            for begin in range(0, part.pages, step)
+        ]
+    return ranges
+
+
+class SnapshotPages(DataSource):  # type: ignore[misc,unused-ignore]  # pyspark may be missing where types are checked
+    """`spark.read.format("cdcd_snapshot")` with the options of a `Plan`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return StructType([StructField("value", BinaryType())])
+
+    def reader(self, schema: StructType) -> "PagesReader":
+        return PagesReader(dict(self.options))
+
+
+@dataclass
+class PageRange(InputPartition):  # type: ignore[misc,unused-ignore]
+    """The pages of one task, by their place in the plan."""
+
+    number: int
+
+
+class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
+    """Goes to the executors with the plan as text: compiled classes of the pure packages do not pickle."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[PageRange]:
+        ranges = Plan.from_options(self._options).ranges
+        return [PageRange(number) for number in range(len(ranges))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Rows of the range, a batch for each chunk.
+
+        Raises:
+            SourceError: the table was altered or dropped since, or may not be read.
+            TransientError: the connection or the snapshot is lost.
+        """
+        assert isinstance(partition, PageRange), "it is one of ours"
+        plan = Plan.from_options(self._options)
+        encoder = SnapshotEncoder(EnvelopeSettings(__version__, plan.prefix, plan.database))
+        types = {each.oid: each for each in plan.types}
+        encoder.define(plan.relation, plan.description, types)
+        place = Place(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
+        with asyncio.Runner() as runner:
+            reader = runner.run(
+                SnapshotReader.open(
+                    parse_dsn(plan.dsn),
+                    application_name=APPLICATION,
+                    connect_timeout_s=plan.connect_timeout_s,
+                )
+            )
+            try:
+                runner.run(reader.import_snapshot(plan.snapshot))
+                for lines in _chunks(plan, partition.number, reader, runner):
+                    records: list[Any] = []
+                    now_us = time.time_ns() // 1000
+                    encoder.encode_rows(plan.relation.oid, lines, place, now_us, records, set())
+                    values = pa.array([record[2] for record in records], pa.binary())
+                    yield pa.RecordBatch.from_arrays([values], names=["value"])
+            finally:
+                reader.close()
+
+
+def _chunks(plan: Plan, number: int, reader: SnapshotReader, runner: asyncio.Runner) -> Iterator[list[bytes]]:
+    """The lines of one chunk after the other; what turns out too large is cut in two."""
+    sql_name, oid, filenode, first, last, chunk = plan.ranges[number]
+    left = [(first, last)]
+    while left:
+        begin, end = left.pop()
+        if end - begin > chunk:
+            left.append((begin + chunk, end))
+            end = begin + chunk
+        query = PageQuery(sql_name, oid, filenode, begin, end, plan.relation, (plan.row_filter,))
+        bytes_max = _UNLIMITED if end - begin == 1 else 4 * CHUNK_BYTES
+        try:
+            rows = runner.run(reader.read(query, bytes_max))
+        except ChunkTooLargeError:
+            middle = (begin + end) // 2
+            left += [(middle, end), (begin, middle)]
+            continue
+        except TableChangedError as error:
+            raise SourceError(
+                f"{sql_name} is not any more what it was when its snapshot was taken: {error}",
+                hint="Read it again, at a snapshot of now.",
+            ) from None
+        if rows.lines:
+            yield rows.lines

@@ -1,0 +1,225 @@
+"""Tables that Spark reads at a snapshot, into a mirror that goes on from there: nothing is missing or comes twice."""
+
+import threading
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Self
+
+import pytest
+import yaml
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DecimalType, StringType
+
+from cdcd.errors import PositionError, SourceError
+from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot, read_snapshot
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.target import Kind
+from deploy.demo.mirrored import compare
+from tests.spark.stage import Source, Stage, target_for
+from tests.spark.workload import MIRRORED, TABLES, Workload
+
+SEED = 20_261_122
+ROWS = 20_000
+
+FILLED = (
+    *TABLES,
+    f"""INSERT INTO account (id, balance, note, big, flags, day, stamp, doc, raw, open)
+        SELECT g + 1000, g / 3.0, E'tab\\tand "quote" ' || g, repeat('b', g % 5000), ARRAY[g, NULL],
+               date '2020-01-01' + g % 999, timestamp 'infinity', jsonb_build_object('n', g),
+               decode(lpad(to_hex(g), 8, '0'), 'hex'), g % 2 = 0
+          FROM generate_series(1, {ROWS}) g""",
+    "UPDATE account SET stamp = '1999-12-31 23:59:59.999999' WHERE id % 2 = 0",
+    "INSERT INTO pair SELECT g % 9, 'row ' || g, g, ARRAY['x', NULL] FROM generate_series(1, 2000) g",
+    "INSERT INTO whole SELECT g, 'NaN', repeat('w', 4000) FROM generate_series(1000, 1500) g",
+)
+
+PARTITIONED = """
+CREATE TABLE p (id int, region text, price numeric(8, 2), secret text, PRIMARY KEY (id, region))
+  PARTITION BY LIST (region);
+CREATE TABLE p_1 PARTITION OF p FOR VALUES IN ('x');
+CREATE TABLE p_2 (region text NOT NULL, secret text, price numeric(8, 2), id int NOT NULL);
+ALTER TABLE p ATTACH PARTITION p_2 FOR VALUES IN ('y');
+INSERT INTO p SELECT g, CASE g % 2 WHEN 0 THEN 'x' ELSE 'y' END, g / 4.0, 's' FROM generate_series(1, 900) g;
+CREATE PUBLICATION roots FOR TABLE p (id, region, price) WHERE (id > 100) WITH (publish_via_partition_root = true)
+""".strip().split(";\n")
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage.set_up() as stage:
+        yield stage
+
+
+@pytest.fixture
+def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
+    with stage.source(f"s{abs(hash(request.node.nodeid)) % 10**8}", *FILLED) as source:
+        yield source
+
+
+def pipeline(source: Source, *, kafka: bool = True) -> SnapshotSource:
+    name = f"cdcd_{source.name}"
+    return SnapshotSource(source.dsn, name, name, source.name, KafkaSource(source.servers) if kafka else None)
+
+
+class Writing:
+    """The workload goes on in a thread, until it is told to end."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.rounds = 0
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with self._source.connect() as connection:
+                workload = Workload(connection, SEED)
+                while not self._stop.wait(0.05):
+                    workload.run(3)
+                    self.rounds += 1
+        except BaseException as failure:  # noqa: BLE001 - it is raised where it is seen
+            self._failure = failure
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("table_format", ["iceberg", "delta"])
+def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_the_source(
+    source: Source, spark: SparkSession, table_format: str
+) -> None:
+    # GIVEN tables whose rows are in no topic, and somebody who writes to them all the time
+    file = source.folder / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(source.daemon.config))
+    mirror = source.mirror(table_format)
+    said: list[str] = []
+    with Writing(source) as writing:
+        # WHEN they are read into the mirror meanwhile
+        tables = [part for table in MIRRORED for part in ("--snapshot", table)]
+        assert mirror.once(*tables, "--source", str(file), say=said.append) == 0, mirror.errors()[-3000:]
+        assert writing.rounds > 10
+    # THEN each was read whole
+    assert [line.split()[1] for line in said if line.startswith("snapshot:")] == list(MIRRORED)
+    # AND the mirror equals the source when what was committed since is in, whose first half is in the topics twice
+    source.deliver()
+    assert source.repeat("public.account") > 0
+    assert mirror.once() == 0, mirror.errors()[-3000:]
+    target = target_for(spark, mirror, f"c_{source.name}")
+    verdicts = compare(source.dsn, spark, target, MIRRORED)
+    assert [str(verdict) for verdict in verdicts if not verdict.equal] == []
+    assert not spark.catalog.tableExists(target.own_name("quarantine"))
+    # WHEN one is read once more, in the place of what is there
+    source.execute("UPDATE account SET note = 'again' WHERE id % 3 = 0")
+    again = mirror.once("--snapshot", "public.account", "--source", str(file), say=said.append)
+    assert again == 0, mirror.errors()[-3000:]
+    source.deliver()
+    assert mirror.once() == 0
+    target.forget(target.own_name("account"))
+    fresh = target_for(spark, mirror, f"d_{source.name}")
+    assert all(verdict.equal for verdict in compare(source.dsn, spark, fresh, MIRRORED))
+
+
+def test_rows_are_those_that_are_published_in_the_mirrors_types(source: Source, spark: SparkSession) -> None:
+    # GIVEN a partitioned table that is published by its root, with a filter and some columns
+    with source.connect() as connection:
+        for statement in PARTITIONED:
+            connection.execute(statement.encode())
+        name = f"cdcd_{source.name}"
+        roots = SnapshotSource(source.dsn, "roots", name, source.name)
+        # WHEN it is read in tasks of a page, and changed by others before that
+        with open_snapshot(spark, roots, ["public.p"]) as snapshot:
+            connection.execute("DELETE FROM p WHERE id > 500")
+            connection.execute("INSERT INTO p VALUES (5000, 'x', 1, 's')")
+            rows = read_snapshot(spark, snapshot, "public.p", partition_bytes=8192)
+            found = {row["id"]: row for row in rows.collect()}
+            # THEN the rows are those of the snapshot
+            assert rows.rdd.getNumPartitions() >= 4
+    assert sorted(found) == list(range(101, 901))
+    assert rows.columns == ["id", "region", "price"]
+    assert rows.schema["price"].dataType == DecimalType(8, 2)
+    assert rows.schema["region"].dataType == StringType()
+    assert found[103]["price"] == Decimal("25.75")
+
+
+def test_rows_that_fit_no_type_are_in_quarantine_and_a_table_without_a_key_is_a_log(
+    source: Source, spark: SparkSession, target: Lakehouse
+) -> None:
+    source.execute("INSERT INTO account (id, flags) VALUES (-7, '{{1,2},{3,4}}')")
+    source.execute("INSERT INTO log (what) SELECT 'x' FROM generate_series(1, 50)")
+    with open_snapshot(spark, pipeline(source), ["public.account", "public.log"]) as snapshot:
+        loaded = load_snapshot(spark, snapshot, "public.account", target, history=True)
+        assert (loaded.rows, loaded.quarantined) == (ROWS, 1)
+        logged = load_snapshot(spark, snapshot, "public.log", target)
+        assert (logged.rows, logged.quarantined) == (50, 0)
+        with pytest.raises(PySparkException, match="its JSON is not that of a change"):
+            read_snapshot(spark, snapshot, "public.account").count()
+        form = snapshot.form("public.account").schema
+        log = snapshot.form("public.log").schema
+        at = snapshot.commit_lsn
+    ((reason, table),) = [
+        (row["reason"], row["table"]) for row in spark.table(target.own_name("quarantine")).collect()
+    ]
+    assert (reason, table) == ("its JSON is not that of a change", "public.account")
+    # AND every row stands at the snapshot's place, in the mirror and in its changelog
+    mirror = spark.table(target.name_of(form, Kind.MIRROR))
+    changes = spark.table(target.name_of(form, Kind.CHANGELOG))
+    assert mirror.count() == changes.count() == ROWS
+    assert {row[0] for row in mirror.select("_cdcd_commit_lsn").distinct().collect()} == {at}
+    assert {tuple(row) for row in changes.select("_cdcd_op", "_cdcd_commit_lsn").distinct().collect()} == {
+        ("r", at)
+    }
+    assert spark.table(target.name_of(log, Kind.CHANGELOG)).count() == 50
+
+
+def test_what_is_wrong_is_told_and_the_mirror_keeps_what_it_had(
+    source: Source, spark: SparkSession, target: Lakehouse
+) -> None:
+    # GIVEN a mirror that was loaded
+    with open_snapshot(spark, pipeline(source), ["public.pair"]) as snapshot:
+        assert load_snapshot(spark, snapshot, "public.pair", target).rows == 2000
+        form = snapshot.form("public.pair").schema
+        old = snapshot
+    name = target.name_of(form, Kind.MIRROR)
+    # WHEN the session that holds the snapshot is ended, THEN the load says so
+    with open_snapshot(spark, pipeline(source), ["public.pair", "public.whole"]) as snapshot:
+        source.execute("DELETE FROM pair WHERE a = 1")
+        source.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cdcd shared snapshot'"
+        )
+        with pytest.raises(SourceError, match="snapshot"):
+            load_snapshot(spark, snapshot, "public.pair", target)
+    # AND so it does when a table was altered, or dropped
+    with open_snapshot(spark, pipeline(source, kafka=False), ["public.pair", "public.whole"]) as snapshot:
+        source.execute("ALTER TABLE pair ALTER value TYPE text")
+        source.execute("DROP TABLE whole")
+        for table in ("public.pair", "public.whole"):
+            with pytest.raises(SourceError, match="not any more what it was"):
+                load_snapshot(spark, snapshot, table, target)
+    # AND the mirror is as it was
+    assert spark.table(name).count() == 2000
+    assert target.reached(spark, name).commit_lsn == old.commit_lsn
+    # AND a mirror that has later changes is left alone
+    source.execute("INSERT INTO log (what) VALUES ('x')")
+    with open_snapshot(spark, pipeline(source), ["public.log"]) as earlier:
+        with open_snapshot(spark, pipeline(source), ["public.log"]) as later:
+            load_snapshot(spark, later, "public.log", target)
+        with pytest.raises(PositionError, match="Another process"):
+            load_snapshot(spark, earlier, "public.log", target)
+    # AND without its slot, or for a table that is not published, there is no snapshot
+    for wrong, words in (
+        (SnapshotSource(source.dsn, f"cdcd_{source.name}", "nobody", source.name), "There is no slot nobody"),
+        (pipeline(source), "does not publish public.missing"),
+    ):
+        with pytest.raises(SourceError, match=words), open_snapshot(spark, wrong, ["public.missing"]):
+            pass

@@ -1,0 +1,29 @@
+import pytest
+
+from cdcd.errors import PositionError
+from cdcd.spark.targets.loading import loaded
+from cdcd.spark.targets.state import Place, State
+
+
+def test_what_the_snapshot_sees_is_not_new_any_more_wherever_it_lies():
+    state = loaded("t", State(), 500, {0: 10, 1: 0})
+    assert state.commit_lsn == 500
+    assert state.consistent_lsn == 500
+    assert state.truncated == (500, 0)
+    # Where the topic has something, reading goes on behind it; elsewhere it begins at the beginning.
+    assert state.partitions == {0: Place(500, 1, 1, 9)}
+    assert State.from_json(state.to_json()) == state
+
+
+def test_a_table_that_is_loaded_once_more_keeps_how_far_its_topic_was_read():
+    before = State(
+        commit_lsn=400, partitions={0: Place(400, 3, 1, 70), 1: Place(90, 1, 1, 5)}, truncated=(50, 2)
+    )
+    state = loaded("t", before, 500, {0: 20})
+    assert state.partitions == {0: Place(500, 1, 1, 70), 1: Place(90, 1, 1, 5)}
+    assert state.truncated == (500, 0)
+
+
+def test_a_table_with_later_changes_is_not_taken_back():
+    with pytest.raises(PositionError, match="after the snapshot's"):
+        loaded("t", State(commit_lsn=501), 500, {})

@@ -1,0 +1,67 @@
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("pyarrow") is None or find_spec("pyspark") is None:
+    pytest.skip("pyspark and pyarrow come with `make spark`", allow_module_level=True)
+
+from cdcd.postgres.shared_snapshot import SharedTable
+from cdcd.postgres.tables import SourcePart, SourceTable
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription
+from cdcd.snapshots.progress import Part
+from cdcd.spark.page_source import PagesReader, Plan, SnapshotPages, page_ranges
+
+RELATION = Relation(
+    None, 7, "public", "ordérs", "d", (Column(1, "id", 23, -1), Column(0, 'a "b"', 1700, 655366))
+)
+DESCRIPTION = TableDescription(("id",), (), (CatalogColumn("id", 1, "integer", 23, 0, None),))
+PLAN = Plan(
+    "host=localhost password=hunter2",
+    5.0,
+    "0000-1",
+    1 << 40,
+    "shop",
+    "p",
+    RELATION,
+    "(id > 5)",
+    DESCRIPTION,
+    [BUILTIN_TYPES[23], BUILTIN_TYPES[1700]],
+    [("public.t", 7, 8, 0, 100, 10), ("public.t", 7, 8, 100, 130, 10)],
+)
+
+
+def test_a_plan_comes_back_from_its_options():
+    options = PLAN.options()
+    again = Plan.from_options(options)
+    assert again == PLAN
+    assert again.relation.columns[0].is_key
+
+
+def test_the_only_option_is_one_that_spark_does_not_show():
+    assert list(PLAN.options()) == ["secret"]
+
+
+def test_there_is_a_task_for_each_range():
+    reader = SnapshotPages(PLAN.options()).reader(SnapshotPages(PLAN.options()).schema())
+    assert isinstance(reader, PagesReader)
+    assert [part.number for part in reader.partitions()] == [0, 1]
+
+
+@pytest.mark.parametrize("pages", [1, 99, 100, 101, 1000])
+def test_ranges_have_every_page_of_every_leaf_once(pages: int):
+    parts = tuple(
+        SourcePart(Part(oid, oid, count, count * 8192), f"public.t_{oid}")
+        for oid, count in ((1, pages), (2, 0), (3, 7))
+    )
+    table = SharedTable(SourceTable(RELATION, "", parts), DESCRIPTION)
+    ranges = page_ranges(table, 100 * 8192)
+    found = [(oid, page) for _, oid, _, begin, end, _ in ranges for page in range(begin, end)]
+    assert found == [(1, page) for page in range(pages)] + [(3, page) for page in range(7)]
+    assert all(end - begin <= 100 and chunk >= 1 for *_, begin, end, chunk in ranges)
+
+
+def test_a_page_that_is_larger_than_a_task_is_one():
+    wide = (SourcePart(Part(1, 1, 3, 3 << 30), "public.t"),)
+    table = SharedTable(SourceTable(RELATION, "", wide), DESCRIPTION)
+    assert [entry[3:] for entry in page_ranges(table, 1 << 20)] == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
