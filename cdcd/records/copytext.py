@@ -10,16 +10,17 @@ from typing import Final
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.messages import Relation
-from cdcd.records.changes import HINT, HINT_ENCODING, NOT_UTF8, Plan, put_whole
-from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
-from cdcd.records.wiretext import escaped
+from cdcd.records.changes import HINT, HINT_ENCODING, NOT_UTF8
+from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, STRING, Converter
+from cdcd.records.wiretext import escaped, find_escaped
 
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _MEANING: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 _BACKSLASH: Final = b"\\"
-_NINE: Final = ord("9")
-_POINT: Final = ord(".")
-_TRUE: Final = b"t"
+_DECIMAL: Final = b"0123456789.-"
+_TRUE: Final = b"true"
+
+OTHER_WIDTH: Final = "the row has another number of columns than the relation"
 
 NULL: Final = rb"\N"
 
@@ -47,41 +48,67 @@ def escape(value: bytes) -> bytes:
     return text
 
 
-def convert_row(line: bytes, plan: Plan, converters: list[Converter], values: list[bytes]) -> None:
-    """Convert a row, with its newline, into the slots of `values`.
+def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[list[bytes], bool]]:
+    """Convert rows, each with its newline, column by column: a call of a type's converter is the exception, and what
+    has to be looked at in each value is looked at once for all of them.
+
+    Returns:
+        For each column the JSON of its values, in the rows' order; and whether that is all of it. Else (only where the
+        mode is one of `QUOTED`) quotes belong around each.
 
     Raises:
-        ValueError, IndexError: the row is malformed; `explain_row` says how.
+        ValueError, IndexError: a row is malformed; `explain_row` says how.
     """
-    fields = line[:-1].split(b"\t")
-    if len(fields) != len(plan) and (plan or len(line) > 1):
-        raise ValueError("the row has another number of columns than the relation")
-    has_escapes = _BACKSLASH in line
-    for slot, mode, column in plan:
-        value = fields[column]
-        if has_escapes and _BACKSLASH in value:
-            if value == NULL:
-                if mode in QUOTED:
-                    put_whole(values, slot, b"null")
-                else:
-                    values[slot] = b"null"
-                continue
-            value = unescape(value)
-        if mode == STRING:
-            values[slot] = escaped(value)
-        elif mode == AS_IS:
-            values[slot] = value
-        elif mode == DECIMAL:
-            if value[-1] <= _NINE:
-                values[slot] = value
-            else:
-                put_whole(values, slot, converters[column].wire(value))
-        elif mode == FLOAT:
-            values[slot] = value if _POINT in value else converters[column].wire(value)
-        elif mode == BOOLEAN:
-            values[slot] = b"true" if value == _TRUE else converters[column].wire(value)
+    width = len(converters)
+    raw = b"".join(lines)
+    if not raw.isascii():
+        raw.decode("utf-8")
+    if not width:
+        if len(raw) != len(lines):
+            raise ValueError(OTHER_WIDTH)
+        return []
+    tabs = width - 1
+    for line in lines:
+        if line.count(b"\t") != tabs:
+            raise ValueError(OTHER_WIDTH)
+    # All fields of all rows in one list: the columns are slices of it.
+    fields = raw[:-1].replace(b"\n", b"\t").split(b"\t")
+    has_escapes = _BACKSLASH in raw
+    columns: list[tuple[list[bytes], bool]] = []
+    for column, converter in enumerate(converters):
+        values = fields[column::width]
+        if has_escapes and _BACKSLASH in b"".join(values):
+            columns.append(([_whole(value, converter) for value in values], True))
         else:
-            values[slot] = converters[column].wire(value)
+            columns.append(_convert(values, converter))
+    return columns
+
+
+def _whole(field: bytes, converter: Converter) -> bytes:
+    if field == NULL:
+        return b"null"
+    if _BACKSLASH in field:
+        field = unescape(field)
+    return converter.wire(field)
+
+
+def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bool]:
+    """Fields of a column that hold neither NULL nor escapes."""
+    mode = converter.mode
+    if mode == AS_IS:
+        return values, True
+    if mode == STRING:
+        if find_escaped(b"".join(values)) is None:
+            return values, False
+        return [escaped(value) for value in values], False
+    if mode == DECIMAL and not b"".join(values).translate(None, _DECIMAL):
+        return values, False
+    wire = converter.wire
+    if mode == FLOAT:
+        return [value if b"." in value else wire(value) for value in values], True
+    if mode == BOOLEAN:
+        return [_TRUE if value == b"t" else wire(value) for value in values], True
+    return [wire(value) for value in values], True
 
 
 def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> ProtocolError:

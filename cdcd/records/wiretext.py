@@ -23,7 +23,7 @@ COMPILED: Final = not __file__.endswith(".py")
 
 _QUOTE: Final = ord('"')
 _BACKSLASH: Final = ord("\\")
-_find_escaped: Final = re.compile(rb'[\x00-\x1f"\\]').search
+find_escaped: Final = re.compile(rb'[\x00-\x1f"\\]').search
 
 SHORT: Final = 128
 """Up to this length one pass that also escapes is quicker than a check beforehand."""
@@ -52,7 +52,7 @@ def escaped(value: bytes) -> bytes:
                 break
         else:
             return value
-    elif _find_escaped(value) is None:
+    elif find_escaped(value) is None:
         return value
     return encode_basestring(value.decode("latin-1"))[1:-1].encode("latin-1")
 

@@ -6,14 +6,20 @@ between the changes that were streamed before it and those that come after.
 """
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final
 
-from cdcd.records.copytext import convert_row, explain_row
+from cdcd.errors import ProtocolError
+from cdcd.records.converter import QUOTED
+from cdcd.records.copytext import convert_rows, explain_row
 from cdcd.records.envelope import Record, closing, processed_at
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.wiretext import checked
+from cdcd.records.formats.table_fragments import TableFragments
 
 READ: Final = "r"
+
+BLOCK: Final = 1024
+"""Rows that are converted together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +53,110 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             ProtocolError: a row is malformed.
         """
         count = size = 0
-        marker = ""
-        table = self._tables[oid]
-        template: list[bytes] = []
-        processed = processed_at(now_us)
-        for index, line in enumerate(lines):
-            wanted = place.last if index == len(lines) - 1 else place.others if index else place.first
-            if wanted != marker:
-                marker = wanted
-                self._source.begin(None, place.commit_lsn, now_us, None, snapshot=marker)
-                self._transaction += 1
-                table = self._table(oid, out)
-                template = table.event_template.copy()
-                template[-7] = template[-5] = str(int(place.lsn)).encode("ascii")
-                template[-2] = closing(READ, table.schema_id)
-                template[-1] = processed
-            parts = template.copy()
-            try:
-                convert_row(line, table.plan, table.converters, parts)
-                key = table.key(parts)
-                if key is not None and key in dropped:
-                    continue
-                count += 1
-                parts[-3] = str(place.serial + count).encode("ascii")
-                value = checked(b"".join(parts))
-            except (ValueError, IndexError) as cause:
-                raise explain_row(line, table.relation, table.converters) from cause
-            out.append((table.topic, key, value, None))
-            size += len(value) if key is None else len(key) + len(value)
-        table.tally.read += count
+        for begin, end, marker in _runs(len(lines), place):
+            self._source.begin(None, place.commit_lsn, now_us, None, snapshot=marker)
+            self._transaction += 1
+            table = self._table(oid, out)
+            for at in range(begin, end, BLOCK):
+                block = lines[at : min(at + BLOCK, end)]
+                records = self._encode_block(table, block, place, now_us, place.serial + count, dropped)
+                count += len(records)
+                for _, key, value, _ in records:
+                    size += len(value or b"") + len(key or b"")
+                out.extend(records)
+        self._tables[oid].tally.read += count
         return count, size
+
+    def _encode_block(  # noqa: PLR0917 - as `encode_rows`
+        self,
+        table: TableFragments,
+        lines: list[bytes],
+        place: Place,
+        now_us: int,
+        serial: int,
+        dropped: set[bytes],
+    ) -> list[Record]:
+        """Records of rows with one marker; the first has the number after `serial`."""
+        try:
+            columns = convert_rows(lines, table.converters)
+        except (ValueError, IndexError) as cause:
+            raise _refused(lines, table) from cause
+        values = [column for column, _ in columns]
+        keys = _keys(table, columns)
+        if keys is not None and dropped:
+            kept = [key not in dropped for key in keys]
+            values = [list(compress(column, kept)) for column in values]
+            keys = list(compress(keys, kept))
+            number = len(keys)
+        else:
+            number = len(lines)
+        serials = [b"%d" % each for each in range(serial + 1, serial + 1 + number)]
+        form = _form(table, columns, place, now_us)
+        topic = table.topic
+        rows = zip(*values, serials, strict=True)
+        if keys is None:
+            return [(topic, None, form % row, None) for row in rows]
+        return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)]
 
     def has_key(self, oid: int) -> bool:
         """Whether rows of this table can be told apart."""
         return bool(self._tables[oid].key_slots)
+
+
+def _runs(count: int, place: Place) -> list[tuple[int, int, str]]:
+    """Rows that follow each other and have the same marker: from, to before, marker."""
+    runs: list[tuple[int, int, str]] = []
+    if not count:
+        return runs
+    for begin, end, marker in (
+        (0, min(1, count - 1), place.first),
+        (min(1, count - 1), count - 1, place.others),
+        (count - 1, count, place.last),
+    ):
+        if begin < end:
+            if runs and runs[-1][2] == marker:
+                runs[-1] = (runs[-1][0], end, marker)
+            else:
+                runs.append((begin, end, marker))
+    return runs
+
+
+def _form(table: TableFragments, columns: list[tuple[list[bytes], bool]], place: Place, now_us: int) -> bytes:
+    """A record with places for the values of the columns and the row's number."""
+    parts: list[bytes] = []
+    for name, mode, (_, whole) in zip(table.names, table.modes, columns, strict=True):
+        start = b",%b:" if parts else b"{%b:"
+        parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
+    head, _, middle, _, tail = table.source[:5]
+    lsn = str(int(place.lsn)).encode("ascii")
+    source = head + lsn + middle + lsn + tail
+    end = closing(READ, table.schema_id) + processed_at(now_us)
+    row = b"".join(parts) or b"{"
+    return b'{"before":null,"after":' + row + b"}" + _literal(source) + b"%b" + _literal(end)
+
+
+def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
+    """The key of each row; None when the table has none."""
+    if not table.key_columns:
+        return None
+    form = b""
+    for fragment, index in zip(table.key_fragments, table.key_columns, strict=True):
+        quoted = table.modes[index] in QUOTED and not columns[index][1]
+        form += _literal(fragment) + (b'"%b"' if quoted else b"%b")
+    form += b"}"
+    return [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
+
+
+def _literal(text: bytes) -> bytes:
+    """For a text in which % stands for values."""
+    return text.replace(b"%", b"%%")
+
+
+def _refused(lines: list[bytes], table: TableFragments) -> ProtocolError:
+    """Which of the rows it is, and what is wrong with it."""
+    for line in lines:
+        try:
+            convert_rows([line], table.converters)
+        except (ValueError, IndexError):
+            return explain_row(line, table.relation, table.converters)
+    raise AssertionError("rows were refused in which nothing is wrong")

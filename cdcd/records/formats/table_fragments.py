@@ -61,9 +61,11 @@ class TableFragments:
         "fragments",
         "identity",
         "index",
+        "key_columns",
         "key_fragments",
         "key_quoted",
         "key_slots",
+        "modes",
         "names",
         "old_template",
         "placeholders",
@@ -111,6 +113,7 @@ class TableFragments:
         self.placeholders = [
             converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
         ]
+        self.modes = [converter.mode for converter in self.converters]
         self.names = [quote(wire(column.name)).encode("latin-1") for column in columns]
         self.identity = [column.is_key for column in columns]
         self.plan: Plan = []
@@ -126,6 +129,7 @@ class TableFragments:
         self.old_template = [b"", b"", *row, b"}"]
         position = {column.name: index for index, column in enumerate(columns)}
         keys = [position[name] for name in key_columns(relation, table)]
+        self.key_columns = keys
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
         self.key_fragments = [

@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.copytext import NULL, convert_row, escape, explain_row, split_row, unescape
+from cdcd.records.converter import QUOTED
+from cdcd.records.copytext import NULL, convert_rows, escape, explain_row, split_row, unescape
 from cdcd.records.formats.table_fragments import TableFragments, Tally
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription
 
@@ -18,11 +19,37 @@ def table(*columns: tuple[str, int]) -> TableFragments:
     )
 
 
-def converted(line: bytes, *columns: tuple[str, int]) -> bytes:
+def json_of(lines: list[bytes], *columns: tuple[str, int]) -> list[bytes]:
+    """Each row as an object."""
     fragments = table(*columns)
-    values = fragments.old_template.copy()
-    convert_row(line, fragments.plan, fragments.converters, values)
-    return b"".join(values)
+    quoted = [
+        [value if whole or mode not in QUOTED else b'"%b"' % value for value in values]
+        for (values, whole), mode in zip(
+            convert_rows(lines, fragments.converters), fragments.modes, strict=True
+        )
+    ]
+    rows = zip(*quoted, strict=True) if quoted else [()] * len(lines)
+    return [
+        b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(fragments.names, row, strict=True))
+        for row in rows
+    ]
+
+
+def converted(line: bytes, *columns: tuple[str, int]) -> bytes:
+    (row,) = json_of([line], *columns)
+    return row
+
+
+def test_rows_are_converted_together_as_each_would_be_alone():
+    lines = [
+        b"1\tplain\t1.50\t2.5\tt\t2020-01-01 00:00:00\n",
+        b'2\tsaid "hi"\tNaN\t2\tf\tinfinity\n',
+        b"\t".join([b"3", rb"\\N", NULL, NULL, NULL, NULL]) + b"\n",
+        b"\t".join([b"4", rb"a\\b\tc", b"-0.00", b"NaN", b"t", b"2020-01-01 00:00:00 BC"]) + b"\n",
+        "5\tü%\t1\t1e30\tf\t2020-01-01 00:00:00.5\n".encode(),
+    ]
+    for some in (lines, lines[:2], lines[3:], lines[::-1]):
+        assert json_of(some, *COLUMNS) == [converted(line, *COLUMNS) for line in some]
 
 
 def test_a_row_becomes_the_json_that_its_change_has():

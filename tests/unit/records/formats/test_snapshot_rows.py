@@ -67,3 +67,44 @@ def test_whether_rows_can_be_told_apart_is_known():
 
 def _size(record: Record) -> int:
     return len(record[1] or b"") + len(record[2] or b"")
+
+
+KEYED = (Column(1, "a%", 25, -1), Column(1, "b", 1700, -1), Column(0, "c", 3802, -1))
+
+
+def test_what_comes_in_blocks_is_what_comes_row_by_row(monkeypatch: pytest.MonkeyPatch):
+    relation = Relation(None, 3, "public", "100%", "d", KEYED)
+    lines = [
+        b'%d of "it"\t%b\t%b\n'
+        % (row, b"NaN" if row == 7 else b"1.%d" % row, rb"\N" if row % 5 else b'{"%s":1}')
+        for row in range(23)
+    ]
+    found: list[list[Record]] = []
+    for block in (1, 4, 1000):
+        monkeypatch.setattr("cdcd.records.formats.snapshot_rows.BLOCK", block)
+        encoding = encoder()
+        encoding.define(relation, TableDescription(primary_key=("a%", "b")), BUILTIN_TYPES)
+        out: list[Record] = []
+        dropped = {json.dumps({"a%": '3 of "it"', "b": "1.3"}, separators=(",", ":")).encode()}
+        count, size = encoding.encode_rows(3, lines, PLACE, 5, out, dropped)
+        assert (count, size) == (22, sum(map(_size, out)))
+        found.append(out)
+    assert found[0] == found[1] == found[2]
+    after = [json.loads(value or b"")["after"] for _, _, value, _ in found[0]]
+    assert after[0] == {"a%": '0 of "it"', "b": "1.0", "c": '{"%s":1}'}
+    assert [json.loads(key or b"") for _, key, _, _ in found[0]] == [
+        {"a%": row["a%"], "b": row["b"]} for row in after
+    ]
+
+
+def test_the_row_that_is_wrong_is_found_in_its_block():
+    with pytest.raises(ProtocolError, match="column 'id' of type 23: the text is not UTF-8"):
+        encoder().encode_rows(1, [b"1\ta\n", b"\xff\tb\n", b"3\tc\n"], PLACE, 0, [], set())
+    with pytest.raises(ProtocolError, match="has 3 columns"):
+        encoder().encode_rows(1, [b"1\ta\n", b"2\tb\tc\n"], PLACE, 0, [], set())
+
+
+def test_no_rows_are_no_records():
+    out: list[Record] = []
+    assert encoder().encode_rows(1, [], PLACE, 0, out, set()) == (0, 0)
+    assert out == []
