@@ -4,7 +4,7 @@ SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy
 
-.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile deploy-test lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -61,6 +61,11 @@ bench: build/compiled/stamp servers
 profile: servers
 	.venv/bin/python -m tests.bench --profile
 
+dist: setup
+	rm -rf dist
+	.venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
+	.venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w dist dist/*.tar.gz
+
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
 	$(LOCK) --extra dev pyproject.toml -o requirements.lock
@@ -70,7 +75,7 @@ lock:
 	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
 clean:
-	rm -rf .venv .cache build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 CAN_COMPILE = command -v cc >/dev/null && \
 	test -f "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
