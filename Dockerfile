@@ -1,11 +1,15 @@
 # The daemon's image:                   docker build -t cdcd .
 # The image of the Spark jobs:          docker build -t cdcd-spark --target spark .
-# A mirror of PyPI, or a company's CA:  --secret id=pip,src=pip.conf   (in no layer of the result)
+#
+# Where PyPI and Maven's central repository are reached in a way of one's own (in no layer of the result):
+#   --secret id=pip,src=pip.conf           a mirror of PyPI, a proxy
+#   --secret id=ivy,src=ivysettings.xml    a mirror of Maven's repository, for the jars of Spark
+#   --secret id=ca,src=company.pem         certificates that pip and Java shall trust besides those of the base
 #
 # It runs with a read-only root file system and as any user: only /var/spool/cdcd is written to. The configuration is
 # /etc/cdcd/cdcd.yaml; for probes and scrapes from outside it must say `http: {host: 0.0.0.0}`.
 
-# Any glibc system with Python 3.11 or newer and its venv module will do.
+# Any Debian with Python 3.11 or newer, its venv module and ca-certificates will do; 13 or newer for the Spark jobs.
 ARG BASE_IMAGE=docker.io/library/python:3.13.15-slim-trixie@sha256:ffb752e139c0a19692a43af8d8523b274222dd68eebad5d583b45c2201c6e30a
 
 
@@ -16,6 +20,10 @@ WORKDIR /src
 RUN apt-get update -qq && \
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends gcc libc6-dev \
         $(python3 -c 'import os, sysconfig; print("" if os.path.exists(sysconfig.get_path("include") + "/Python.h") else "python3-dev")')
+# What is trusted here: by pip, and further below, as Java wants it, by Ivy.
+ENV PIP_CERT=/build-ca.pem
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
+    cat /etc/ssl/certs/ca-certificates.crt $(find /run/secrets -name ca.pem) > $PIP_CERT
 # What is installed here has no pip of its own: the tools' one reaches over.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
 COPY requirements.lock requirements-runtime.lock ./
@@ -63,15 +71,27 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /wheels/*.whl
 
 
+FROM spark-builder AS spark-jars
+RUN apt-get update -qq && \
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless openssl
+# -jdktrust marks the certificates as ones that Java shall trust.
+RUN --mount=type=secret,id=ivy,target=/run/secrets/ivysettings.xml \
+    openssl pkcs12 -export -nokeys -jdktrust anyExtendedKeyUsage -in $PIP_CERT -out /build-ca.p12 -passout pass:public && \
+    CDCD_CACHE=/opt/cdcd CDCD_IVY_SETTINGS=$(find /run/secrets -name ivysettings.xml) \
+    JDK_JAVA_OPTIONS="-Djavax.net.ssl.trustStore=/build-ca.p12 -Djavax.net.ssl.trustStorePassword=public" \
+        /opt/cdcd/bin/python -m cdcd.spark.jars
+
+
 FROM runtime AS spark
 USER 0:0
 RUN apt-get update -qq && \
     DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends default-jre-headless procps && \
     rm -rf /var/lib/apt/lists/*
-COPY --from=spark-builder /opt/cdcd /opt/cdcd
-# The jars of Kafka's source and of the table formats are fetched when it first starts, each by its checksum, unless
-# /var/spool/cdcd/.cache/cdcd/spark-jars has them. What Spark and Java write goes where something may be written.
+COPY --from=spark-jars /opt/cdcd /opt/cdcd
+# The jars of Kafka's source and of the table formats are in /opt/cdcd/spark-jars. What Spark and Java write goes where
+# something may be written.
 ENV HOME=/var/spool/cdcd \
+    CDCD_CACHE=/opt/cdcd \
     SPARK_LOCAL_DIRS=/var/spool/cdcd \
     JDK_JAVA_OPTIONS=-Djava.io.tmpdir=/var/spool/cdcd
 USER 10001:10001

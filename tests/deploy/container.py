@@ -33,12 +33,13 @@ _PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy")
 _ENTER: Final = """
 set -e
 mkdir -p "$ROOT/etc/cdcd"
+cp /etc/hosts "$ROOT/etc/hosts"
 mount --bind "$ROOT" "$ROOT"
 mount --bind "$CONFIG" "$ROOT/etc/cdcd"
 mount -o remount,bind,ro "$ROOT"
 mount -t proc proc "$ROOT/proc"
 mount --rbind /dev "$ROOT/dev"
-mount -t tmpfs -o size=256m,mode=1777 spool "$ROOT/var/spool/cdcd"
+mount -t tmpfs -o size=512m,mode=1777 spool "$ROOT/var/spool/cdcd"
 exec chroot "$ROOT" setpriv --reuid "${OWNER%:*}" --regid "${OWNER#*:}" --clear-groups --no-new-privs \
     --bounding-set=-all --inh-caps=-all -- "$@"
 """
@@ -81,9 +82,14 @@ class Images:
     def build(self, target: str, **build_arguments: str) -> str:
         """The image of a stage of the Dockerfile."""
         options: list[str | Path] = ["--isolation", "chroot", "--format", "docker", "--target", target]
+        # The stages that another target has built already are not built again.
+        options += ["--layers"]
         for name, value in {"BASE_IMAGE": BASE, **build_arguments}.items():
             options += ["--build-arg", f"{name}={value}"]
         options += ["--secret", f"id=pip,src={self._pip_conf()}"]
+        if _CERTIFICATES.exists():
+            # What this machine trusts, which may be more than the base does: a proxy between it and PyPI.
+            options += ["--secret", f"id=ca,src={_CERTIFICATES}"]
         tag = f"localhost/{target}"
         self.buildah("build", "--quiet", *options, "--tag", tag, REPOSITORY)
         return tag
@@ -117,9 +123,6 @@ class Images:
         )
         container = self.buildah("from", "scratch")
         self.buildah("add", "--quiet", container, debian, "/")
-        if _CERTIFICATES.exists():
-            # What this machine trusts, which may be more: a proxy between it and PyPI.
-            self.buildah("add", "--quiet", container, _CERTIFICATES, str(_CERTIFICATES))
         self.buildah("commit", "--quiet", "--rm", container, BASE)
 
     def _pip_conf(self) -> Path:
@@ -127,10 +130,7 @@ class Images:
         said = run([sys.executable, "-m", "pip", "config", "list"])
         pairs = re.findall(rf"^\S+\.({'|'.join(_PIP_SETTINGS)})='(.*)'$", said, re.MULTILINE)
         path = self._folder / "pip.conf"
-        path.write_text(
-            "\n".join(["[global]", f"cert = {_CERTIFICATES}", *(f"{key} = {value}" for key, value in pairs)])
-            + "\n"
-        )
+        path.write_text("\n".join(["[global]", *(f"{key} = {value}" for key, value in pairs)]) + "\n")
         return path
 
 
@@ -138,9 +138,20 @@ class Container:
     """The image's entry point as pid 1 in a root file system that it cannot write to."""
 
     def __init__(
-        self, images: Images, image: str, config_folder: Path, log: Path, environment: Mapping[str, str]
+        self,
+        images: Images,
+        image: str,
+        config_folder: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        *,
+        entrypoint: Sequence[str] = (),
+        arguments: Sequence[str] = (),
     ) -> None:
-        """`config_folder` is mounted at /etc/cdcd; `environment` is over the image's own."""
+        """`config_folder` is mounted at /etc/cdcd; `environment` is over the image's own.
+
+        `entrypoint` and `arguments` are in place of the image's, as an engine's options are.
+        """
         settings = images.settings(image)
         self._images = images
         self.name, root = images.mounted(image)
@@ -150,7 +161,8 @@ class Container:
                 [
                     *("setpriv", "--pdeathsig", "KILL", "--"),
                     *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
-                    *("sh", "-c", _ENTER, "sh", *settings["Entrypoint"], *settings["Cmd"]),
+                    *("sh", "-c", _ENTER, "sh", *(entrypoint or settings["Entrypoint"])),
+                    *(arguments or (() if entrypoint else settings["Cmd"])),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -169,6 +181,10 @@ class Container:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self.is_running():
+            # By its own number: a process that changed its user does not hear of its parent's death.
+            with suppress(IndexError, ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         self._process.kill()
         self._process.wait()
 
@@ -180,6 +196,10 @@ class Container:
 
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit code, when it has ended by itself."""
+        return self._process.wait(timeout_s)
 
     def terminate(self, timeout_s: float) -> int:
         """SIGTERM to pid 1, as every engine does; the exit code."""

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import psycopg
 import pytest
 import yaml
 
 from cdcd import __version__
+from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, PostgresServer, free_port
 from tests.deploy.container import BASE, Container, Images, why_not
@@ -66,63 +68,126 @@ def test_the_image_has_no_pip_no_sources_and_nothing_that_its_user_may_write_to(
     assert [path for path in ours if path.stat().st_uid != 0 or path.stat().st_mode & 0o022] == []
 
 
+@pytest.fixture(scope="module")
+def postgres(scratch: Path) -> Iterator[PostgresServer]:
+    with PostgresServer(18, scratch / "postgres", settings={"logical_decoding_work_mem": "64kB"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(scratch: Path) -> Iterator[KafkaBroker]:
+    with KafkaBroker(scratch / "kafka") as server:
+        yield server
+
+
+def mounted(folder: Path, config: dict[str, Any]) -> Path:
+    """A folder to mount at /etc/cdcd."""
+    folder.mkdir()
+    (folder / "cdcd.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
 def test_the_daemon_in_the_image_delivers_and_stops_when_asked(
-    images: Images, image: str, scratch: Path
+    images: Images, image: str, scratch: Path, postgres: PostgresServer, broker: KafkaBroker
 ) -> None:
-    with (
-        PostgresServer(18, scratch / "postgres", settings={"logical_decoding_work_mem": "64kB"}) as postgres,
-        KafkaBroker(scratch / "kafka") as broker,
-    ):
-        # GIVEN a configuration mounted into the container, and little memory for large transactions
-        postgres.execute("CREATE TABLE item (id int PRIMARY KEY, note text)")
-        port = free_port()
-        config = {
-            "name": "boxed",
-            "postgres": {"dsn": postgres.dsn()},
-            "kafka": {"bootstrap_servers": broker.bootstrap_servers},
-            "spool": {"memory_bytes_max": MIB},
-            "http": {"host": "0.0.0.0"},
-        }
-        folder = scratch / "config"
-        folder.mkdir()
-        (folder / "cdcd.yaml").write_text(yaml.safe_dump(config))
-        log = scratch / "container.log"
-        with Container(images, image, folder, log, {"CDCD_HTTP__PORT": str(port)}) as container:
+    # GIVEN a configuration mounted into the container, and little memory for large transactions
+    postgres.execute("CREATE TABLE item (id int PRIMARY KEY, note text)")
+    port = free_port()
+    config = {
+        "name": "boxed",
+        "postgres": {"dsn": postgres.dsn()},
+        "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+        "spool": {"memory_bytes_max": MIB},
+        "http": {"host": "0.0.0.0"},
+    }
+    folder = mounted(scratch / "config", config)
+    log = scratch / "container.log"
+    with Container(images, image, folder, log, {"CDCD_HTTP__PORT": str(port)}) as container:
 
-            def said(event: str) -> bool:
-                assert container.is_running(), log.read_text()
-                return f'"{event}"' in log.read_text()
+        def said(event: str) -> bool:
+            assert container.is_running(), log.read_text()
+            return f'"{event}"' in log.read_text()
 
-            until(lambda: said("stream.started") or None, "never streamed")
+        until(lambda: said("stream.started") or None, "never streamed")
 
-            # WHEN a transaction is committed that has to be spooled to the only place that can be written
-            postgres.execute(
-                "INSERT INTO item SELECT n, repeat('x', 100) FROM generate_series(1, 50000) AS n"
-            )
+        # WHEN a transaction is committed that was spooled, while it was open, to the only place that can be written
+        with psycopg.connect(postgres.dsn()) as session:
+            session.execute("INSERT INTO item SELECT n, repeat('x', 100) FROM generate_series(1, 50000) AS n")
+            until(lambda: said("spool.spilled") or None, "never spooled")
 
-            # THEN every row arrives once
-            with Reader(broker.bootstrap_servers, "boxed") as reader:
-                keys: list[bytes | None] = []
-                deadline = time.monotonic() + 60
-                while len(keys) < 50_000 and time.monotonic() < deadline:
-                    reader.discover()
-                    keys += [raw.key for raw in reader.poll()]
-            assert len(keys) == len(set(keys)) == 50_000
-            assert said("spool.spilled")
+        # THEN every row arrives once
+        with Reader(broker.bootstrap_servers, "boxed") as reader:
+            keys: list[bytes | None] = []
+            deadline = time.monotonic() + 60
+            while len(keys) < 50_000 and time.monotonic() < deadline:
+                reader.discover()
+                keys += [raw.key for raw in reader.poll()]
+        assert len(keys) == len(set(keys)) == 50_000
 
-            # AND it is pid 1, the image's health check finds it well, and SIGTERM ends it in good order
-            status = Path(f"/proc/{container.pid}/status").read_text()
-            assert [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid")] == ["1"]
-            container.execute(images.settings(image)["Healthcheck"]["Test"][1:])
-            assert container.terminate(timeout_s=30) == 0, log.read_text()
-            assert '"shutdown.finished"' in log.read_text()
+        # AND what runs there is compiled
+        assert "(compiled)" in container.execute(["/opt/cdcd/bin/cdcd", "version"])
+
+        # AND it is pid 1, the image's health check finds it well, and SIGTERM ends it in good order
+        status = Path(f"/proc/{container.pid}/status").read_text()
+        assert [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid")] == ["1"]
+        container.execute(images.settings(image)["Healthcheck"]["Test"][1:])
+        assert container.terminate(timeout_s=30) == 0, log.read_text()
+        assert '"shutdown.finished"' in log.read_text()
 
 
-def test_the_spark_image_has_pyspark_and_a_java_runtime_beside_the_daemon(images: Images) -> None:
-    image = images.build("spark")
+READ_BACK: Final = """
+from cdcd.daemon.config_mirror import load_mirror
+from cdcd.spark.session import catalog_conf, session
+place = load_mirror("/etc/cdcd/cdcd.yaml", {}).target
+spark = session((place.format,), conf=catalog_conf(place.format, place.catalog, place.location), kafka=False)
+row = spark.sql(f"SELECT count(*), count(DISTINCT id), sum(length(note)) FROM {place.catalog}.public.thing").head()
+print("read back:", *row)
+"""
+
+
+def test_the_mirror_in_the_spark_image_fills_a_table_with_the_jars_that_it_brings(
+    images: Images, scratch: Path, postgres: PostgresServer, broker: KafkaBroker
+) -> None:
+    # GIVEN topics that the same image's daemon has filled
+    image = images.build("spark", VERSION=__version__)
     assert images.settings(image)["Cmd"] == ["mirror"]
-    container, _ = images.mounted(image)
-    # Spark looks its own host's name up, which only an engine would have put into /etc/hosts.
-    enter = ["run", "--isolation", "chroot", "--env", "SPARK_LOCAL_HOSTNAME=localhost", container, "--"]
-    assert __version__ in images.buildah(*enter, "/opt/cdcd/bin/cdcd", "--version")
-    images.buildah(*enter, "/opt/cdcd/bin/spark-submit", "--version")
+    postgres.execute("CREATE TABLE thing (id int PRIMARY KEY, note text)")
+    pipeline = mounted(
+        scratch / "pipeline",
+        {
+            "name": "mirrored",
+            "postgres": {"dsn": postgres.dsn(), "tables": ["public.thing"]},
+            "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+            "http": {"port": 0},
+        },
+    )
+    log = scratch / "filling.log"
+    with Container(images, image, pipeline, log, {}, arguments=["run"]) as daemon:
+        until(lambda: '"stream.started"' in log.read_text() or None, "never streamed")
+        postgres.execute("INSERT INTO thing SELECT n, 'abc' FROM generate_series(1, 1000) AS n")
+        postgres.execute("DELETE FROM thing WHERE id > 900")
+        await_flushed(postgres.dsn(), "cdcd_mirrored", 60)
+        assert daemon.terminate(timeout_s=30) == 0, log.read_text()
+
+    # WHEN the mirror runs to where they end, with its tables in the one other place that it may write to
+    config = mounted(
+        scratch / "mirror",
+        {
+            "name": "mirrored",
+            "kafka": {"bootstrap_servers": broker.bootstrap_servers},
+            "target": {"format": "iceberg", "location": "/etc/cdcd/lake"},
+        },
+    )
+    lake = config / "lake"
+    lake.mkdir()
+    lake.chmod(0o777)
+    log = scratch / "mirror.log"
+    with Container(images, image, config, log, {}, arguments=["mirror", "--once"]) as mirror:
+        assert mirror.wait(timeout_s=180) == 0, log.read_text()
+
+    # THEN the table is the source's
+    log = scratch / "read.log"
+    read: list[str] = ["/opt/cdcd/bin/python", "-c", READ_BACK]
+    with Container(images, image, config, log, {}, entrypoint=read) as reading:
+        assert reading.wait(timeout_s=180) == 0, log.read_text()
+    assert "read back: 900 900 2700" in log.read_text()
