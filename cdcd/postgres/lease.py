@@ -19,6 +19,9 @@ POLL_S: Final = 0.3
 """How often a standby asks for the lock. A blocking pg_advisory_lock would be quicker, but its snapshot, as old as the
 wait, would hold back vacuum in the whole database."""
 
+LOOK_S_MIN: Final = 0.02
+"""However little of the lease is left."""
+
 STEP_S_MAX: Final = 2 * POLL_S
 """What one look can add to the silence: a standby, or a server, that stood still itself has seen nothing meanwhile."""
 
@@ -42,3 +45,9 @@ class Silence:
             self._silent_s += min(now - self._seen_at, STEP_S_MAX)
         self._sign, self._seen_at = sign, now
         return self._silent_s
+
+
+def next_look_s(silent_s: float, lease_s: float) -> float:
+    """Seconds until the next look: sooner than usual where the lease is over before that."""
+    left_s = lease_s - silent_s
+    return min(POLL_S, max(left_s, LOOK_S_MIN)) if left_s > 0 else POLL_S

@@ -22,7 +22,7 @@ from psycopg import pq
 
 from cdcd.errors import CdcdError, TransientError
 from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
-from cdcd.postgres.lease import BEATS, POLL_S, Sign, Silence
+from cdcd.postgres.lease import BEATS, Sign, Silence, next_look_s
 from cdcd.postgres.refusals import Answer, answer_of, answer_of_result
 
 _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
@@ -134,7 +134,7 @@ class AdvisoryLock:
                 told = held
                 on_wait(held)
             silent_s = silence.observe(sign, time.monotonic())
-            wait_s = POLL_S
+            wait_s = next_look_s(silent_s, self._lease_s)
             if held is not None and sign is not None and silent_s > self._lease_s and await self._evict(sign):
                 on_ended(held, silent_s)
                 wait_s = EVICTED_S

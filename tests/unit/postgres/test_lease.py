@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.postgres.lease import STEP_S_MAX, Silence
+from cdcd.postgres.lease import LOOK_S_MIN, POLL_S, STEP_S_MAX, Silence, next_look_s
 
 HOLDER = (4711, "2026-11-21 14:00:00+00")
 
@@ -31,3 +31,13 @@ def test_a_standby_that_stood_still_itself_has_seen_no_silence_meanwhile() -> No
     silence = Silence()
     silence.observe(HOLDER, 1.0)
     assert silence.observe(HOLDER, 3600.0) == STEP_S_MAX
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "wait_s"),
+    [(0.0, POLL_S), (2.0, POLL_S), (2.4, 0.1), (2.499, LOOK_S_MIN), (2.5, POLL_S), (60.0, POLL_S)],
+)
+def test_a_standby_looks_when_the_lease_is_over_and_not_all_the_time_after_that(
+    silent_s: float, wait_s: float
+) -> None:
+    assert next_look_s(silent_s, lease_s=2.5) == pytest.approx(wait_s)
