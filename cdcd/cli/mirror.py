@@ -7,12 +7,12 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cdcd.cli.options import config_option
-from cdcd.errors import ConfigError
+from cdcd.errors import ConfigError, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from cdcd.daemon.config_mirror import MirrorConfig
     from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
+    from cdcd.spark.snapshot import Snapshot
     from cdcd.spark.targets.target import Target
+
+ATTEMPTS: Final = 3
+"""How often tables are read at a snapshot that does not last."""
 
 
 @click.command("mirror")
@@ -114,7 +118,12 @@ def load_tables(
     pipeline: "Config",
     tables: "Sequence[str]",
 ) -> None:
-    """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot."""
+    """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
+
+    Raises:
+        SourceError: there is no such table or slot, or it may not be read.
+        TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
+    """
     from cdcd.spark.snapshot import SnapshotSource, load_snapshot, open_snapshot  # noqa: PLC0415
 
     source = SnapshotSource(
@@ -130,22 +139,33 @@ def load_tables(
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
         click.echo(f"snapshot: waiting for {who or 'open transactions'} to end ({held.waited_s:.0f} s)")
 
-    with open_snapshot(spark, source, tables, wait) as snapshot:
-        for table in tables:
-            began = time.monotonic()
-            done = load_snapshot(
-                spark,
-                snapshot,
-                table,
-                target,
-                history=settings.keeps_history(table),
-                variant=settings.variant,
-            )
-            rate = done.rows / max(time.monotonic() - began, 1e-3)
-            click.echo(
-                f"snapshot: {table} {done.rows:,} rows, {rate:,.0f} rows/s, as of {done.lsn}"
-                + (f", {done.quarantined} in quarantine" if done.quarantined else "")
-            )
+    def load(snapshot: "Snapshot", table: str) -> None:
+        began = time.monotonic()
+        done = load_snapshot(
+            spark,
+            snapshot,
+            table,
+            target,
+            history=settings.keeps_history(table),
+            variant=settings.variant,
+        )
+        rate = done.rows / max(time.monotonic() - began, 1e-3)
+        click.echo(
+            f"snapshot: {table} {done.rows:,} rows, {rate:,.0f} rows/s, as of {done.lsn}"
+            + (f", {done.quarantined} in quarantine" if done.quarantined else "")
+        )
+
+    left = list(tables)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with open_snapshot(spark, source, left, wait) as snapshot:
+                while left:
+                    load(snapshot, left[0])
+                    left.pop(0)
+        except TransientError as error:
+            if attempt == ATTEMPTS:
+                raise
+            click.echo(f"snapshot: {error.message}; once more, at a new one")
 
 
 def settings_of(config: "MirrorConfig", *, consistent: bool = False) -> "MirrorSettings":

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cdcd import __version__
-from cdcd.errors import SourceError
+from cdcd.errors import TransientError
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import ChunkTooLargeError, PageQuery, SnapshotReader, TableChangedError
@@ -168,8 +168,8 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         """Rows of the range, a batch for each chunk.
 
         Raises:
-            SourceError: the table was altered or dropped since, or may not be read.
-            TransientError: the connection or the snapshot is lost.
+            SourceError: the table may not be read.
+            TransientError: the connection or the snapshot is lost, or the table was altered, truncated or dropped.
         """
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.from_options(self._options)
@@ -215,7 +215,7 @@ def _chunks(plan: Plan, number: int, reader: SnapshotReader, runner: asyncio.Run
             left += [(middle, end), (begin, middle)]
             continue
         except TableChangedError as error:
-            raise SourceError(
+            raise TransientError(
                 f"{sql_name} is not any more what it was when its snapshot was taken: {error}",
                 hint="Read it again, at a snapshot of now.",
             ) from None

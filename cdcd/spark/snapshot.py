@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import SourceError
+from cdcd.errors import SourceError, TransientError
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
@@ -46,7 +46,7 @@ PARTITION_BYTES: Final = 128 << 20
 NOWHERE: Final = -1
 """The partition of rows that are in no topic."""
 
-_OURS: Final = re.compile(r"cdcd\.errors\.\w+: (.*)")
+_OURS: Final = re.compile(r"cdcd\.errors\.(\w+): (.*)")
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
@@ -213,7 +213,8 @@ def load_snapshot(
         history: the table has a changelog too, which gets each row once more.
 
     Raises:
-        SourceError: the table was altered or dropped since, or PostgreSQL ended the snapshot.
+        SourceError: it may not be read.
+        TransientError: it was altered, truncated or dropped since, or PostgreSQL ended the snapshot: take a new one.
         PositionError: the mirror has changes from after the snapshot.
         IncompatibleSchemaError: the mirror is of a form that cannot be brought to the table's.
     """
@@ -276,5 +277,7 @@ def _reason(table: str, error: Exception) -> Exception:
     found = _OURS.findall(str(error))
     if not found:
         return error
-    message, _, hint = found[-1].partition(" Hint: ")
-    return SourceError(f"The snapshot of {table} was not read: {message}", hint=hint)
+    kind, text = found[-1]
+    message, _, hint = text.partition(" Hint: ")
+    error_type = TransientError if kind == TransientError.__name__ else SourceError
+    return error_type(f"The snapshot of {table} was not read: {message}", hint=hint)
