@@ -137,12 +137,13 @@ class SnapshotReader:
             TableChangedError: the table is another one, or none; the connection can be used on.
             TransientError, SourceError: as in `refusals`.
         """
+        # Rolled back, not released: the lock goes with it, and who wants to alter the table waits for a chunk only.
+        undo = "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
         begin, end = (
-            ("SAVEPOINT chunk", "RELEASE chunk")
+            ("SAVEPOINT chunk", undo)
             if self._imported
             else ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "COMMIT")
         )
-        undo = "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
         what = f"reading {query.sql_name}"
         command = "; ".join(
             [
