@@ -122,7 +122,7 @@ def test_every_pod_keeps_to_the_restricted_profile(variant: str) -> None:
         assert spec["securityContext"].get("runAsUser") != 0
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["automountServiceAccountToken"] is False
-        allowed = {"configMap", "emptyDir", "secret", "ephemeral", "name"}
+        allowed = {"configMap", "emptyDir", "secret", "ephemeral", "persistentVolumeClaim", "name"}
         assert all(set(volume) <= allowed for volume in spec["volumes"])
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
         for container in spec["containers"]:
