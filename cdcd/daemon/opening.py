@@ -160,6 +160,7 @@ class Opening:
             connect_timeout_s=config.postgres.connect_timeout_s,
         )
         self._stack.push_async_callback(sql.close)
+        await self._postgres.refuse_standby(sql)
         await self._postgres.end_former_stream(sql)
         stream = await ReplicationStream.open(
             dsn,

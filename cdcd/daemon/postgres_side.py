@@ -11,10 +11,11 @@ from cdcd.daemon.facts import (
     StandbyWaiting,
 )
 from cdcd.daemon.observe import Telemetry
-from cdcd.errors import FencedError, PositionError, SourceError
+from cdcd.errors import FencedError, PositionError, SourceError, TransientError
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
+from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
     SlotState,
@@ -75,6 +76,20 @@ class PostgresSide:
         await lock.acquire(on_wait, on_ended)
         self._telemetry.role = "active"
         self._observe(LockAcquired(slot=slot))
+
+    async def refuse_standby(self, sql: Connection) -> None:
+        """TransientError where the server is a standby: one may be promoted any moment.
+
+        Since 16 a standby can decode, but what snapshots write and are ordered by (a position in the WAL that it
+        writes itself) it has not, and recovery would end our readers.
+        """
+        with translated("asking whether it is a standby", {}):
+            row = await (await sql.execute(b"SELECT pg_is_in_recovery()")).fetchone()
+        if row is not None and row[0]:
+            raise TransientError(
+                "The server is a standby.",
+                hint="Point postgres.dsn at the primary; with several hosts, add target_session_attrs=read-write.",
+            )
 
     async def end_former_stream(self, sql: Connection) -> None:
         """End the stream of a former instance of this pipeline: whoever has the lock is the only one."""

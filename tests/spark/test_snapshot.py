@@ -28,7 +28,7 @@ FILLED = (
     *TABLES,
     f"""INSERT INTO account (id, balance, note, big, flags, day, stamp, doc, raw, open)
         SELECT g + 1000, g / 3.0, E'tab\\tand "quote" ' || g, repeat('b', g % 5000), ARRAY[g, NULL],
-               date '2020-01-01' + g % 999, timestamp 'infinity', jsonb_build_object('n', g),
+               date '2020-01-01' + g % 999, timestamp '2020-01-01' + g * interval '1 us', jsonb_build_object('n', g),
                decode(lpad(to_hex(g), 8, '0'), 'hex'), g % 2 = 0
           FROM generate_series(1, {ROWS}) g""",
     "UPDATE account SET stamp = '1999-12-31 23:59:59.999999' WHERE id % 2 = 0",
@@ -50,7 +50,7 @@ WRITES = (
     "UPDATE account SET balance = balance + 1, note = 'changed' WHERE id = %(n)s + 1000",
     "UPDATE account SET id = -id WHERE id = %(n)s + 1000",
     "DELETE FROM account WHERE id = %(n)s + 1000",
-    "INSERT INTO account (id, big) VALUES (%(n)s + 50000, repeat('n', 3000)) ON CONFLICT (id) DO UPDATE SET open = true",
+    "INSERT INTO account (id, big) VALUES (%(n)s + 50000, repeat('n', 3000)) ON CONFLICT (id) DO UPDATE SET day = NULL",
     "UPDATE pair SET value = value + 1 WHERE a = %(m)s AND b < 'row 2'",
     "DELETE FROM pair WHERE b = 'row ' || %(n)s %% 2000",
     "INSERT INTO whole (id, price) VALUES (%(n)s + 9000, %(n)s) ON CONFLICT (id) DO UPDATE SET price = 1.5",

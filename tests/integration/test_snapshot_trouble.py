@@ -1,0 +1,190 @@
+"""What can befall a snapshot in the middle: what becomes of it is clear, and no row is lost."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.demo.fold import await_flushed, compare
+from deploy.local import KafkaBroker, PostgresServer
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+ROWS = 20_000
+FITS = """
+CREATE FUNCTION fits(id int, until int) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF id > until AND EXISTS (SELECT FROM public.trouble) THEN
+        RAISE EXCEPTION 'snapshot too old' USING ERRCODE = '72000';
+    END IF;
+    RETURN true;
+END $$
+"""
+READERS = "application_name LIKE '% snapshot'"
+
+
+def settings(name: str, dsn: str, broker: KafkaBroker, **snapshot: Any) -> dict[str, Any]:
+    """So little at a time that a broker that answers nothing soon stops the reading."""
+    return configuration(
+        name,
+        dsn,
+        broker.bootstrap_servers,
+        snapshot={"mode": "initial", "chunk_bytes": 65_536, "parallelism": 2, **snapshot},
+        kafka={"transaction": {"bytes_max": 131_072}, "queue_bytes_max": 262_144},
+    )
+
+
+def create(server: PostgresServer, database: str, *tables: str, key: str = " PRIMARY KEY") -> None:
+    for table in tables:
+        server.execute(f"CREATE TABLE {table} (id int{key}, note text)", database)
+        server.execute(
+            f"INSERT INTO {table} SELECT g, repeat('r', g % 90) FROM generate_series(1, {ROWS}) g", database
+        )
+
+
+def stall(process: Daemon, broker: KafkaBroker, *, least: int = 2000) -> None:
+    """Stop the broker when so many rows are delivered; returns when nothing is read any more."""
+    process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > least)
+    broker.pause()
+    seen: list[float] = []
+
+    def still() -> bool | None:
+        seen.append(process.metrics()["cdcd_snapshot_rows_total"][()])
+        return True if len(seen) > 10 and len(set(seen[-10:])) == 1 else None
+
+    until(still, "the reading stands still")
+    assert not process.saw("snapshot.finished")
+
+
+def assert_equal(server: PostgresServer, database: str, broker: KafkaBroker, name: str) -> None:
+    await_flushed(server.dsn(database), f"cdcd_{name}")
+    report = compare(server.dsn(database), broker.bootstrap_servers, name, rows_before=True)
+    assert report.equal, str(report)
+
+
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("method", ["exported", "incremental"])
+def test_readers_that_are_ended_and_a_role_with_short_timeouts_cost_no_row(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
+):
+    # GIVEN a role whose statements may take a millisecond, and wait for nothing
+    create(database.server, database.name, "t")
+    role = f"r{unique}"[:60]
+    database.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
+    for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+        database.execute(f"ALTER ROLE {role} SET {name} = '1ms'")
+    process = daemon(settings(unique, database.dsn(user=role), broker, method=method))
+    # WHEN somebody ends the sessions that read
+    process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > 1000)
+    ended = database.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {READERS}")
+    # THEN it is a new life that reads the rest
+    assert ended
+    process.await_event("reconnect.scheduled")
+    process.await_event("snapshot.resumed")
+    process.await_event("snapshot.finished")
+    assert_equal(database.server, database.name, broker, unique)
+    assert "statement timeout" not in process.output()
+    assert process.stop() == 0
+    database.execute(f"DROP OWNED BY {role}")
+    database.execute(f"DROP ROLE {role}")
+
+
+@pytest.mark.postgres(only=[14, 18])
+def test_a_snapshot_that_is_too_old_is_taken_anew(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a server that says for a while that a snapshot is too old, as 13 to 16 do by old_snapshot_threshold
+    create(database.server, database.name, "t")
+    database.execute("CREATE TABLE trouble (id int PRIMARY KEY)")
+    database.execute("INSERT INTO trouble VALUES (1)")
+    database.execute(FITS)
+    process = daemon(settings(unique, database.dsn(), broker, mode="never"))
+    process.await_streaming()
+    ask = {"action": "start", "tables": ["public.t"], "where": f"public.fits(id, {ROWS // 2})"}
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{json.dumps(ask)}')")
+    # WHEN the reading meets it, THEN it is a new life that goes on where it was
+    process.await_event("reconnect.scheduled")
+    assert "snapshot too old" in process.output()
+    resumed = process.await_event("snapshot.resumed")
+    assert resumed["was"] == "incremental"
+    database.execute("DELETE FROM trouble")
+    process.await_event("table.read", table="public.t", rows=ROWS)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_table_can_be_dropped_altered_or_emptied_while_the_slots_snapshot_is_read(
+    database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
+):
+    # GIVEN four tables, of which some are read in part and some not at all
+    broker = private_broker()
+    create(database.server, database.name, "a", "b", "c", "d")
+    process = daemon(settings(unique, database.dsn(), broker))
+    stall(process, broker)
+    # WHEN their definitions change, THEN nobody waits for the end of the snapshot
+    with database.connect() as connection:
+        connection.execute("SET lock_timeout = '5s'")
+        connection.execute("ALTER TABLE a ALTER id TYPE bigint")
+        connection.execute("TRUNCATE b")
+        connection.execute("INSERT INTO b VALUES (-1, 'new')")
+        connection.execute("DROP TABLE c")
+        connection.execute("ALTER TABLE d DROP note, ADD more int DEFAULT 7")
+    broker.resume()
+    # AND the topics are the tables that are there
+    assert "no such table" in process.await_event("table.failed", table="public.c")["error"]
+    process.await_event("snapshot.finished")
+    assert_equal(database.server, database.name, broker, unique)
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_without_a_key_that_is_interrupted_stops_the_daemon_until_somebody_decides(
+    database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
+):
+    broker = private_broker()
+    create(database.server, database.name, "t", key="")
+    process = daemon(settings(unique, database.dsn(), broker))
+    stall(process, broker)
+    # WHEN its snapshot is lost
+    process.kill()
+    broker.resume()
+    process.start()
+    # THEN the daemon ends, and says why and what can be done
+    assert process.wait() == 3
+    said = process.await_event("fatal")
+    assert "has no key" in said["message"]
+    assert "snapshot.mode: never" in said["hint"]
+    # AND with a key it goes on where it was
+    database.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+    process.start()
+    process.await_event("snapshot.finished")
+    assert_equal(database.server, database.name, broker, unique)
+    assert process.stop() == 0
+
+
+def test_a_standby_is_no_source_and_the_daemon_says_so(
+    private_postgres: Callable[..., PostgresServer], broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a standby that could decode (16 and later can), with the publication that came from the primary
+    primary = private_postgres(18)
+    create(primary, "postgres", "t")
+    primary.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE t')
+    primary.execute("SELECT pg_create_physical_replication_slot('standby', true)")
+    primary.stop()
+    standby = primary.make_standby(primary.data_dir.with_name(f"{primary.data_dir.name}-standby"))
+    primary.start()
+    try:
+        standby.start()
+        process = daemon({**settings(unique, standby.dsn(), broker), "startup_timeout_s": 1})
+        # THEN it ends before it makes anything, when nobody has promoted it
+        assert process.wait() == 3
+        said = process.await_event("fatal")
+        assert "standby" in f"{said['message']} {said['hint']}"
+        assert "primary" in said["hint"]
+        assert standby.execute("SELECT FROM pg_replication_slots WHERE slot_type = 'logical'") == []
+    finally:
+        standby.destroy()
