@@ -243,6 +243,7 @@ class Opening:
             0,
             options.options,
             publication=config.postgres.publication,
+            wal_sender_timeout_s=parts.wal_sender_timeout_s,
             slot_wait_s=SLOT_WAIT_SHARE * parts.wal_sender_timeout_s or SLOT_WAIT_S,
             on_slot_active=lambda message: self._observe(
                 SlotWaiting(slot=config.postgres.slot, message=message)

@@ -180,10 +180,13 @@ class ReplicationStream:
         options: Sequence[tuple[str, str]],
         *,
         publication: str = "",
+        wal_sender_timeout_s: float | None = None,
         slot_wait_s: float = 0.0,
         on_slot_active: Callable[[str], None] = lambda _: None,
     ) -> None:
         """START_REPLICATION from `position` (0: from the slot's confirmed_flush_lsn).
+
+        `wal_sender_timeout_s` saves the question to the server where the answer is known.
 
         A slot that another session holds is tried again all the time for `slot_wait_s`: the walsender of a
         daemon that was killed lingers until `wal_sender_timeout`. After that: SourceError, naming its
@@ -195,7 +198,9 @@ class ReplicationStream:
         if self._silence_s_max:
             # Busy with a large transaction of which nothing is published, the server looks at what we send only after
             # half of its own timeout (walsender.c, WalSndUpdateProgress).
-            self._silence_s_max = max(self._silence_s_max, await self.wal_sender_timeout_s())
+            if wal_sender_timeout_s is None:
+                wal_sender_timeout_s = await self.wal_sender_timeout_s()
+            self._silence_s_max = max(self._silence_s_max, wal_sender_timeout_s)
         deadline = time.monotonic() + slot_wait_s
         waiting = False
         while True:
