@@ -217,16 +217,26 @@ def test_only_reads_the_rows_and_ends_and_a_later_run_goes_on_with_the_changes(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
     create(database)
-    process = daemon(settings(unique, database, broker, mode="only"))
+    database.execute("CREATE TABLE huge (id int PRIMARY KEY)")
+    database.execute("INSERT INTO huge SELECT generate_series(1, 100)")
+    process = daemon(settings(unique, database, broker, mode="only", exclude=["public.h*"]))
     assert process.wait() == 0
+    # A table that is excluded is not read, but when somebody asks for it.
+    assert rows_of(broker, unique, "huge") == []
     database.execute("UPDATE t SET note = 'later' WHERE id <= 10")
     process.config["snapshot"]["mode"] = "initial"
     process.start()
     process.await_streaming()
+    ask(database, action="start", tables=["public.huge"])
+    process.await_event("table.read", table="public.huge", rows=100)
+    await_delivered(process)
     await_flushed(database.dsn(), f"cdcd_{unique}")
-    report = compare(database.dsn(), broker.bootstrap_servers, unique)
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)
     assert report.equal, str(report)
-    assert report.tables[0].ops == {"r": ROWS, "u": 10}
+    assert {table.name: table.ops for table in report.tables} == {
+        "public.huge": {"r": 100},
+        "public.t": {"r": ROWS, "u": 10},
+    }
     assert process.stop() == 0
 
 

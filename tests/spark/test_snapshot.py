@@ -8,6 +8,7 @@ from typing import Self
 
 import pytest
 import yaml
+from psycopg.conninfo import make_conninfo
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, StringType
@@ -18,7 +19,7 @@ from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind
 from deploy.demo.mirrored import compare
-from tests.spark.stage import Source, Stage, target_for
+from tests.spark.stage import Source, Stage, change, target_for
 from tests.spark.workload import MIRRORED, TABLES
 
 SEED = 20_261_122
@@ -154,14 +155,16 @@ def test_rows_are_those_that_are_published_in_the_mirrors_types(source: Source, 
         for statement in PARTITIONED:
             connection.execute(statement.encode())
         name = f"cdcd_{source.name}"
-        roots = SnapshotSource(source.dsn, "roots", name, source.name)
+        dsn = make_conninfo(source.dsn, password="hunter2")
+        roots = SnapshotSource(dsn, "roots", name, source.name)
         # WHEN it is read in tasks of a page, and changed by others before that
         with open_snapshot(spark, roots, ["public.p"]) as snapshot:
             connection.execute("DELETE FROM p WHERE id > 500")
             connection.execute("INSERT INTO p VALUES (5000, 'x', 1, 's')")
             rows = read_snapshot(spark, snapshot, "public.p", partition_bytes=8192)
             found = {row["id"]: row for row in rows.collect()}
-            # THEN the rows are those of the snapshot
+            # THEN the rows are those of the snapshot, and the plan that Spark shows has no secret
+            assert "hunter2" not in rows._jdf.queryExecution().toString()
             assert rows.rdd.getNumPartitions() >= 4
     assert sorted(found) == list(range(101, 901))
     assert rows.columns == ["id", "region", "price"]
@@ -189,6 +192,9 @@ def test_rows_that_fit_no_type_are_in_quarantine_and_a_table_without_a_key_is_a_
         (row["reason"], row["table"]) for row in spark.table(target.own_name("quarantine")).collect()
     ]
     assert (reason, table) == ("its JSON is not that of a change", "public.account")
+    # AND the form is the one that the daemon names in its changes
+    source.deliver()
+    assert change(source.records("public.account")[0])["source"]["schema_id"] == form.schema_id
     # AND every row stands at the snapshot's place, in the mirror and in its changelog
     mirror = spark.table(target.name_of(form, Kind.MIRROR))
     changes = spark.table(target.name_of(form, Kind.CHANGELOG))
