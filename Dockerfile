@@ -2,7 +2,8 @@
 # The image of the Spark jobs:          docker build -t cdcd-spark --target spark .
 #
 # Where PyPI and Maven's central repository are reached in a way of one's own (in no layer of the result):
-#   --secret id=pip,src=pip.conf           a mirror of PyPI, a proxy
+#   --build-arg HTTPS_PROXY=http://…       a proxy
+#   --secret id=pip,src=pip.conf           a mirror of PyPI
 #   --secret id=ivy,src=ivysettings.xml    a mirror of Maven's repository, for the jars of Spark
 #   --secret id=ca,src=company.pem         certificates that pip and Java shall trust besides those of the base
 #
@@ -23,7 +24,7 @@ RUN apt-get update -qq && \
 # What is trusted here: by pip, and further below, as Java wants it, by Ivy.
 ENV PIP_CERT=/build-ca.pem
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
-    cat /etc/ssl/certs/ca-certificates.crt $(find /run/secrets -name ca.pem) > $PIP_CERT
+    cat /etc/ssl/certs/ca-certificates.crt $(find /run/secrets -name ca.pem 2>/dev/null) > $PIP_CERT
 # What is installed here has no pip of its own: the tools' one reaches over.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
 COPY requirements.lock requirements-runtime.lock ./
@@ -77,7 +78,7 @@ RUN apt-get update -qq && \
 # -jdktrust marks the certificates as ones that Java shall trust.
 RUN --mount=type=secret,id=ivy,target=/run/secrets/ivysettings.xml \
     openssl pkcs12 -export -nokeys -jdktrust anyExtendedKeyUsage -in $PIP_CERT -out /build-ca.p12 -passout pass:public && \
-    CDCD_CACHE=/opt/cdcd CDCD_IVY_SETTINGS=$(find /run/secrets -name ivysettings.xml) \
+    CDCD_CACHE=/opt/cdcd CDCD_IVY_SETTINGS=$(find /run/secrets -name ivysettings.xml 2>/dev/null) \
     JDK_JAVA_OPTIONS="-Djavax.net.ssl.trustStore=/build-ca.p12 -Djavax.net.ssl.trustStorePassword=public" \
         /opt/cdcd/bin/python -m cdcd.spark.jars
 

@@ -9,7 +9,8 @@ A cluster gets its jars from whoever runs it (`spark-submit --packages`, or an i
 to have them.
 
 Where Maven's central repository is not within reach, `CDCD_IVY_SETTINGS` names a settings file of Ivy's with a mirror
-(what spark.jars.ivySettings is to Spark); Java's own options for proxies and trust are read from JDK_JAVA_OPTIONS.
+(what spark.jars.ivySettings is to Spark). A proxy is that of HTTPS_PROXY and NO_PROXY, of which Java itself does not
+hear; more of Java's own options, such as those for trust, are read from JDK_JAVA_OPTIONS.
 """
 
 import hashlib
@@ -18,9 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 import pyspark
@@ -64,8 +66,8 @@ _JARS: Final = {
 """SHA-256 by group:artifact:version, by what it is for."""
 
 _REACH: Final = (
-    "Is repo1.maven.org within reach? CDCD_IVY_SETTINGS names Ivy's settings with a mirror of it; JDK_JAVA_OPTIONS has "
-    "-Dhttps.proxyHost=… for a proxy and -Djavax.net.ssl.trustStore=… for a company's CA."
+    "Is repo1.maven.org within reach? HTTPS_PROXY names a proxy, CDCD_IVY_SETTINGS Ivy's settings with a mirror; "
+    "JDK_JAVA_OPTIONS has -Djavax.net.ssl.trustStore=… for a company's CA."
 )
 
 _IVY: Final = """<ivy-module version="2.0">
@@ -136,7 +138,19 @@ def _fetch(names: list[str], work: Path) -> None:
     settings = os.environ.get("CDCD_IVY_SETTINGS")
     options = ["-settings", settings] if settings else []
     done = subprocess.run(  # noqa: S603 - its arguments are ours
-        [java, "-jar", ivy, *options, "-ivy", work / "ivy.xml", "-cache", work / "ivy", "-retrieve", pattern],
+        [
+            java,
+            *_proxy(os.environ),
+            "-jar",
+            ivy,
+            *options,
+            "-ivy",
+            work / "ivy.xml",
+            "-cache",
+            work / "ivy",
+            "-retrieve",
+            pattern,
+        ],
         capture_output=True,
         text=True,
         check=False,
@@ -144,6 +158,22 @@ def _fetch(names: list[str], work: Path) -> None:
     if done.returncode != 0:
         words = (done.stdout + done.stderr).strip()[-1500:]
         raise TransientError(f"Ivy could not fetch {', '.join(names)}:\n{words}", hint=_REACH)
+
+
+def _proxy(environment: Mapping[str, str]) -> list[str]:
+    """Java's words for the proxy that everything else is told by HTTPS_PROXY and NO_PROXY, in either case."""
+    given = {name.lower(): value for name, value in environment.items()}
+    proxy = urlsplit(given.get("https_proxy", ""))
+    if not proxy.hostname:
+        return []
+    direct = [
+        f"*{name}" if name.startswith(".") else name for name in given.get("no_proxy", "").split(",") if name
+    ]
+    return [
+        f"-Dhttps.proxyHost={proxy.hostname}",
+        f"-Dhttps.proxyPort={proxy.port or (443 if proxy.scheme == 'https' else 80)}",
+        f"-Dhttp.nonProxyHosts={'|'.join(direct)}",
+    ]
 
 
 if __name__ == "__main__":

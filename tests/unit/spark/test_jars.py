@@ -67,16 +67,26 @@ def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, c
         jars([ICEBERG])
 
 
-def test_ivy_is_told_of_a_mirror_of_mavens_repository(monkeypatch: pytest.MonkeyPatch, cache: Path):
+def test_ivy_is_told_of_a_proxy_and_of_a_mirror_of_mavens_repository(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+):
     java = cache.parent / "bin" / "java"
     java.parent.mkdir()
     java.write_text('#!/bin/sh\necho "$@" >&2\nexit 1\n')
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(cache.parent))
     monkeypatch.setenv("CDCD_IVY_SETTINGS", "/etc/ivysettings.xml")
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
+    monkeypatch.setenv("NO_PROXY", "localhost,.example.com")
     with pytest.raises(TransientError, match=r"-settings /etc/ivysettings\.xml -ivy") as told:
         jars([ICEBERG])
     assert "CDCD_IVY_SETTINGS" in told.value.hint
+    for option in (
+        "-Dhttps.proxyHost=proxy.example.com",
+        "-Dhttps.proxyPort=3128",
+        "-Dhttp.nonProxyHosts=localhost|*.example.com",
+    ):
+        assert option in told.value.message.split()
 
 
 def test_as_a_program_it_names_every_jar_and_fetches_none_that_is_there(tmp_path: Path):
