@@ -18,7 +18,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from typing import Final
+from typing import Final, NoReturn
 
 from cdcd.daemon.bars import Terminal, terminal
 from cdcd.daemon.config import Config
@@ -118,7 +118,7 @@ class Supervisor:
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            os._exit(128 + number)
+            self._exit(128 + number)
         self._observe(ShutdownRequested(signal=signal.Signals(number).name))
         self._stop.set()
         timeout_s = self._config.shutdown_timeout_s
@@ -136,7 +136,13 @@ class Supervisor:
         self._observe(
             ShutdownForced(timeout_s=self._config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
         )
-        os._exit(0)
+        self._exit(0)
+
+    def _exit(self, code: int) -> NoReturn:
+        """At once; but the bars have hidden the terminal's cursor."""
+        if self._screen is not None:
+            self._screen.close()
+        os._exit(code)
 
     async def _beat(self) -> None:
         while True:
