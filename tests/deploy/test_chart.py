@@ -134,6 +134,27 @@ def test_every_pod_keeps_to_the_restricted_profile(variant: str) -> None:
 
 
 @each_variant
+def test_no_pod_gets_a_right_in_the_cluster(variant: str) -> None:
+    found = rendered(variant)
+    assert not {each["kind"] for each in found} & {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"}
+    accounts = [each for each in found if each["kind"] == "ServiceAccount"]
+    assert all(each["automountServiceAccountToken"] is False for each in accounts)
+
+
+def test_two_instances_in_two_places_of_which_one_may_be_moved_are_the_default() -> None:
+    found = rendered("minimal")
+    deployment = of_kind("Deployment", found)
+    assert deployment["spec"]["replicas"] == 2
+    # One that takes over is there before the former one goes; the lock decides which of them writes.
+    assert deployment["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert {each["topologyKey"] for each in labels_of_spreads(deployment)} == {
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    }
+    assert of_kind("PodDisruptionBudget", found)["spec"]["maxUnavailable"] == 1
+
+
+@each_variant
 def test_what_selects_pods_selects_the_daemons_and_nothing_else(variant: str) -> None:
     found = rendered(variant)
     labels = {kind: pod["metadata"]["labels"] for kind, pod in pods(found)}
