@@ -183,7 +183,7 @@ class KafkaTransactionConfig(Section):
     """How much goes into one Kafka transaction."""
 
     bytes_max: int = Field(
-        8 * MIB,
+        4 * MIB,
         ge=KIB,
         le=GIB,
         description="A Kafka transaction is committed when its records have this size. Larger ones cost "

@@ -79,6 +79,7 @@ class KafkaSide:
                 transactional_id=config.kafka.transactional_id,
                 checkpoint_topic=config.topics.checkpoint,
                 key=config.name,
+                batch_bytes_max=config.kafka.transaction.bytes_max,
                 timeout_s=float(config.kafka.transaction.timeout_s),
                 backoff_initial_s=config.kafka.retry.initial_s,
                 backoff_max_s=config.kafka.retry.max_s,

@@ -22,6 +22,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from cdcd.daemon import memory
 from cdcd.daemon.facts import (
     LockLost,
     Observer,
@@ -412,6 +413,7 @@ class Pipeline:
         while True:
             if time.monotonic() >= survey_at:
                 await self._survey()
+                memory.collect()
                 survey_at = time.monotonic() + SURVEY_S
             oldest = self._assembler.oldest_prepared()
             if oldest is not None and oldest[0] not in warned:

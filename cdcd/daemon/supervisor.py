@@ -10,7 +10,6 @@ what is not delivered then comes again. The second one ends the process at once.
 """
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -20,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final, NoReturn
 
+from cdcd.daemon import memory
 from cdcd.daemon.bars import Terminal, terminal
 from cdcd.daemon.config import Config
 from cdcd.daemon.config_secrets import reread
@@ -45,18 +45,13 @@ from cdcd.transactions.assembler import UndecidableMessageError
 
 HEARTBEAT_S: Final = 0.5
 
-GARBAGE: Final = (20_000, 50, 100)
-"""`gc.set_threshold`. Records wait by the ten thousand, and none of them is in a cycle: with Python's own (700, 10, 10)
-much of the time goes into looking through them. Cycles are left by failures and by tasks, which are few."""
-
 LEAVING_S: Final = 1.0
 """So long before the end of `shutdown_timeout_s` we stop waiting for Kafka: calls to it return every half second."""
 
 
 def run(config: Config, *, accept_gap: bool = False) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
-    gc.freeze()
-    gc.set_threshold(*GARBAGE)
+    memory.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
     observe = configure_logging(config.log, screen)

@@ -36,7 +36,13 @@ SLICE_S: Final = 0.5
 """Blocking calls return this often to see whether we are being stopped."""
 
 BATCH_SIZE: Final = 1_000_000
-"""librdkafka's default `batch.size`."""
+"""librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
+
+REQUEST_BYTES_MAX: Final = 1_000_000_000
+"""What librdkafka takes at most for `message.max.bytes`."""
+
+BATCH_MESSAGES: Final = 1_000_000
+"""What librdkafka takes at most for `batch.num.messages`."""
 
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
@@ -67,7 +73,8 @@ class SinkSettings:
     """How to reach Kafka and what to promise.
 
     `client` holds librdkafka's connection properties (also for the checkpoint's consumer), `producer` those that only
-    a producer knows. `key` is the checkpoint record's key, the pipeline's name.
+    a producer knows. `key` is the checkpoint record's key, the pipeline's name. `batch_bytes_max`: about the size
+    of the largest batch.
     """
 
     client: Properties
@@ -76,9 +83,27 @@ class SinkSettings:
     transactional_id: str
     checkpoint_topic: str
     key: str
+    batch_bytes_max: int
     timeout_s: float
     backoff_initial_s: float
     backoff_max_s: float
+
+    @property
+    def record_bytes_max(self) -> int:
+        """A record larger than this is taken for what the broker refuses, when it refuses something for its size."""
+        return int(str(self.producer.get("message.max.bytes", BATCH_SIZE)))
+
+    @property
+    def batch_size(self) -> int:
+        """librdkafka's `batch.size` to begin with: a batch's records for one partition in one request.
+
+        An idempotent producer has one request for a partition under way, and while it is flushed and another request
+        waits behind it, librdkafka's thread polls without a pause (rdkafka_broker.c, rd_kafka_toppar_producer_serve;
+        rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at): as much CPU as all the rest of its work.
+        """
+        given = self.producer.get("batch.size")
+        # What librdkafka adds to a record is less than a small record itself.
+        return int(str(given)) if given else min(max(2 * self.batch_bytes_max, BATCH_SIZE), REQUEST_BYTES_MAX)
 
 
 class Sink:
@@ -114,7 +139,7 @@ class Sink:
         self._producer: Producer | None = None
         self._committed: Checkpoint | None = None
         self._failed: _Failed | None = None
-        self._batch_size = _batch_size(settings)
+        self._batch_size = settings.batch_size
         self._where = f"Kafka at {settings.client.get('bootstrap.servers')}"
         if settings.exactly_once:
             self._where += f", transactional id {settings.transactional_id}"
@@ -127,7 +152,7 @@ class Sink:
             TransientError: the broker does not answer.
             FatalError: it refuses, or the record read is not ours.
         """
-        self._batch_size = _batch_size(self._settings)
+        self._batch_size = self._settings.batch_size
         try:
             self._open_producer()
             return self._committed
@@ -189,6 +214,7 @@ class Sink:
         self._prove_ownership()
         client = {**settings.client, **self._credentials()}
         properties: dict[str, object] = {
+            "batch.num.messages": BATCH_MESSAGES,
             **client,
             **settings.producer,
             "enable.idempotence": True,
@@ -198,6 +224,7 @@ class Sink:
         }
         if self._batch_size:
             properties["batch.size"] = self._batch_size
+            properties.setdefault("message.max.bytes", max(self._batch_size, BATCH_SIZE))
         else:
             properties["batch.num.messages"] = 1
         if settings.exactly_once:
@@ -285,18 +312,24 @@ class Sink:
             self._failed = _Failed(error, message.topic() or "", message.key(), message.value(), local=False)
 
     def _refit(self, batch: Batch) -> bool:
-        """After a refusal for size: try smaller produce requests, then treat the record that is too large by itself.
+        """After a refusal for size: replace a record that is too large by itself, or try smaller produce requests.
 
         librdkafka does not split a request that the broker refuses, and the broker's limit (`max.message.bytes`) is for
-        the request's whole record batch. True when another attempt makes sense.
+        the request's whole record batch, compressed. True when another attempt makes sense.
         """
         failed = self._failed
         if failed is None or failed.error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return False
         if self._batch_size and not failed.local:
-            smaller = self._batch_size // SHRINK
-            self._batch_size = smaller if smaller >= SMALLEST_BATCH else 0
-            return True
+            limit = self._settings.record_bytes_max
+            for topic, key, value, _ in batch.records:
+                if len(key or b"") + len(value or b"") > limit:
+                    self._failed = failed = _Failed(failed.error, topic, key, value, local=True)
+                    break
+            else:
+                smaller = BATCH_SIZE if self._batch_size > BATCH_SIZE else self._batch_size // SHRINK
+                self._batch_size = smaller if smaller >= SMALLEST_BATCH else 0
+                return True
         return self._oversized.replace(batch, failed.topic, failed.key, failed.value)
 
     def _map(self, error: KafkaException, batch: Batch | None = None) -> CdcdError:
@@ -323,10 +356,6 @@ class Sink:
             with suppress(KafkaException):
                 producer.poll(0)
         self._failed = None
-
-
-def _batch_size(settings: SinkSettings) -> int:
-    return int(str(settings.producer.get("batch.size", BATCH_SIZE)))
 
 
 def _shorten(key: bytes | None) -> str:

@@ -198,6 +198,23 @@ def test_a_claim_check_that_cannot_be_written_stops_the_pipeline(one: Trial, tmp
     one.deliver(1)
 
 
+def test_of_a_transaction_that_a_topic_refuses_only_the_record_too_large_goes_elsewhere(one: Trial):
+    create_topic(one, one.topic)
+    create_topic(one, f"{one.name}.dead_letter", max_message_bytes=4_000_000)
+    one.configure(kafka={"oversized": "dead_letter"})
+    one.start()
+    huge = random.Random(4).randbytes(750_000).hex()
+    one.execute(
+        "INSERT INTO t SELECT i, CASE i WHEN 7 THEN %s ELSE repeat(md5(i::text), 30) END"
+        "  FROM generate_series(1, 50) i".replace("%s", f"'{huge}'")
+    )
+    one.expect(*(n for n in range(1, 51) if n != 7))
+    one.stop()
+    ((key, value, _),) = one.records(f"{one.name}.dead_letter")
+    assert json.loads(key) == {"id": 7}
+    assert json.loads(value or b"")["after"]["note"] == huge
+
+
 def test_many_small_records_fit_a_topic_that_takes_only_small_batches(one: Trial):
     # Smaller than one produce request of librdkafka's batch.size, though each record is small.
     create_topic(one, one.topic, max_message_bytes=10_000)
