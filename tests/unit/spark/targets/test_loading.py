@@ -1,6 +1,7 @@
 import pytest
 
 from cdcd.errors import PositionError
+from cdcd.spark.targets.lakehouse import _Step
 from cdcd.spark.targets.loading import loaded
 from cdcd.spark.targets.state import Place, State
 
@@ -27,3 +28,11 @@ def test_a_table_that_is_loaded_once_more_keeps_how_far_its_topic_was_read():
 def test_a_table_with_later_changes_is_not_taken_back():
     with pytest.raises(PositionError, match="after the snapshot's"):
         loaded("t", State(commit_lsn=501), 500, {})
+
+
+def test_a_cut_before_the_snapshot_is_no_point_of_the_table():
+    state = loaded("t", State(), 500, {})
+    before = _Step(batch_id=1, consistent_lsn=499).after(state, {0: Place(510, 1, 1, 3)}, None)
+    assert before.consistent_lsn == 500
+    after = _Step(batch_id=2, consistent_lsn=520).after(before, {0: Place(515, 1, 1, 4)}, None)
+    assert after.consistent_lsn == 520
