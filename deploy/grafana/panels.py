@@ -185,6 +185,28 @@ PANELS: Final = (
         "Alert CdcdPreparedOld above 900 s.",
     ),
     Panel(
+        "Tables that are read: how far",
+        "percentunit",
+        {"{{table}}": f"max by (table) (cdcd_snapshot_share{{{_JOB}}})"},
+        "Snapshots: the share of each table that is with the broker.",
+    ),
+    Panel(
+        "Tables that are read: rows",
+        "cps",
+        {"{{table}}": f"max by (table) (deriv(cdcd_snapshot_table_rows{{{_JOB}}}[$__rate_interval]))"},
+        "Rows a second of each table that is being read.",
+    ),
+    Panel(
+        "Tables that are read: time left",
+        "s",
+        {
+            "{{table}}": f"max by (table) ((cdcd_snapshot_table_bytes{{{_JOB}}} "
+            f"- cdcd_snapshot_table_read_bytes{{{_JOB}}}) "
+            f"/ (deriv(cdcd_snapshot_table_read_bytes{{{_JOB}}}[$__rate_interval]) > 0))"
+        },
+        "By the pace of the moment.",
+    ),
+    Panel(
         "Reconnects",
         "none",
         {"{{side}}": f"sum by (side) (increase(cdcd_reconnects_total{{{_JOB}}}[$__rate_interval]))"},
