@@ -144,7 +144,7 @@ class TablesConfig(Section):
     )
     json_as: Literal["string", "variant"] = Field(
         "string",
-        description="What json and jsonb become; variant needs a format that has it (Delta, Iceberg v3).",
+        description="What json and jsonb become. With variant, Iceberg tables that have one are of format 3.",
     )
 
 

@@ -15,7 +15,7 @@ A failure is a table's own where it can be: then that table stops, and the other
 import re
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -39,7 +39,7 @@ from cdcd.spark.progress import (
 )
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import Progress, TableMirror
-from cdcd.spark.targets.target import Target
+from cdcd.spark.targets.target import Maintained, Target
 
 ATTEMPTS: Final = 3
 """How often a table is tried in one batch when it fails for a reason that may pass."""
@@ -322,15 +322,25 @@ class Mirror:
             self._maintain_at = time.monotonic() + interval_s
 
     def _maintain(self) -> None:
-        for topic, table in self._tables.items():
-            if topic not in self.stopped:
-                for name, done in table.maintain(self._settings.maintenance):
-                    if done.compacted_files or done.expired_versions:
-                        self._observe(
-                            TableMaintained(
-                                name, done.compacted_files, done.written_files, done.expired_versions
-                            )
-                        )
+        policy = self._settings.maintenance
+        tables = [table for topic, table in self._tables.items() if topic not in self.stopped]
+        with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
+            work = [pool.submit(self._tidy, table.table, table.maintain(policy)) for table in tables]
+            for each in work:
+                each.result()
+        own = self._target.own_tables()
+        self._tidy("cdcd", ((name, self._target.maintain(self._spark, name, policy)) for name in own))
+
+    def _tidy(self, table: str, work: Iterable[tuple[str, Maintained]]) -> None:
+        """A table that cannot be tidied up now is as good as before; the next time it is tried again."""
+        try:
+            for name, done in work:
+                if done.compacted_files or done.expired_versions:
+                    self._observe(
+                        TableMaintained(name, done.compacted_files, done.written_files, done.expired_versions)
+                    )
+        except (PySparkException, Py4JError) as error:
+            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", "", stopped=False))
 
 
 def _first_lines(error: Exception) -> str:

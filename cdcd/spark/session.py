@@ -37,6 +37,9 @@ _LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
     # As few partitions as cores: a batch is small, and each task's start costs more than its rows.
     "spark.sql.shuffle.partitions": "2",
+    # Adaptive plans run each stage as a job of its own and plan the rest anew: twice the jobs of a batch.
+    # Between so few partitions there is nothing to adapt.
+    "spark.sql.adaptive.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The state of a Delta table: 50 partitions by default, for logs of millions of files.

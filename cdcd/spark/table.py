@@ -101,6 +101,8 @@ class TableMirror:
         self._form: Form | None = None
         self._next: dict[int, int] | None = None
         self._named: set[str] = set()
+        self._changed_at = time.monotonic()
+        self._maintained_at: float | None = None
         self._quarantined = 0
 
     @property
@@ -150,7 +152,11 @@ class TableMirror:
         )  # fmt: skip
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-        """Tidy up every target of the table; between batches."""
+        """Tidy up every target of the table, where there is something to do; between batches."""
+        now = time.monotonic()
+        if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
+            return
+        self._maintained_at = now
         for name, _ in self._names(self._descriptions.newest(self.topic)):
             if self._target.schema(self._spark, name) is not None:
                 yield name, self._target.maintain(self._spark, name, policy)
@@ -200,6 +206,8 @@ class TableMirror:
                 done, quarantined = self._sort_out(records, form, now, batch_id, cut)
         finally:
             changes.unpersist()
+        if any(applied.changes for applied in done):
+            self._changed_at = time.monotonic()
         for applied in done:
             for partition, offset in applied.held.items():
                 held[partition] = min(held.get(partition, offset), offset)
@@ -291,6 +299,16 @@ class TableMirror:
             return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
         finally:
             rows.unpersist()
+
+
+def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: float) -> bool:
+    """Whether a table is to be maintained: each time makes commits of its own, so not one where nothing happens.
+
+    After the last change it is once, and once more when the versions from before it are old enough to go.
+    """
+    if maintained_at is None or maintained_at <= changed_at:
+        return True
+    return maintained_at - changed_at < keep_s <= now - changed_at
 
 
 def _why(schema_id: Column, problem: Column) -> Column:

@@ -2,10 +2,12 @@
 
     python -m tests.spark.bench [--changes N] [--tables N] [--format iceberg|delta …] [--kills N] [--partitions N]
 
-A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with the same batches, the
-topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
-(`cdcd mirror --once`), format by format. With --kills, `cdcd mirror` is killed so many times (SIGKILL) on the way and
-started again. The tables are compared with the source by count and checksum.
+A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with batches of the same size,
+the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
+(`cdcd mirror --once`), format by format. The limit is taken before and after the mirror, and counts as the mean of
+both. Beside the seconds stand those of the CPU, which say more on a machine that others use too. The first batch fills
+empty tables; with a --batch smaller than the changes, the others merge. With --kills, `cdcd mirror` is killed so many
+times (SIGKILL) on the way and started again. The tables are compared with the source by count and checksum.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -84,7 +87,7 @@ def main() -> None:
             want = {
                 table: server.execute(CHECKSUM.format(name=table), "bench")[0] for table in _names(arguments)
             }
-            for number, format_ in enumerate(arguments.format):
+            for format_ in arguments.format:
                 killed = _config(broker, folder / f"killed-{format_}", format_, arguments)
                 if arguments.kills:
                     _killed(killed, folder, arguments.kills)
@@ -93,11 +96,14 @@ def main() -> None:
                     if arguments.kills:
                         _mirror(spark, killed)
                         _compare(spark, killed, want)
-                    elif number == 0:
+                    else:
                         _print("read, parse, count (cold)", changes, _limit(spark, config))
-                    limit_s = _limit(spark, config)
-                    _print("read, parse, count", changes, limit_s)
-                    _print(f"mirror to {format_}", changes, _mirror(spark, config), limit_s)
+                    before = _limit(spark, config)
+                    _print("read, parse, count (before)", changes, before)
+                    mirror = _mirror(spark, config)
+                    after = _limit(spark, config)
+                    _print("read, parse, count (after)", changes, after)
+                    _print(f"mirror to {format_}", changes, mirror, (before + after) / 2)
                     _compare(spark, config, want)
 
 
@@ -172,30 +178,64 @@ def _spark(*configs: MirrorConfig) -> Iterator[SparkSession]:
         spark.stop()
 
 
-def _limit(spark: SparkSession, config: MirrorConfig) -> float:
-    """Seconds to read and parse all topics and look at each value, in the mirror's batches and threads."""
+@dataclass(frozen=True, slots=True)
+class _Took:
+    """Seconds, and those of the CPU in all threads of the JVM."""
+
+    wall_s: float
+    cpu_s: float
+
+    @classmethod
+    def until_now(cls, spark: SparkSession) -> "_Took":
+        jvm: Any = spark._jvm
+        stat = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/stat").read_text()
+        # proc(5): after the name in brackets, the 12th and 13th are utime and stime.
+        ticks = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"))
+
+    def __sub__(self, other: "_Took") -> "_Took":
+        return _Took(self.wall_s - other.wall_s, self.cpu_s - other.cpu_s)
+
+    def __add__(self, other: "_Took") -> "_Took":
+        return _Took(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+    def __truediv__(self, parts: int) -> "_Took":
+        return _Took(self.wall_s / parts, self.cpu_s / parts)
+
+
+def _limit(spark: SparkSession, config: MirrorConfig) -> _Took:
+    """How long it takes to read and parse all topics and look at each value, in the mirror's batches and threads."""
     settings = settings_of(config)
     admin = Admin(spark, settings.kafka)
     descriptions = Descriptions(spark, settings.kafka, admin, settings.schemas)
-    began = time.monotonic()
+    began = _Took.until_now(spark)
     descriptions.refresh()
     topics = descriptions.topics()
     starts, ends = admin.beginnings(topics), admin.ends(topics)
+    offsets = sum(ends[topic][part] - start for topic in topics for part, start in starts[topic].items())
+    turns = -(-offsets // settings.batch_records_max)
 
-    def count(topic: str) -> int:
+    def count(topic: str, turn: int) -> int:
         form = descriptions.newest(topic)
-        records = settings.kafka.read(spark, topic, starts[topic], ends[topic])
+        first, last = [
+            {part: start + (ends[topic][part] - start) * at // turns for part, start in starts[topic].items()}
+            for at in (turn, turn + 1)
+        ]
+        records = settings.kafka.read(spark, topic, first, last)
         changes = parse(records, form.schema, form.rules)
         row = changes.agg(
             sf.count(sf.lit(1)), sf.sum(sf.xxhash64(*changes.columns).cast("double"))
         ).collect()[0]
         return int(row[0])
 
-    with ThreadPoolExecutor(settings.threads) as pool:
-        assert sum(pool.map(count, topics)) > 0
-    seconds = time.monotonic() - began
+    counted = 0
+    for turn in range(turns):
+        with ThreadPoolExecutor(settings.threads) as pool:
+            counted += sum(pool.map(count, topics, [turn] * len(topics)))
+    took = _Took.until_now(spark) - began
+    assert counted > 0
     admin.close()
-    return seconds
+    return took
 
 
 class _Clock:
@@ -234,7 +274,7 @@ class _Clock:
             yield
 
 
-def _mirror(spark: SparkSession, config: MirrorConfig) -> float:
+def _mirror(spark: SparkSession, config: MirrorConfig) -> _Took:
     def show(fact: Fact) -> None:
         if isinstance(fact, BatchDone):
             slowest = max([table.seconds for table in fact.tables], default=0.0)
@@ -244,14 +284,14 @@ def _mirror(spark: SparkSession, config: MirrorConfig) -> float:
 
     mirror = Mirror(spark, settings_of(config), target_of(config), show)
     clock = _Clock()
-    began = time.monotonic()
+    began = _Took.until_now(spark)
     with clock.watching():
         mirror.run(once=True, stop=threading.Event())
-    seconds = time.monotonic() - began
+    took = _Took.until_now(spark) - began
     mirror.close()
     print("  of all threads:", ", ".join(f"{what} {took:.1f} s" for what, took in clock.seconds.items()))
     assert not mirror.stopped, mirror.stopped
-    return seconds
+    return took
 
 
 def _killed(config: MirrorConfig, folder: Path, kills: int) -> None:
@@ -312,9 +352,15 @@ def _compare(spark: SparkSession, config: MirrorConfig, want: Mapping[str, tuple
         raise SystemExit(1)
 
 
-def _print(what: str, changes: int, seconds: float, limit_s: float | None = None) -> None:
-    beside = "" if limit_s is None else f", {seconds / limit_s:.2f} times the limit"
-    print(f"{what}: {seconds:.1f} s, {changes / seconds:,.0f} events/s{beside}", flush=True)
+def _print(what: str, changes: int, took: _Took, limit: _Took | None = None) -> None:
+    beside = ""
+    if limit is not None:
+        beside = f"; {took.wall_s / limit.wall_s:.2f} times the limit, {took.cpu_s / limit.cpu_s:.2f} times its CPU"
+    print(
+        f"{what}: {took.wall_s:.1f} s, {changes / took.wall_s:,.0f} events/s;"
+        f" {took.cpu_s:.1f} s of CPU, {changes / took.cpu_s:,.0f} events for each{beside}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,22 @@
 
 import datetime as dt
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql.types import IntegerType, LongType, StringType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    VariantType,
+)
 
 from cdcd.errors import PositionError
 from cdcd.spark.api import create_scd2_view, scd2
@@ -165,9 +176,120 @@ def test_rows_of_a_table_of_our_own_are_there_once(spark: SparkSession, target: 
     assert target.append(name, one, place) == 1
     assert target.append(name, one.unionByName(two), place) == 1
     assert rows(spark, name, "offset") == [(1,), (2,)]
+    # It is tidied up as the others are.
+    assert target.own_tables() == [name]
+    done = target.maintain(spark, name, Maintenance(keep_s=0, keep_versions=1, small_files_min=2))
+    assert (done.compacted_files, done.written_files) == (2, 1)
+    assert rows(spark, name, "offset") == [(1,), (2,)]
 
 
 def test_a_table_of_somebody_else_is_left_alone(spark: SparkSession, target: Lakehouse):
     target.append(target.own_name("other"), spark.range(1).toDF("id"), ["id"])
     with pytest.raises(PositionError, match="was not made by this program"):
         target.reached(spark, target.own_name("other"))
+
+
+def test_json_can_be_variant_in_a_new_table_and_in_a_column_that_comes_later(
+    spark: SparkSession, target: Lakehouse
+):
+    doc = ColumnSchema("doc", 4, "jsonb", 3802, -1, VariantType())
+    more = ColumnSchema("more", 5, "json", 114, -1, VariantType(), missing='{"a": 0}')
+
+    def with_documents(form: TableSchema, *values: tuple[int, str]) -> DataFrame:
+        """Inserts; the VARIANT columns have what `note` has."""
+        plain = replace(form, columns=(ID, N, NOTE))
+        changes = frame(spark, [change("c", lsn, (lsn, 1, text)) for lsn, text in values], plain)
+        documents = [sf.parse_json("after.note").alias(column.name) for column in form.columns[3:]]
+        return changes.withColumns(
+            {
+                "after": sf.struct("after.*", *documents),
+                "before": sf.lit(None).cast(form.row_type),
+                "schema_id": sf.lit(form.schema_id),
+            }
+        )
+
+    # GIVEN a table without such a column, and with rows
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 1, (1, 1, "x"))], FORM))
+    # WHEN it gets one, and another with a default
+    form = replace(FORM, schema_id="form-2", columns=(*FORM.columns, doc))
+    target.prepare(spark, name, form, Kind.MIRROR, (10, 1))
+    target.apply(name, with_documents(form, (10, '{"a": 10}')))
+    both = replace(form, schema_id="form-3", columns=(*form.columns, more))
+    target.prepare(spark, name, both, Kind.MIRROR, (20, 1))
+    target.apply(name, with_documents(both, (10, '{"a": 11}'), (20, '{"a": 20}')))
+    # THEN paths into the documents can be read
+    found = spark.table(name).selectExpr(
+        "id", "variant_get(doc, '$.a', 'int') AS doc", "variant_get(more, '$.a', 'int') AS more"
+    )
+    assert sorted(map(tuple, found.collect())) == [(1, None, 0), (10, 10, 0), (20, 20, 20)]
+    # AND a table may have it from the start
+    other = replace(both, name="others")
+    name = start(spark, target, other)
+    target.apply(name, with_documents(other, (30, '{"a": 30}')))
+    target.apply(name, with_documents(other, (40, '{"a": 40}')))
+    got = spark.table(name).selectExpr("variant_get(more, '$.a', 'int')").collect()
+    assert sorted(row[0] for row in got) == [30, 40]
+
+
+def test_what_is_rare_but_legal_is_in_the_table_as_it_was(spark: SparkSession, target: Lakehouse):
+    form = replace(
+        FORM,
+        columns=(
+            ID,
+            ColumnSchema("day", 2, "date", 1082, -1, DateType()),
+            ColumnSchema("at", 3, "timestamptz", 1184, -1, TimestampType()),
+            ColumnSchema("ratio", 4, "double precision", 701, -1, DoubleType()),
+            ColumnSchema("price", 5, "numeric(38,10)", 1700, -1, DecimalType(38, 10)),
+        ),
+    )
+    name = start(spark, target, form)
+    rare = {
+        # 44 BC, the year 20000, infinity, and as far back as the type goes.
+        1: (-735_000, -63_000_000_000_000_000, "NaN", "9999999999999999999999999999.0123456789"),
+        2: (6_585_000, 569_000_000_000_000_000, "Infinity", "-0.0000000001"),
+        3: (2_147_483_647, 9_223_372_036_825_200_000, "-Infinity", "0"),
+        4: (-2_147_483_648, -9_223_372_036_832_400_000, "-0.0", "1"),
+    }
+    read = "unix_date(day)", "unix_micros(at)", "CAST(ratio AS STRING)", "CAST(price AS STRING)"
+    for lsn in (10, 20):  # appended first, merged then
+        empty = frame(spark, [change("u", lsn + key, (key,) + (None,) * 4) for key in rare], form)
+        values = spark.createDataFrame(
+            [(key, *row) for key, row in rare.items()],
+            "_id bigint, _day int, _at bigint, _ratio string, _price string",
+        )
+        row = sf.struct(
+            sf.col("_id").alias("id"),
+            sf.date_from_unix_date("_day").alias("day"),
+            sf.timestamp_micros("_at").alias("at"),
+            sf.col("_ratio").cast("double").alias("ratio"),
+            sf.col("_price").cast("decimal(38,10)").alias("price"),
+        )
+        changes = empty.join(values, sf.col("key.id") == sf.col("_id")).withColumn("after", row)
+        target.apply(name, changes.select(empty.columns))
+        found = spark.table(name).orderBy("id").selectExpr(*read).collect()
+        want = values.orderBy("_id").selectExpr(
+            "_day", "_at", "_ratio", "CAST(CAST(_price AS DECIMAL(38,10)) AS STRING)"
+        )
+        assert [tuple(row) for row in found] == [tuple(row) for row in want.collect()]
+
+
+def test_many_small_batches_leave_few_files(
+    spark: SparkSession, make_target: MakeTarget, warehouse: Path, unique: str
+):
+    # GIVEN a target that is tidied up after every few batches
+    target = make_target()
+    name = start(spark, target)
+    policy = Maintenance(keep_s=0, keep_versions=1, small_files_min=4)
+    for lsn in range(10, 34):
+        changes = [change("c", lsn, (lsn, lsn, "x")), change("u", lsn, (lsn - 3, lsn, "y"), event_no=2)]
+        target.apply(name, frame(spark, changes, FORM), batch_id=lsn)
+        if lsn % 6 == 3:
+            target.maintain(spark, name, policy)
+    # THEN the files do not pile up, neither those of the table nor those that it has no more use for
+    assert len(list((warehouse / target.format / unique).rglob("*.parquet"))) <= 6
+    # AND nothing is lost
+    assert rows(spark, name, "id", "n") == sorted(
+        [*[(lsn - 3, lsn) for lsn in range(10, 34)], (31, 31), (32, 32), (33, 33)], key=str
+    )
+    assert make_target().reached(spark, name).commit_lsn == 33

@@ -6,7 +6,7 @@ passed over when it is looked for.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,24 +73,26 @@ class DeltaTarget(Lakehouse):
         return ".".join(map(quoted, [self._catalog, namespace, name]))
 
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
-        state = self.reached(spark, name)
+        state = self._position(spark, name)
         settings = {
             "spark.databricks.delta.optimize.maxFileSize": str(policy.target_file_bytes),
             "spark.databricks.delta.optimize.minFileSize": str(policy.target_file_bytes // 2),
         }
-        for key, value in settings.items():
-            spark.conf.set(key, value)
         compacted = written = 0
         files = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles").head()
-        if files is not None and files[0] >= policy.small_files_min:
-            with self._committing(spark), self._carrying(spark, state):
-                metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
-            if metrics is not None:
-                compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
-        for key in settings:
-            spark.conf.unset(key)
-        hours = policy.keep_s / 3600
-        spark.sql(f"VACUUM {name} RETAIN {hours:.4f} HOURS")
+        # Each of these commits carries the position: it is looked for in the newest.
+        with self._committing(spark), nullcontext() if state is None else self._carrying(spark, state):
+            if files is not None and files[0] >= policy.small_files_min:
+                for key, value in settings.items():
+                    spark.conf.set(key, value)
+                try:
+                    metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
+                finally:
+                    for key in settings:
+                        spark.conf.unset(key)
+                if metrics is not None:
+                    compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
+            spark.sql(f"VACUUM {name} RETAIN {policy.keep_s / 3600:.4f} HOURS")
         return Maintained(compacted, written, 0)
 
     def _exists(self, spark: SparkSession, name: str) -> bool:

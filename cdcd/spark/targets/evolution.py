@@ -24,6 +24,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StructType,
+    VariantType,
 )
 
 from cdcd.errors import FatalError, SourceError
@@ -256,6 +257,8 @@ def missing(column: ColumnSchema, table: str) -> str:
         return f"CAST(NULL AS {kind})"
     if isinstance(column.spark, BinaryType):
         return f"unhex('{column.missing.removeprefix(chr(92) + 'x')}')"
+    if isinstance(column.spark, VariantType):
+        return f"parse_json('{text(column.missing)}')"
     if isinstance(column.spark, ArrayType | MapType | StructType):
         raise IncompatibleSchemaError(
             table,

@@ -4,6 +4,7 @@ A snapshot's summary carries the position (`cdcd.state`, and `cdcd.lsn` for peop
 compaction for one, are passed over when it is looked for, and those that `maintain` makes carry it on.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -25,8 +26,14 @@ LSN_PROPERTY: Final = "cdcd.lsn"
 _SNAPSHOT_CONF: Final = "spark.sql.iceberg.snapshot-property."
 """org.apache.iceberg.spark.SparkSQLProperties: what stands behind it becomes part of the summary of each commit."""
 
+_FORMAT: Final = "format-version"
+_VARIANT: Final = re.compile(r"\bvariant\b")
+_VARIANT_SINCE: Final = 3
+_QUOTED: Final = re.compile(r"`(?:[^`]|``)*`")
+
 _TABLE: Final = {
-    "format-version": "2",
+    # Every engine reads it. A table with VARIANT columns gets the next one, which alone has them.
+    _FORMAT: "2",
     # Changed rows are marked and written anew beside; the files they were in stay. Measured against the other ways in
     # DECISIONS.md.
     "write.merge.mode": "merge-on-read",
@@ -75,7 +82,8 @@ class IcebergTarget(Lakehouse):
         return ".".join(map(quoted, [self._catalog, *namespace.split("."), name]))
 
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
-        state = self.reached(spark, name)
+        state = self._position(spark, name)
+        summary = {} if state is None else _summary(state)
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get()
         compacted = written = 0
         table = self._load(spark, name)
@@ -86,15 +94,23 @@ class IcebergTarget(Lakehouse):
                 .option("target-file-size-bytes", str(policy.target_file_bytes))
                 .option("delete-file-threshold", str(policy.small_files_min))
                 .option("remove-dangling-deletes", "true")
-                .snapshotProperty(PROPERTY, state.to_json())
-                .snapshotProperty(LSN_PROPERTY, str(Lsn(state.commit_lsn)))
             )
+            for key, value in summary.items():
+                rewrite = rewrite.snapshotProperty(key, value)
             done = rewrite.execute()
             compacted, written = done.rewrittenDataFilesCount(), done.addedDataFilesCount()
             table.refresh()
         before = table.snapshots().spliterator().getExactSizeIfKnown()
         actions.rewriteManifests(table).execute()
         table.refresh()
+        newest = table.currentSnapshot()
+        if newest is not None and not summary.keys() <= set(newest.summary()):
+            # What expires may be all that carries the position; not every one of these commits does.
+            carrying = table.newFastAppend()
+            for key, value in summary.items():
+                carrying = carrying.set(key, value)
+            carrying.commit()
+            table.refresh()
         oldest = _jvm(spark).java.lang.System.currentTimeMillis() - policy.keep_s * 1000
         actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
         table.refresh()
@@ -113,18 +129,21 @@ class IcebergTarget(Lakehouse):
         # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
         with suppress(AnalysisException):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        listed = ", ".join(
-            f"'{text(key)}' = '{text(value)}'"
-            for key, value in (self._table_properties | dict(properties)).items()
-        )
+        given = self._table_properties | dict(properties)
+        if _VARIANT.search(_QUOTED.sub("", columns)) and int(given[_FORMAT]) < _VARIANT_SINCE:
+            given[_FORMAT] = str(_VARIANT_SINCE)
+        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
         spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
+
+    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        version = self._load(spark, name).properties().get(_FORMAT) or self._table_properties[_FORMAT]
+        if _VARIANT.search(type_) and int(version) < _VARIANT_SINCE:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_FORMAT}' = '{_VARIANT_SINCE}')")
+        super()._add(spark, name, column, type_)
 
     @contextmanager
     def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
-        settings = {
-            _SNAPSHOT_CONF + PROPERTY: state.to_json(),
-            _SNAPSHOT_CONF + LSN_PROPERTY: str(Lsn(state.commit_lsn)),
-        }
+        settings = {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()}
         for key, value in settings.items():
             spark.conf.set(key, value)
         try:
@@ -162,6 +181,11 @@ class IcebergTarget(Lakehouse):
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Iceberg's own object: its metadata is there without a job of Spark's."""
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def _summary(state: State) -> dict[str, str]:
+    """What a snapshot's summary says of it."""
+    return {PROPERTY: state.to_json(), LSN_PROPERTY: str(Lsn(state.commit_lsn))}
 
 
 def _jvm(spark: SparkSession) -> Any:

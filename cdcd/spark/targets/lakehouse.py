@@ -99,6 +99,7 @@ class Lakehouse(ABC):
         # Position and data meet in settings of the session: one commit at a time in each.
         self._sessions: dict[str, Lock] = {}
         self._own_tables = Lock()
+        self._appended: set[str] = set()
 
     def _committing(self, spark: SparkSession) -> Lock:
         return self._sessions.setdefault(str(spark._jsparkSession.sessionUUID()), Lock())
@@ -144,6 +145,9 @@ class Lakehouse(ABC):
     def forget(self, name: str) -> None:
         self._tables.pop(name, None)
 
+    def own_tables(self) -> Sequence[str]:
+        return sorted(self._appended)
+
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         table = self._look(spark, name)
         return None if table is None else table.schema
@@ -151,6 +155,10 @@ class Lakehouse(ABC):
     def reached(self, spark: SparkSession, name: str) -> State:
         table = self._look(spark, name)
         return State() if table is None else table.state
+
+    def _position(self, spark: SparkSession, name: str) -> State | None:
+        """What its commits must carry on; None for a table of our own."""
+        return None if name in self._appended else self.reached(spark, name)
 
     def prepare(
         self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
@@ -230,6 +238,7 @@ class Lakehouse(ABC):
                 count = new.count()
                 if count:
                     self._append(new, name)
+                    self._appended.add(name)
                 new.unpersist()
         finally:
             rows.unpersist()
@@ -248,6 +257,12 @@ class Lakehouse(ABC):
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
             _, state = next(self._states(spark, name), ("", None))
+            if state is None and not self._is_whole(spark, name):
+                raise PositionError(
+                    f"No version of {name} that says how far it has come is left.",
+                    hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
+                    "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
+                )
             self._tables[name] = _Table(schema, (lsn, event), kind, state or State(), empty=state is None)
         return self._tables.get(name)
 

@@ -9,7 +9,7 @@ column, so it is done for those only that the caller names (`partial`), which ar
 `Summary.partial` says which there were.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,7 +52,7 @@ class Summary:
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
         halves: there is a change of a key among the changes.
-        key_range: the least and the greatest value of the first column of the key, where files can be left out by it.
+        key_range: around the values of the first column of the key (`rounded`), where files can be left out by it.
     """
 
     changes: int
@@ -77,19 +77,23 @@ def prepared(changes: DataFrame) -> DataFrame:
 def fresh(changes: DataFrame, state: State) -> DataFrame:
     """Those of `changes` (`prepared`) that a table in `state` does not have yet."""
     lsn, event = sf.col("commit_lsn"), sf.col("event_no")
-    half = sf.when(sf.col("op") == "d", 0).otherwise(1)
-    had: Column | None = None
-    for number, place in state.partitions.items():
-        same = (event < place.event_no) | ((event == place.event_no) & (half <= place.half))
-        change = (lsn < place.commit_lsn) | ((lsn == place.commit_lsn) & same)
-        row = sf.col("offset") <= place.offset
-        case = (sf.col("partition") == number, sf.when(sf.col("op") == "r", row).otherwise(change))
-        had = sf.when(*case) if had is None else had.when(*case)
-    if had is not None:
-        changes = changes.filter(~had.otherwise(sf.lit(False)))
+    if state.partitions:
+        # Looked up in arrays by the partition's number, for numbers in the condition would be numbers in the code that
+        # Spark makes of it, which would be compiled anew for each batch.
+        places = [state.partitions.get(number) for number in range(max(state.partitions) + 1)]
+        at = [sf.get(_numbers(places, part), sf.col("partition")) for part in range(len(Place._fields))]
+        half = sf.when(sf.col("op") == "d", 0).otherwise(1)
+        same = (event < at[1]) | ((event == at[1]) & (half <= at[2]))
+        change = (lsn < at[0]) | ((lsn == at[0]) & same)
+        had = sf.when(sf.col("op") == "r", sf.col("offset") <= at[3]).otherwise(change)
+        changes = changes.filter(~sf.coalesce(had, sf.lit(False)))
     if state.truncated is not None:
         changes = changes.filter((sf.col("op") == "t") | is_after(lsn, event, state.truncated))
     return changes
+
+
+def _numbers(places: Sequence[Place | None], part: int) -> Column:
+    return sf.array(*[sf.lit(None if place is None else place[part]).cast("bigint") for place in places])
 
 
 def is_after(lsn: Column, event: Column, at: tuple[int, int]) -> Column:
@@ -201,8 +205,19 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         partial=frozenset(name for row in rows for names in row.partial for name in names),
         moves=any(row.moves for row in rows),
         halves=any(row.halves for row in rows),
-        key_range=None if least is None or greatest is None else (least, greatest),
+        key_range=None if least is None or greatest is None else rounded(least, greatest),
     )
+
+
+def rounded(least: int, greatest: int) -> tuple[int, int]:
+    """A range around this one that stays the same while keys grow by little.
+
+    It is part of the code that Spark makes of a merge, which is compiled anew when it changes; files are left out by it
+    nearly as well. The bounds are multiples of an eighth of the power of two above the greater of the two.
+    """
+    unit = 1 << max(0, max(abs(least), abs(greatest)).bit_length() - 3)
+    low, high = least // unit * unit, -(-greatest // unit) * unit
+    return max(low, -(2**63)), min(high, 2**63 - 1)
 
 
 def _prunable(kind: DataType) -> bool:

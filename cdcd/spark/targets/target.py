@@ -145,6 +145,9 @@ class Target(Protocol):
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""
 
+    def own_tables(self) -> Sequence[str]:
+        """The names of those to which this process has appended."""
+
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         """Append to such a table, created as needed, the rows whose columns `unique` are not in it; how many."""
 

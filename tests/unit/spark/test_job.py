@@ -1,6 +1,6 @@
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import pytest
@@ -11,9 +11,10 @@ from cdcd.records.schemas import ColumnForm, TableForm
 from cdcd.spark.consistency import Mark
 from cdcd.spark.job import ATTEMPTS, Mirror, _classified
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, Unmirrored
+from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, TableMaintained, Unmirrored
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import Progress
+from cdcd.spark.targets.target import Maintained, Maintenance
 
 
 class FakeTable:
@@ -172,3 +173,33 @@ def test_records_that_are_gone_are_not_taken_for_a_broker_that_is_away():
     assert isinstance(gone, SinkError)
     assert "gone from Kafka" in gone.message
     assert _classified(Exception("something else"), "b:1") is None
+
+
+def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class Tidy(FakeTable):
+        def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+            if self._error is not None:
+                raise self._error
+            yield f"lake.{self.table}", Maintained(9, 1, 3)
+            yield f"lake.{self.table}_changes", Maintained(0, 0, 0)
+
+    class Target:
+        def own_tables(self) -> list[str]:
+            return ["lake.cdcd.quarantine"]
+
+        def maintain(self, _spark: Any, name: str, policy: Maintenance) -> Maintained:
+            return Maintained(4, 1, 0)
+
+    tables = (Tidy("public.a", AnalysisException("conflict")), Tidy("public.b"))
+    harness = Harness(monkeypatch, *tables)
+    harness.mirror._tables = cast("Any", {f"shop.{table.table}": table for table in tables})
+    harness.mirror._target = cast("Any", Target())
+    harness.mirror._maintain()
+    assert [fact.table for fact in harness.facts if isinstance(fact, TableMaintained)] == [
+        "lake.public.b",
+        "lake.cdcd.quarantine",
+    ]
+    (failed,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
+    assert (failed.table, failed.stopped, failed.message) == ("public.a", False, "maintenance: conflict")

@@ -1,4 +1,4 @@
-from cdcd.spark.table import _slice
+from cdcd.spark.table import _slice, is_due
 
 
 def test_a_batch_that_is_small_enough_is_taken_whole():
@@ -18,3 +18,11 @@ def test_slices_come_to_the_end():
         turns += 1
     assert start == ends
     assert turns <= 12
+
+
+def test_an_idle_table_is_maintained_after_its_last_change_and_when_that_is_old_enough_and_then_left_alone():
+    assert is_due(100, None, 101, 1000)
+    assert is_due(100, 50, 101, 1000)
+    assert not is_due(100, 101, 1099, 1000)
+    assert is_due(100, 101, 1100, 1000)
+    assert not is_due(100, 1100, 9999, 1000)

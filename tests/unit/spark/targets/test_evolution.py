@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
+    VariantType,
 )
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
@@ -143,6 +144,7 @@ def test_after_follows_each_kind_of_step():
         (IntegerType(), "7", "CAST('7' AS int)"),
         (StringType(), "it's ${x} \\", "CAST('it\\'s \\u0024{x} \\\\' AS string)"),
         (BinaryType(), "\\x00ff", "unhex('00ff')"),
+        (VariantType(), '{"a": "it\'s"}', 'parse_json(\'{"a": "it\\\'s"}\')'),
     ],
 )
 def test_what_older_rows_have_in_a_new_column(kind: DataType, default: str | None, sql: str):

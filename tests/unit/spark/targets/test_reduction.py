@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from cdcd.spark.targets.reduction import fresh, prepared, reduced, summary
+from cdcd.spark.targets.reduction import fresh, prepared, reduced, rounded, summary
 from cdcd.spark.targets.state import Place, State
 from tests.spark.source_model import FORM, change, frame
 
@@ -85,3 +86,22 @@ def test_a_summary_has_in_a_few_numbers_what_a_target_asks_for(spark: SparkSessi
     assert (found.changes, found.keys, found.truncated, found.key_range) == (5, 3, (15, 1), (-2, 7))
     assert found.places == {0: Place(40, 1, 0, 20), 1: Place(30, 1, 0, 3)}
     assert (found.partial, found.moves, found.halves) == (frozenset({"body"}), False, True)
+
+
+@pytest.mark.parametrize(
+    ("least", "greatest", "around"),
+    [
+        (0, 0, (0, 0)),
+        (-2, 7, (-2, 7)),
+        (1, 1000, (0, 1024)),
+        (1, 1020, (0, 1024)),
+        (1001, 1030, (768, 1280)),
+        (-1000, -999, (-1024, -896)),
+        (5, 2**63 - 1, (0, 2**63 - 1)),
+        (-(2**63), 0, (-(2**63), 0)),
+    ],
+)
+def test_a_range_of_keys_is_rounded_outward_and_stays_in_the_type(
+    least: int, greatest: int, around: tuple[int, int]
+):
+    assert rounded(least, greatest) == around
