@@ -1,6 +1,6 @@
 """How fast the mirror is beside the same reading without the tables, and whether it equals the source.
 
-    python -m tests.spark.bench [--changes N] [--tables N] [--format iceberg|delta …] [--kills N] [--partitions N]
+    python -m tests.spark.bench [--changes N] [--tables N] [--batch N] [--format iceberg|delta …] [--kills N]
 
 A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with batches of the same size,
 the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
@@ -73,6 +73,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=500_000, help="batches.records_max")
     parser.add_argument("--format", choices=["iceberg", "delta"], nargs="+", default=["iceberg", "delta"])
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument(
+        "--kill-batch", type=int, default=250_000, help="batches.records_max of what is killed"
+    )
     parser.add_argument("--memory", default="1g", help="of the driver")
     parser.add_argument("--property", nargs="*", default=[], help="of the tables, name=value")
     arguments = parser.parse_args()
@@ -88,7 +91,9 @@ def main() -> None:
                 table: server.execute(CHECKSUM.format(name=table), "bench")[0] for table in _names(arguments)
             }
             for format_ in arguments.format:
-                killed = _config(broker, folder / f"killed-{format_}", format_, arguments)
+                killed = _config(
+                    broker, folder / f"killed-{format_}", format_, arguments, arguments.kill_batch
+                )
                 if arguments.kills:
                     _killed(killed, folder, arguments.kills)
                 config = _config(broker, folder / f"lake-{format_}", format_, arguments)
@@ -148,14 +153,16 @@ def _fill(server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: 
     return int(arguments.changes)
 
 
-def _config(broker: KafkaBroker, place: Path, format_: str, arguments: argparse.Namespace) -> MirrorConfig:
+def _config(
+    broker: KafkaBroker, place: Path, format_: str, arguments: argparse.Namespace, batch: int | None = None
+) -> MirrorConfig:
     catalog = place.name.replace("-", "_") if format_ == "iceberg" else "spark_catalog"
     properties = dict(text.split("=", 1) for text in arguments.property)
     data: dict[str, Any] = {
         "name": SLOT,
         "kafka": {"bootstrap_servers": broker.bootstrap_servers},
         "target": {"format": format_, "catalog": catalog, "location": str(place), "properties": properties},
-        "batches": {"records_max": arguments.batch},
+        "batches": {"records_max": batch or arguments.batch},
         "maintenance": {"interval_s": None},
         "spark": {"spark.driver.memory": arguments.memory},
     }
