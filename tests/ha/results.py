@@ -1,5 +1,6 @@
 """What was measured, kept in one file with a section for each command."""
 
+import os
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,5 +19,7 @@ def write(file: Path, name: str, command: str, lines: Sequence[str]) -> None:
         if not part.startswith(f"## {name}\n")
     ]
     told = "\n".join(lines)
-    section = f"## {name}\n\n{datetime.now(UTC):%Y-%m-%d}, by `{command}`\n\n```\n{told}\n```\n"
+    # What else the machine did is in the figures too.
+    busy = f"{os.cpu_count()} cores, load average {os.getloadavg()[2]:.1f} over a quarter of an hour"
+    section = f"## {name}\n\n{datetime.now(UTC):%Y-%m-%d}, by `{command}`; {busy}\n\n```\n{told}\n```\n"
     file.write_text("\n".join(part.rstrip("\n") + "\n" for part in [*others, section]))
