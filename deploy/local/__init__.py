@@ -6,7 +6,7 @@ build into the cache. They end when this process ends, in whatever way it does (
 
 from deploy.local.cache import LocalServerError, cache_folder
 from deploy.local.kafka_broker import KafkaBroker
-from deploy.local.kafka_jars import KAFKA_VERSION
+from deploy.local.maven import KAFKA_VERSION
 from deploy.local.postgres_packages import POSTGRES_VERSIONS, client_program
 from deploy.local.postgres_server import PostgresServer
 from deploy.local.process import free_port

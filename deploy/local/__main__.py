@@ -1,7 +1,7 @@
 """`python -m deploy.local`: fetch every server into the cache, so that later runs need no network."""
 
 from deploy.local.cache import cache_folder
-from deploy.local.kafka_jars import KAFKA_VERSION, kafka_jars
+from deploy.local.maven import KAFKA_VERSION, kafka_jars
 from deploy.local.postgres_packages import POSTGRES_VERSIONS, client_program, postgres_installation
 from deploy.local.programs import java
 

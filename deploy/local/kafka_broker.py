@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, Literal, Self
 
 from deploy.local.cache import LocalServerError, run
-from deploy.local.kafka_jars import KAFKA_VERSION, kafka_jars
+from deploy.local.maven import KAFKA_VERSION, kafka_jars
 from deploy.local.process import Child, free_port
 from deploy.local.programs import java
 

@@ -1,7 +1,7 @@
 """`make bench`: drain rate, CPU, memory and latency, in one run and as ratios; JSON beside it.
 
     python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--form compiled uncompiled]
-                          [--version 18] [--large ROWS] [--results FILE] [--profile]
+                          [--against debezium] [--version 18] [--large ROWS] [--results FILE] [--profile]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
@@ -29,6 +29,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
+from tests.bench.debezium import SETTINGS as DEBEZIUM
+from tests.bench.debezium import drain_with_debezium
 from tests.bench.drain import (
     PUBLICATION,
     RECVLOGICAL,
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--workload", choices=list(WORKLOADS), nargs="+", default=list(WORKLOADS))
     parser.add_argument("--form", choices=FORMS, nargs="+", default=list(FORMS))
+    parser.add_argument("--against", choices=["debezium"], help="drain the same with it, as it is and tuned")
     parser.add_argument("--large", type=int, default=1_000_000, help="rows of the large transaction; 0: none")
     parser.add_argument("--results", type=Path, help="where the tables also go, as Markdown")
     parser.add_argument("--version", type=int, default=18)
@@ -82,7 +85,7 @@ def main() -> None:
                     WORKLOADS[workload],
                     arguments.rows,
                     arguments.repeat,
-                    arguments.form,
+                    [*arguments.form, *(DEBEZIUM if arguments.against else ())],
                 )
                 for workload in arguments.workload
             }
@@ -139,16 +142,23 @@ def _drain(  # noqa: PLR0917  the parts of one run
     workload: Workload,
     rows: int,
     repeat: int,
-    forms: list[str],
+    others: list[str],
 ) -> list[Drained]:
-    readers = [RECVLOGICAL, *forms]
-    slots = [[f"{workload.name}_{number}_{reader}" for reader in readers] for number in range(repeat)]
+    readers = [RECVLOGICAL, *others]
+    slots = [
+        [f"{workload.name}_{number}_{reader.replace(' ', '_')}" for reader in readers]
+        for number in range(repeat)
+    ]
     end = _prepare(server, broker, workload, rows, [slot for one in slots for slot in one])
     runs = []
     for one in slots:
         for reader, slot in zip(readers, one, strict=True):
             if reader == RECVLOGICAL:
                 runs.append(drain_with_pg_recvlogical(server, slot, end, rows))
+            elif reader in DEBEZIUM:
+                runs.append(
+                    drain_with_debezium(server, broker, slot, rows - workload.missing, folder, reader)
+                )
             else:
                 runs.append(drain_with_cdcd(server, broker, slot, end, rows, folder, reader))
             server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")

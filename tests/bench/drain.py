@@ -100,7 +100,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
         consumer.assign([TopicPartition(f"{slot}.checkpoint", 0, 0)])
         first_s, last_s, first_cpu_s = 0.0, 0.0, 0.0
         begun = 0
-        walsender = _Walsender(server, slot)
+        walsender = Walsender(server, slot)
         while not last_s:
             if daemon.poll() is not None:
                 raise RuntimeError(
@@ -139,7 +139,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
         log.close()
 
 
-class _Walsender:
+class Walsender:
     """The CPU time of the process that serves a slot, as long as it lives."""
 
     def __init__(self, server: PostgresServer, slot: str) -> None:

@@ -27,12 +27,13 @@ ROW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`body` is PL/pgSQL for transaction number `n`, of `rows` row changes each."""
+    """`body` is PL/pgSQL for transaction number `n`, of `rows` row changes each; the first find `missing` rows less."""
 
     name: str
     title: str
     rows: int
     body: str
+    missing: int = 0
 
 
 WORKLOADS: Final = {
@@ -51,6 +52,7 @@ WORKLOADS: Final = {
             f"INSERT INTO item SELECT {ROW.format(id='i')} FROM generate_series(n * 4, n * 4 + 3) AS s(i);"
             "UPDATE item SET status = 'returned', amount = amount + 1 WHERE id BETWEEN n * 4 - 5 AND n * 4 - 1;"
             "DELETE FROM item WHERE id = n * 4 - 6;",
+            missing=8,
         ),
         Workload("single", "single-row transactions", 1, f"INSERT INTO item SELECT {ROW.format(id='n')};"),
     )

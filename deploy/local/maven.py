@@ -1,4 +1,4 @@
-"""Apache Kafka's jars from Maven's central repository, exactly those that kafka.lock names.
+"""Jars from Maven's central repository, exactly those that a lock file names: the broker's, and others beside it.
 
 Maven fetches them where it is installed. Else Ivy does, which needs no more than a Java runtime; Debian has it as
 `ivy`, and every pyspark brings it along.
@@ -14,11 +14,7 @@ from xml.sax.saxutils import escape
 from deploy.local.cache import REPOSITORY, LocalServerError, cached, digest, run
 from deploy.local.programs import java, pypi_archive
 
-_LOCK: Final = Path(__file__).with_name("kafka.lock")
-_JARS: Final = dict(line.split() for line in _LOCK.read_text().splitlines() if not line.startswith("#"))
-"""SHA-256 by group:artifact:version."""
-
-KAFKA_VERSION: Final = next(name for name in _JARS if ":kafka_2.13:" in name).rpartition(":")[2]
+_KAFKA: Final = Path(__file__).with_name("kafka.lock")
 
 _POM: Final = """<project>
   <modelVersion>4.0.0</modelVersion>
@@ -41,24 +37,41 @@ _IVY_DEPENDENCY: Final = (
 )
 
 
+def _locked(lock: Path) -> dict[str, str]:
+    """SHA-256 by group:artifact:version."""
+    return dict(line.split() for line in lock.read_text().splitlines() if not line.startswith("#"))
+
+
+KAFKA_VERSION: Final = next(name for name in _locked(_KAFKA) if ":kafka_2.13:" in name).rpartition(":")[2]
+
+
 def kafka_jars() -> Path:
     """The folder with the broker's jars, fetched on first use."""
-    return cached(f"kafka/{KAFKA_VERSION}", _fetch)
+    return jars(f"kafka/{KAFKA_VERSION}", _KAFKA)
 
 
-def _fetch(folder: Path) -> None:
+def jars(name: str, lock: Path) -> Path:
+    """The folder `name` of the cache with the jars in `lock`, fetched on first use.
+
+    Raises:
+        LocalServerError: one can not be had, or is not what it was when it was pinned.
+    """
+    return cached(name, lambda folder: _fetch(_locked(lock), folder))
+
+
+def _fetch(locked: dict[str, str], folder: Path) -> None:
     fetch = _fetch_with_maven if shutil.which("mvn") else _fetch_with_ivy
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="partial-") as work:
-        fetch(Path(work), folder)
-    for name, sha256 in _JARS.items():
+        fetch(locked, Path(work), folder)
+    for name, sha256 in locked.items():
         _, artifact, version = name.split(":")
         jar = folder / f"{artifact}-{version}.jar"
         if not jar.exists() or digest(jar, "sha256").hex() != sha256:
             raise LocalServerError(f"{name} is missing, or is not what it was when it was pinned.")
 
 
-def _fetch_with_maven(work: Path, folder: Path) -> None:
-    (work / "pom.xml").write_text(_fill(_POM, _POM_DEPENDENCY))
+def _fetch_with_maven(locked: dict[str, str], work: Path, folder: Path) -> None:
+    (work / "pom.xml").write_text(_fill(_POM, _POM_DEPENDENCY, locked))
     plugin = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
     run(
         ["mvn", "--quiet", "--batch-mode", f"{plugin}:copy-dependencies", f"-DoutputDirectory={folder}"],
@@ -66,8 +79,8 @@ def _fetch_with_maven(work: Path, folder: Path) -> None:
     )
 
 
-def _fetch_with_ivy(work: Path, folder: Path) -> None:
-    (work / "ivy.xml").write_text(_fill(_IVY, _IVY_DEPENDENCY))
+def _fetch_with_ivy(locked: dict[str, str], work: Path, folder: Path) -> None:
+    (work / "ivy.xml").write_text(_fill(_IVY, _IVY_DEPENDENCY, locked))
     pattern = f"{folder}/[artifact]-[revision].[ext]"
     run(
         [java(), "-jar", _ivy(), "-ivy", work / "ivy.xml", "-cache", work / "cache", "-retrieve", pattern],
@@ -95,9 +108,9 @@ def _extract_ivy(folder: Path) -> None:
         shutil.move(Path(work, member), folder)
 
 
-def _fill(document: str, dependency: str) -> str:
+def _fill(document: str, dependency: str, locked: dict[str, str]) -> str:
     lines = []
-    for name in _JARS:
+    for name in locked:
         group, artifact, version = map(escape, name.split(":"))
         lines.append(dependency.format(group=group, artifact=artifact, version=version))
     return document.format(dependencies="\n".join(lines))

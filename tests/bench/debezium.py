@@ -1,0 +1,135 @@
+"""Debezium beside cdcd: its PostgreSQL connector in Kafka Connect, one process, draining the same backlog."""
+
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, TopicPartition
+
+from deploy.local.kafka_broker import KafkaBroker
+from deploy.local.maven import jars
+from deploy.local.postgres_server import PostgresServer
+from deploy.local.process import Child, free_port
+from deploy.local.programs import java
+from tests.bench.drain import PUBLICATION, Drained, Walsender
+from tests.bench.processes import cpu_by_thread, cpu_s, peak_rss_bytes
+
+LOCK: Final = Path(__file__).with_name("debezium.lock")
+VERSION: Final = next(
+    line.split()[0].rpartition(":")[2]
+    for line in LOCK.read_text().splitlines()
+    if ":debezium-connector-postgres:" in line
+)
+
+SETTINGS: Final[dict[str, dict[str, str]]] = {
+    "debezium": {},
+    "debezium tuned": {
+        "max.batch.size": "8192",
+        "max.queue.size": "32768",
+        "poll.interval.ms": "10",
+        "producer.override.linger.ms": "20",
+        "producer.override.batch.size": "1000000",
+        "producer.override.compression.type": "lz4",
+    },
+}
+"""The connector's settings beside those that say what to read, by the reader's name."""
+
+CONNECT: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
+
+LIMIT_S: Final = 600.0
+
+
+def drain_with_debezium(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer, broker: KafkaBroker, slot: str, rows: int, folder: Path, who: str
+) -> Drained:
+    """Run Connect until the topic has as many records as the backlog has row changes; no tombstones are made.
+
+    At least once, which is all that Connect's standalone worker does, and its first settings otherwise.
+
+    Raises:
+        RuntimeError: it ended, or took longer than `LIMIT_S`.
+    """
+    worker = _write(
+        folder / f"{slot}.worker.properties",
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "offset.storage.file.filename": str(folder / f"{slot}.offsets"),
+            "listeners": f"http://127.0.0.1:{free_port()}",
+            "connector.client.config.override.policy": "All",
+        },
+    )
+    connector = _write(
+        folder / f"{slot}.connector.properties",
+        {
+            "name": slot,
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "tasks.max": "1",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(server.port),
+            "database.user": "postgres",
+            "database.dbname": "bench",
+            "topic.prefix": slot,
+            "slot.name": slot,
+            "plugin.name": "pgoutput",
+            "publication.name": PUBLICATION,
+            "publication.autocreate.mode": "disabled",
+            "snapshot.mode": "no_data",
+            "tombstones.on.delete": "false",
+            "topic.creation.default.partitions": "1",
+            "topic.creation.default.replication.factor": "1",
+            **SETTINGS[who],
+        },
+    )
+    classpath = f"{jars(f'debezium/{VERSION}', LOCK)}/*"
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": slot})
+    topic = TopicPartition(f"{slot}.public.item", 0)
+    log = folder / f"{slot}.log"
+    started = time.monotonic()
+    # 2 GB is what Connect's own script gives it.
+    child = Child(
+        [java(), "-Xms256m", "-Xmx2g", "-cp", classpath, CONNECT, worker, connector],
+        log=log,
+        last_signal=signal.SIGKILL,
+        cwd=folder,
+    )
+    try:
+        walsender = Walsender(server, slot)
+        first_s, first_cpu_s, count = 0.0, 0.0, 0
+        while count < rows:
+            now = time.monotonic() - started
+            if not child.is_running() or now > LIMIT_S:
+                raise RuntimeError(
+                    f"Debezium has {count} of {rows} records after {now:.0f} s: {log.read_text()[-3000:]}"
+                )
+            if topic.topic in consumer.list_topics(timeout=10).topics:
+                count = consumer.get_watermark_offsets(topic, timeout=10)[1]
+            if count and not first_s:
+                first_s, first_cpu_s = time.monotonic() - started, cpu_s(child.pid)
+            walsender.look()
+            time.sleep(0.02)
+        last_s = time.monotonic() - started
+        return Drained(
+            who,
+            rows,
+            last_s,
+            cpu_s(child.pid),
+            walsender.cpu_s,
+            peak_rss_bytes(child.pid),
+            first_s,
+            first_cpu_s,
+            last_s - first_s,
+            cpu_by_thread(child.pid),
+        )
+    finally:
+        consumer.close()
+        child.kill()
+
+
+def _write(path: Path, properties: dict[str, str]) -> Path:
+    path.write_text("".join([f"{name}={value}\n" for name, value in properties.items()]))
+    return path
