@@ -41,6 +41,10 @@ _UNLIMITED: Final = 1 << 62
 _MARK: Final = "true"
 
 
+Range = tuple[str, int, int, int, int, int]
+"""Pages: table in SQL, its oid, its filenode, from, to before, and how many are in a chunk."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What every task is told. As text it goes through the options of the data source, whose values are strings.
@@ -49,7 +53,6 @@ class Plan:
         dsn: with its password, so the option's name is one that Spark never shows.
         snapshot, position: as `SharedSnapshot` has them.
         database, prefix: of the records.
-        ranges: of pages: table in SQL, oid, filenode, from, to before, pages in a chunk.
     """
 
     dsn: str
@@ -62,10 +65,9 @@ class Plan:
     row_filter: str
     description: TableDescription
     types: Sequence[TypeDescription]
-    ranges: Sequence[tuple[str, int, int, int, int, int]]
 
-    def options(self) -> dict[str, str]:
-        """For `spark.read.format(NAME).options(...)`; read back by `from_options`."""
+    def options(self, ranges: Sequence[Range]) -> dict[str, str]:
+        """For `spark.read.format(NAME).options(...)`; each range is a task's."""
         relation = self.relation
         fields = {
             "dsn": self.dsn,
@@ -83,15 +85,14 @@ class Plan:
             "keys": [list(self.description.primary_key), list(self.description.unique_key)],
             "catalog": [astuple(column) for column in self.description.columns],
             "types": [astuple(each) for each in self.types],
-            "ranges": list(self.ranges),
         }
         # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
-        return {"secret": json.dumps(fields)}
+        return {"secret": json.dumps(fields), "ranges": json.dumps(list(ranges))}
 
     @classmethod
-    def from_options(cls, options: Any) -> "Plan":
-        """What `options` made."""
-        fields = json.loads(options["secret"])
+    def read(cls, secret: str) -> "Plan":
+        """What `options` made a secret of."""
+        fields = json.loads(secret)
         oid, namespace, name, identity = fields["relation"]
         primary, unique = fields["keys"]
         return cls(
@@ -114,11 +115,10 @@ class Plan:
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
             [TypeDescription(*each) for each in fields["types"]],
-            [(str(sql_name), *numbers) for sql_name, *numbers in fields["ranges"]],
         )
 
 
-def page_ranges(table: SharedTable, partition_bytes: int) -> list[tuple[str, int, int, int, int, int]]:
+def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:
     """The table's pages, its leaves' one after the other, in ranges of about so many bytes on disk."""
     ranges = []
     for each in table.source.parts:
@@ -134,7 +134,7 @@ def page_ranges(table: SharedTable, partition_bytes: int) -> list[tuple[str, int
 
 
 class SnapshotPages(DataSource):  # type: ignore[misc,unused-ignore]  # pyspark may be missing where types are checked
-    """`spark.read.format("cdcd_snapshot")` with the options of a `Plan`."""
+    """`spark.read.format("cdcd_snapshot")` with `Plan.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -144,25 +144,29 @@ class SnapshotPages(DataSource):  # type: ignore[misc,unused-ignore]  # pyspark 
         return StructType([StructField("value", BinaryType())])
 
     def reader(self, schema: StructType) -> "PagesReader":
-        return PagesReader(dict(self.options))
+        return PagesReader(self.options["secret"], self.options["ranges"])
 
 
 @dataclass
 class PageRange(InputPartition):  # type: ignore[misc,unused-ignore]
-    """The pages of one task, by their place in the plan."""
+    """The pages of one task."""
 
-    number: int
+    pages: Range
 
 
 class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
     """Goes to the executors with the plan as text: compiled classes of the pure packages do not pickle."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._options = options
+    def __init__(self, secret: str, ranges: str) -> None:
+        self._secret = secret
+        self._ranges = ranges
+
+    def __getstate__(self) -> dict[str, str]:
+        """A task is handed its own range; those of all would be as long as the table is large, in each task."""
+        return {"_secret": self._secret, "_ranges": "[]"}
 
     def partitions(self) -> Sequence[PageRange]:
-        ranges = Plan.from_options(self._options).ranges
-        return [PageRange(number) for number in range(len(ranges))]
+        return [PageRange((str(name), *numbers)) for name, *numbers in json.loads(self._ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of the range, a batch for each chunk.
@@ -172,7 +176,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
             TransientError: the connection or the snapshot is lost, or the table was altered, truncated or dropped.
         """
         assert isinstance(partition, PageRange), "it is one of ours"
-        plan = Plan.from_options(self._options)
+        plan = Plan.read(self._secret)
         encoder = SnapshotEncoder(EnvelopeSettings(__version__, plan.prefix, plan.database))
         types = {each.oid: each for each in plan.types}
         encoder.define(plan.relation, plan.description, types)
@@ -187,7 +191,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
             )
             try:
                 runner.run(reader.import_snapshot(plan.snapshot))
-                for lines in _chunks(plan, partition.number, reader, runner):
+                for lines in _chunks(plan, partition.pages, reader, runner):
                     records: list[Any] = []
                     now_us = time.time_ns() // 1000
                     encoder.encode_rows(plan.relation.oid, lines, place, now_us, records, set())
@@ -197,9 +201,11 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
                 reader.close()
 
 
-def _chunks(plan: Plan, number: int, reader: SnapshotReader, runner: asyncio.Runner) -> Iterator[list[bytes]]:
+def _chunks(
+    plan: Plan, pages: Range, reader: SnapshotReader, runner: asyncio.Runner
+) -> Iterator[list[bytes]]:
     """The lines of one chunk after the other; what turns out too large is cut in two."""
-    sql_name, oid, filenode, first, last, chunk = plan.ranges[number]
+    sql_name, oid, filenode, first, last, chunk = pages
     left = [(first, last)]
     while left:
         begin, end = left.pop()

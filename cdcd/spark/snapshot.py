@@ -103,12 +103,12 @@ class Snapshot:
         form = table_form(found.source.relation, found.description, self._shared.types, self.topic(table))
         return Form(table_schema(form.fingerprint, form, variant=variant), rules(form, variant=variant))
 
-    def plan(self, table: str, partition_bytes: int) -> Plan:
+    def options(self, table: str, partition_bytes: int) -> dict[str, str]:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
         relation = found.source.relation
-        return Plan(
+        plan = Plan(
             source.dsn,
             source.connect_timeout_s,
             shared.name,
@@ -119,8 +119,8 @@ class Snapshot:
             found.source.row_filter,
             found.description,
             [shared.types[oid] for oid in sorted(shared.types)],
-            page_ranges(found, partition_bytes),
         )
+        return plan.options(page_ranges(found, partition_bytes))
 
 
 @contextmanager
@@ -245,7 +245,7 @@ def _changes(
     """Each row as a change with op `r`; with the raw value, and the problem of what does not fit."""
     form = snapshot.form(table, variant=variant)
     spark.dataSource.register(SnapshotPages)
-    pages = spark.read.format(NAME).options(**snapshot.plan(table, partition_bytes).options()).load()
+    pages = spark.read.format(NAME).options(**snapshot.options(table, partition_bytes)).load()
     records = pages.select(
         sf.lit(None).cast("binary").alias("key"),
         "value",

@@ -1,3 +1,4 @@
+import pickle
 from importlib.util import find_spec
 
 import pytest
@@ -27,25 +28,28 @@ PLAN = Plan(
     "(id > 5)",
     DESCRIPTION,
     [BUILTIN_TYPES[23], BUILTIN_TYPES[1700]],
-    [("public.t", 7, 8, 0, 100, 10), ("public.t", 7, 8, 100, 130, 10)],
 )
+RANGES = [("public.t", 7, 8, 0, 100, 10), ("public.t", 7, 8, 100, 130, 10)]
 
 
 def test_a_plan_comes_back_from_its_options():
-    options = PLAN.options()
-    again = Plan.from_options(options)
+    again = Plan.read(PLAN.options(RANGES)["secret"])
     assert again == PLAN
     assert again.relation.columns[0].is_key
 
 
-def test_the_only_option_is_one_that_spark_does_not_show():
-    assert list(PLAN.options()) == ["secret"]
+def test_the_password_is_in_the_option_that_spark_does_not_show():
+    assert [name for name, value in PLAN.options(RANGES).items() if "hunter2" in value] == ["secret"]
 
 
-def test_there_is_a_task_for_each_range():
-    reader = SnapshotPages(PLAN.options()).reader(SnapshotPages(PLAN.options()).schema())
+def test_there_is_a_task_for_each_range_and_it_is_handed_no_other():
+    source = SnapshotPages(PLAN.options(RANGES))
+    reader = source.reader(source.schema())
     assert isinstance(reader, PagesReader)
-    assert [part.number for part in reader.partitions()] == [0, 1]
+    assert [part.pages for part in reader.partitions()] == RANGES
+    sent = pickle.loads(pickle.dumps(reader))
+    assert sent.partitions() == []
+    assert pickle.loads(pickle.dumps(reader.partitions()[1])).pages == RANGES[1]
 
 
 @pytest.mark.parametrize("pages", [1, 99, 100, 101, 1000])
