@@ -1,10 +1,8 @@
 import pickle
-from importlib.util import find_spec
 
 import pytest
 
-if find_spec("pyarrow") is None or find_spec("pyspark") is None:
-    pytest.skip("pyspark and pyarrow come with `make spark`", allow_module_level=True)
+pytest.importorskip("pyarrow")
 
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.tables import SourcePart, SourceTable
