@@ -78,7 +78,7 @@ def covered(value: bytes, where: str) -> int:
     except (ValueError, KeyError, TypeError, ProtocolError) as error:
         raise PositionError(
             f"The checkpoint in {where} cannot be read: {error!r}.",
-            hint="Is pipeline.checkpoint in the mirror's configuration the daemon's topics.checkpoint?",
+            hint="Is topics.checkpoint the same as in the daemon's configuration?",
         ) from None
 
 

@@ -66,7 +66,7 @@ class Descriptions:
             raise SinkError(
                 f"There is no topic {self._topic}, which says what the columns of the tables are.",
                 hint="The daemon writes it: is topics.schemas on in its configuration, has it run, and is "
-                "pipeline.prefix in the mirror's the same as its topics.prefix?",
+                "topics.prefix in the mirror's the same as there?",
             )
         if all(self._next.get(partition, 0) >= end for partition, end in ends.items()):
             return

@@ -290,7 +290,7 @@ class Mirror:
         if ends is None:
             raise SinkError(
                 f"There is no topic {settings.checkpoint}, by which consistent batches are cut.",
-                hint="Is pipeline.checkpoint the daemon's topics.checkpoint?",
+                hint="Is topics.checkpoint the same as in the daemon's configuration?",
             )
         covered = newest_checkpoint(self._spark, settings.kafka, settings.checkpoint, ends)
         if covered is None:

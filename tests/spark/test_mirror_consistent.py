@@ -35,13 +35,13 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
 def test_money_that_moves_between_two_tables_is_never_seen_twice_or_not_at_all(
     source: Source, spark: SparkSession, table_format: str
 ) -> None:
-    # GIVEN transfers without a pause, and a consistent mirror that follows them
+    # GIVEN transfers, a hundred a second at most, and a consistent mirror that follows them
     stop = threading.Event()
 
     def transfer() -> None:
         with source.connect() as connection:
             number = 0
-            while not stop.is_set():
+            while not stop.wait(0.01):
                 number += 1
                 connection.execute(TRANSFER.format(number % 97, number % 50 + 1, number * 7 % 50 + 1))
 

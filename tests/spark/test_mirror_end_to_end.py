@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source, Stage, change, target_for
-from tests.spark.workload import MIRRORED, TABLES, TOUCH, Workload
+from tests.spark.workload import DEFINITIONS, MIRRORED, TABLES, TOUCH, Workload
 
 SEED = 20_261_121
 
@@ -26,7 +26,7 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
 ) -> None:
     dice = random.Random(SEED)
     with source.connect() as connection:
-        workload = Workload(connection, SEED)
+        workload = Workload(connection, SEED, source.deliver)
         # GIVEN a mirror that follows a workload with changes of definitions, and is killed in the middle of batches
         mirror = source.mirror(table_format, batches={"interval_s": 0.1}, tables={"history": ["public.pair"]})
         workload.run(40)
@@ -39,7 +39,7 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
                 if batches >= dice.randrange(1, 3):
                     break
             mirror.kill()
-        workload.run(30, definitions=len(workload._definitions))
+        workload.run(30, definitions=len(DEFINITIONS))
         for statement in TOUCH:
             connection.execute(statement)
         source.deliver()

@@ -1,6 +1,7 @@
 """Random changes of a few tables, by a seed: every kind of change, in transactions of every size; and of the tables."""
 
 import random
+from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
@@ -42,19 +43,27 @@ KEYS: Final = 200
 
 
 class Workload:
-    """Transactions on one connection; the same seed, the same changes."""
+    """Transactions on one connection; the same seed, the same changes.
 
-    def __init__(self, connection: "psycopg.Connection[tuple[Any, ...]]", seed: int) -> None:
+    Args:
+        settle: called before a table is changed; returns when the daemon has all that was before. It asks the catalog
+            as of now, so what it is behind of it may take for what it is not (docs/mirror.md).
+    """
+
+    def __init__(
+        self, connection: "psycopg.Connection[tuple[Any, ...]]", seed: int, settle: Callable[[], None]
+    ) -> None:
         self._connection = connection
+        self._settle = settle
         self._random = random.Random(seed)
         self._definitions = list(DEFINITIONS)
-        self.logged = 0
 
     def run(self, transactions: int, *, definitions: int = 0) -> None:
-        """So many transactions, and among them the next `definitions` changes of tables."""
-        places = sorted(self._random.sample(range(transactions), definitions))
+        """So many transactions, and among them the next `definitions` changes of tables, as far as there are any."""
+        places = self._random.sample(range(transactions), min(definitions, len(self._definitions)))
         for number in range(transactions):
             if number in places:
+                self._settle()
                 self._connection.execute(self._definitions.pop(0))
             with self._connection.transaction():
                 for _ in range(self._random.choice((1, 1, 2, 5, 40))):
