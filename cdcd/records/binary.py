@@ -8,11 +8,18 @@ PostgreSQL's adt directory. ValueError for bytes that are not of the form.
 from collections.abc import Callable
 from math import isinf, isnan
 from struct import Struct, error, pack, unpack
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from cdcd.records.wiretext import COMPILED
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _NUMERIC_HEAD: Final = Struct("!HhHH")
 _NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _NUMERIC_NEGATIVE: Final = 0x4000
+_NUMERIC_SHORT: Final = 4
+"""Base-10000 digits that fit into a machine's integer."""
 
 _ARRAY_HEAD: Final = Struct("!iiI")
 _ARRAY_DIMENSION: Final = Struct("!ii")
@@ -22,7 +29,13 @@ _LENGTH: Final = Struct("!i")
 def integer(data: bytes, size: int, *, signed: bool = True) -> int:
     if len(data) != size:
         raise ValueError(f"{size} bytes expected, not {len(data)}")
-    return int.from_bytes(data, "big", signed=signed)
+    if not COMPILED or not signed:
+        return int.from_bytes(data, "big", signed=signed)
+    number: i64 = data[0] - 256 if data[0] & 0x80 else data[0]
+    at: i64
+    for at in range(1, size):
+        number = number * 256 + data[at]
+    return number
 
 
 def float4_text(data: bytes) -> str:
@@ -44,7 +57,10 @@ def _is_float4(text: str, data: bytes) -> bool:
 
 def float8_text(data: bytes) -> str:
     value: float = unpack("!d", _exactly(data, 8))[0]
-    return _float_text(repr(value), value, 15)
+    shortest = repr(value)
+    if 1e-4 <= abs(value) < 1e15:
+        return shortest.removesuffix(".0")
+    return _float_text(shortest, value, 15)
 
 
 def _float_text(shortest: str, value: float, fixed_digits: int) -> str:
@@ -81,6 +97,8 @@ def numeric_text(data: bytes) -> str:
         raise ValueError("a numeric's length does not fit its digits")
     if sign in _NUMERIC_SPECIAL:
         return _NUMERIC_SPECIAL[sign]
+    if number <= _NUMERIC_SHORT and -1 <= weight < _NUMERIC_SHORT and sign in (0, _NUMERIC_NEGATIVE):
+        return _short_numeric_text(data, number, weight, sign != 0, scale)
     digits: tuple[int, ...] = unpack(f"!{number}H", data[_NUMERIC_HEAD.size :])
     if sign not in (0, _NUMERIC_NEGATIVE) or any(digit > 9999 for digit in digits):
         raise ValueError("not a numeric")
@@ -91,6 +109,32 @@ def numeric_text(data: bytes) -> str:
     whole = shown[:point].lstrip("0") or "0"
     minus = "-" if sign else ""
     return f"{minus}{whole}.{shown[point:].ljust(scale, '0')[:scale]}" if scale else f"{minus}{whole}"
+
+
+def _short_numeric_text(data: bytes, number: int, weight: int, negative: bool, scale: int) -> str:
+    """The same for a number of few digits, which is nearly every one."""
+    total: i64 = 0
+    at: i64 = _NUMERIC_HEAD.size
+    end: i64 = len(data)
+    while at < end:
+        digit: i64 = data[at] * 256 + data[at + 1]
+        if digit > 9999:
+            raise ValueError("not a numeric")
+        total = total * 10_000 + digit
+        at += 2
+    digits = str(total)
+    fraction = 4 * (number - weight - 1)
+    if fraction <= 0:
+        # A zero has no digits at all.
+        whole = digits + "0" * -fraction if total else "0"
+        shown = ""
+    else:
+        digits = digits.rjust(fraction + 1, "0")
+        whole, shown = digits[:-fraction], digits[-fraction:]
+    minus = "-" if negative else ""
+    if scale != len(shown):
+        shown = shown.ljust(scale, "0")[:scale]
+    return f"{minus}{whole}.{shown}" if scale else f"{minus}{whole}"
 
 
 def bits_text(data: bytes) -> str:

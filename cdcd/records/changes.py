@@ -53,7 +53,7 @@ HINT_ENCODING: Final = (
 )
 
 
-def read_row(  # noqa: PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column
+def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column
     frame: bytes,
     start: int,
     plan: Plan,
@@ -106,13 +106,18 @@ def read_row(  # noqa: PLR0912, PLR0917  a table of functions, or an object, wou
             unchanged.append(slot)
             at += 1
         elif kind == _BINARY:
-            end = at + 5 + int.from_bytes(frame[at + 1 : at + 5], "big")
-            json = converters[column].binary(frame[at + 5 : end]).encode("latin-1")
-            if mode in QUOTED:
-                put_whole(values, slot, json)
-            else:
-                values[slot] = json
+            size = (frame[at + 1] << 24) + (frame[at + 2] << 16) + (frame[at + 3] << 8) + frame[at + 4]
+            at += 5
+            end = at + size
+            value = frame[at:end]
             at = end
+            converter = converters[column]
+            if converter.binary_is_text:
+                values[slot] = escaped(value)
+            elif mode in QUOTED:
+                put_whole(values, slot, converter.binary(value).encode("latin-1"))
+            else:
+                values[slot] = converter.binary(value).encode("latin-1")
         else:
             raise ValueError("unknown kind of value")
     return at

@@ -31,6 +31,9 @@ class Converter:
 
     mode: ClassVar[int] = CONVERTED
 
+    binary_is_text: bool = False
+    """The binary form is the text, and the mode is STRING."""
+
     def json(self, text: str) -> str:
         """The JSON of a value in text form, both wire text."""
         raise NotImplementedError
@@ -60,6 +63,7 @@ class Text(Converter):
     """Types whose binary form is their text."""
 
     mode = STRING
+    binary_is_text = True
 
     def json(self, text: str) -> str:
         return quote(text)
@@ -70,6 +74,8 @@ class Text(Converter):
 
 class Opaque(Text):
     """Types of which we know the text only: ranges, text search, geometry, composites, unknown ones."""
+
+    binary_is_text = False
 
     def reads_binary(self) -> bool:
         return False

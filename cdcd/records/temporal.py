@@ -9,13 +9,22 @@ Every function raises ValueError for text that is not of its form.
 
 import re
 from datetime import date, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 DAY_US: Final = 86_400_000_000
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without time zone is what is measured with it
 _EPOCH_ORDINAL: Final = 719_163
 """`date.toordinal()` of 1970-01-01."""
+
+_TWO: Final = [f"{number:02}" for number in range(100)]
+
+_ISO_DAYS: Final[dict[int, str]] = {}
+"""Days that were written, by their number since 1970-01-01: a stream has few different ones."""
+_ISO_DAYS_MAX: Final = 4096
 
 _YEARS_400_DAYS: Final = 146_097
 
@@ -86,10 +95,17 @@ def iso_timestamp(text: str, digits: int) -> str:
 def iso_timestamp_of(micros: int, digits: int) -> str:
     """The same for microseconds since 1970-01-01 UTC."""
     days, within = divmod(micros, DAY_US)
-    year, month, day = _civil(days)
+    day = _ISO_DAYS.get(days)
+    if day is None:
+        year, month, of_month = _civil(days)
+        day = f"{_iso_year(year)}-{month:02}-{of_month:02}"
+        if len(_ISO_DAYS) >= _ISO_DAYS_MAX:
+            _ISO_DAYS.clear()
+        _ISO_DAYS[days] = day
     clock, fraction = _clock_text(within)
-    fraction = fraction[:digits] if digits < 6 else fraction
-    return f"{_iso_year(year)}-{month:02}-{day:02}T{clock}" + (f".{fraction}Z" if fraction else "Z")
+    if digits < 6:
+        fraction = fraction[:digits]
+    return f"{day}T{clock}.{fraction}Z" if fraction else f"{day}T{clock}Z"
 
 
 def iso_time(text: str) -> str:
@@ -153,10 +169,16 @@ def _clock_us(hours: str, minutes: str, seconds: str, fraction: str | None) -> i
 
 def _clock_text(micros: int) -> tuple[str, str]:
     """Microseconds since midnight as `HH:MM:SS` and six digits."""
-    seconds, fraction = divmod(micros, 1_000_000)
-    minutes, second = divmod(seconds, 60)
-    hour, minute = divmod(minutes, 60)
-    return f"{hour:02}:{minute:02}:{second:02}", f"{fraction:06}"
+    rest: i64 = micros
+    fraction: i64 = rest % 1_000_000
+    rest = rest // 1_000_000
+    second: i64 = rest % 60
+    rest = rest // 60
+    minute: i64 = rest % 60
+    hour: i64 = rest // 60
+    within = f"{_TWO[fraction // 10_000]}{_TWO[fraction // 100 % 100]}{_TWO[fraction % 100]}"
+    # 24:00:00 is a time.
+    return f"{_TWO[hour]}:{_TWO[minute]}:{_TWO[second]}", within
 
 
 def _year(digits: str, bc: str | None) -> int:

@@ -17,6 +17,8 @@ _FULL: Final = 29
 """The length of a timestamp with time zone with a year of four and a fraction of six digits."""
 _DASH: Final = ord("-")
 
+_GREATEST: Final = {32: 2**31 - 1, 64: 2**63 - 1}
+
 _POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
 
 
@@ -56,9 +58,10 @@ def _named(numbers: Mapping[str, int], text: str) -> int:
 
 def _infinity(number: int, bits: int) -> str | None:
     """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
-    if number == 2 ** (bits - 1) - 1:
-        return "infinity"
-    return "-infinity" if number == -(2 ** (bits - 1)) else None
+    greatest = _GREATEST[bits]
+    if -greatest <= number < greatest:
+        return None
+    return "infinity" if number == greatest else "-infinity"
 
 
 class Time(Number):

@@ -65,6 +65,8 @@ _NESTING_MAX: Final = 64
 class Jsonb(Text):
     """Like json, its binary form with a version before the text."""
 
+    binary_is_text = False
+
     def binary(self, data: bytes) -> str:
         if data[:1] != b"\x01":
             raise ValueError("a jsonb version other than 1")
@@ -73,6 +75,8 @@ class Jsonb(Text):
 
 class Char(Text):
     """The one-byte type "char": zero is the empty string, above ASCII its octal escape (char.c, since 16)."""
+
+    binary_is_text = False
 
     def binary(self, data: bytes) -> str:
         byte = binary.integer(data, 1, signed=False)
@@ -224,6 +228,8 @@ class Point(Converter):
 
 class Uuid(Text):
     """Text with a binary form of its own."""
+
+    binary_is_text = False
 
     def binary(self, data: bytes) -> str:
         return f'"{binary.uuid_text(data)}"'
