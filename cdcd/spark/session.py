@@ -31,6 +31,12 @@ _ALWAYS: Final = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
 
+REWRITING: Final = {
+    # Iceberg sets it by itself when it writes small files together, but in the session that is active in one thread,
+    # and looks for it in that of another.
+    "spark.sql.catalog.default_rewrite_catalog": "org.apache.iceberg.spark.SparkRewriteTableCatalog",
+}
+
 _LOCAL: Final = {
     "spark.driver.memory": "1g",
     "spark.ui.enabled": "false",
@@ -97,6 +103,8 @@ def session(
     formats = tuple(formats)
     settings = dict(_ALWAYS)
     settings["spark.sql.extensions"] = ",".join(_EXTENSIONS[name] for name in formats)
+    if ICEBERG in formats:
+        settings |= REWRITING
     if DELTA in formats:
         settings["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     builder = SparkSession.builder.appName(name)

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.session import REWRITING
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
@@ -84,7 +85,9 @@ class IcebergTarget(Lakehouse):
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
         state = self._position(spark, name)
         summary = {} if state is None else _summary(state)
-        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get()
+        for key, value in REWRITING.items():
+            spark.conf.set(key, value)
+        actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
         compacted = written = 0
         table = self._load(spark, name)
         if table.currentSnapshot() is not None:
