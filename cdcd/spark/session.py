@@ -46,6 +46,8 @@ _LOCAL: Final = {
     # Adaptive plans run each stage as a job of its own and plan the rest anew: twice the jobs of a batch.
     # Between so few partitions there is nothing to adapt.
     "spark.sql.adaptive.enabled": "false",
+    # A merge joins a small batch with a large table: a hash of the one, rather than both in order.
+    "spark.sql.join.preferSortMergeJoin": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     # The state of a Delta table: 50 partitions by default, for logs of millions of files.
