@@ -85,13 +85,14 @@ def read_with_cdcd(
     with log.open("wb") as stderr:
         daemon = start_daemon(form, path, stderr)
         while daemon.poll() is None:
+            time.sleep(0.05)
             try:
                 used, peak = cpu_by_thread(daemon.pid), peak_rss_bytes(daemon.pid)
             except (OSError, ValueError, IndexError):
-                break
+                # A thread ended while it was looked at, or all of them did.
+                continue
             if start is None and b"snapshot.started" in log.read_bytes():
                 start = used
-            time.sleep(0.05)
     assert daemon.wait() == 0, log.read_text()
     assert start is not None, log.read_text()
     events = {event["event"]: event for line in log.read_text().splitlines() for event in [json.loads(line)]}
