@@ -286,8 +286,8 @@ def _print_form(form: str, ours: list[Drained], theirs: list[Drained]) -> None:
     rows = ours[0].rows
     print(f" {form}")
     _line("start to last ack", [run.rate for run in ours], "rows/s")
-    _line("first to last ack", [rows / run.streaming_s for run in ours], "rows/s")
-    _line("ratio of first to last", _ratios([rows / run.streaming_s for run in ours], theirs), "")
+    _line("first to last ack", [rows / max(run.streaming_s, 0.001) for run in ours], "rows/s")
+    _line("ratio of first to last", _ratios([rows / max(run.streaming_s, 0.001) for run in ours], theirs), "")
     _line("ratio of start to last", _ratios([run.rate for run in ours], theirs), "")
     _line("daemon CPU per row", [run.cpu_s / rows * 1e6 for run in ours], "µs")
     _line("  without the start", [(run.cpu_s - run.first_cpu_s) / rows * 1e6 for run in ours], "µs")
