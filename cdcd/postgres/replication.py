@@ -26,6 +26,7 @@ from psycopg import pq
 from cdcd.errors import CdcdError, SourceError, TransientError
 from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
 from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
+from cdcd.protocol.copydata import take_frames
 from cdcd.protocol.lsn import Lsn
 
 _BUDGET_S: Final = 0.004
@@ -93,6 +94,8 @@ class ReplicationStream:
         self._silent_s = 0.0
         self._asked = False
         self._failure: CdcdError | None = None
+        self._frames: list[bytes] = []
+        self._sound = 0
         self._status = _NO_STATUS
         self._sending = asyncio.Lock()
         pgconn.notice_handler = self._on_notice
@@ -243,9 +246,9 @@ class ReplicationStream:
 
     def _take(self, bytes_max: int) -> list[bytes]:
         frames: list[bytes] = []
+        self._frames = frames
         if self._failure:
             return frames
-        append = frames.append
         get_copy_data = self._pgconn.get_copy_data
         deadline = time.monotonic() + _BUDGET_S
         room = bytes_max
@@ -254,15 +257,11 @@ class ReplicationStream:
         try:
             while True:
                 before = room
-                while room > 0:
-                    size, data = get_copy_data(1)
-                    if size <= 0:
-                        break
-                    if self._failure:
-                        # A notice, read just before this frame, ended the stream.
-                        return frames
-                    append(data.tobytes())
-                    room -= size
+                size, room = take_frames(get_copy_data, frames, room)
+                if self._failure:
+                    # A notice, read just before the frame that was to be the next one then, ended the stream.
+                    del frames[self._sound :]
+                    return frames
                 if room <= 0 or (frames and time.monotonic() >= deadline):
                     break
                 if size < 0:
@@ -308,6 +307,7 @@ class ReplicationStream:
         if severity == b"WARNING" and answer.sqlstate == "55000" and self._failure is None:
             # PostgreSQL 18, LoadPublications: "skipped loading publication"; the message may be in another
             # language.
+            self._sound = len(self._frames)
             known = Answer("55000", "skipped loading publication", f"{answer.message}: {answer.detail}")
             self._fail(refused("streaming", known, self._names))
 
