@@ -88,6 +88,8 @@ class Daemon:
         self._reader: threading.Thread | None = None
         self._since = 0
         self.lines_since = 0
+        self.is_awaited = False
+        """Started, and its end was not waited for: it may have come already."""
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +108,7 @@ class Daemon:
         command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(self.config_path), *arguments]
         self._since = len(self.events)
         self.lines_since = len(self.lines)
+        self.is_awaited = True
         self._process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "--", *command],
             stdin=subprocess.DEVNULL,
@@ -141,6 +144,7 @@ class Daemon:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running {timeout_s:g} s later:\n{self.last_words()}") from None
+        self.is_awaited = False
         self._drain()
         return code
 
@@ -150,6 +154,7 @@ class Daemon:
             with suppress(ProcessLookupError):
                 self._process.kill()
             self._process.wait()
+            self.is_awaited = False
             self._drain()
 
     def pause(self) -> None:

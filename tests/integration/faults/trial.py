@@ -179,8 +179,8 @@ class Trial:
         assert self.read() == self.delivered
 
     def fail(self, *arguments: str, timeout_s: float = WAIT_S) -> Outcome:
-        """Start it, unless it runs; returns when it has ended by itself."""
-        if not self.daemon.is_running():
+        """Start it, unless it was started; returns when it has ended by itself, as it may have before this call."""
+        if not self.daemon.is_awaited:
             self.daemon.start(*arguments)
         code = self.daemon.wait(timeout_s)
         outcome = _outcome(code, self.daemon.output())
