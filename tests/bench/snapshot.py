@@ -26,7 +26,7 @@ from deploy.local.postgres_server import PostgresServer
 from tests.bench.__main__ import SERVER_SETTINGS
 from tests.bench.drain import PUBLICATION, daemon_config
 from tests.bench.forms import FORMS, start_daemon
-from tests.bench.processes import cpu_by_thread, peak_rss_bytes
+from tests.bench.processes import cpu_by_thread, cpu_s, peak_rss_bytes
 
 TABLE = """\
 CREATE TABLE item (id bigint PRIMARY KEY, customer int NOT NULL, name text NOT NULL, price numeric(10, 2) NOT NULL,
@@ -81,18 +81,20 @@ def read_with_cdcd(
     path.write_text(json.dumps(config))
     start: dict[str, float] | None = None
     used: dict[str, float] = {}
-    peak = 0
+    peak, total, before = 0, 0.0, 0.0
     with log.open("wb") as stderr:
         daemon = start_daemon(form, path, stderr)
         while daemon.poll() is None:
             time.sleep(0.05)
             try:
-                used, peak = cpu_by_thread(daemon.pid), peak_rss_bytes(daemon.pid)
+                peak, total = peak_rss_bytes(daemon.pid), cpu_s(daemon.pid)
+                # Threads end before the process does; what they had used stays.
+                used |= cpu_by_thread(daemon.pid)
             except (OSError, ValueError, IndexError):
                 # A thread ended while it was looked at, or all of them did.
                 continue
             if start is None and b"snapshot.started" in log.read_bytes():
-                start = used
+                start, before = dict(used), total
     assert daemon.wait() == 0, log.read_text()
     assert start is not None, log.read_text()
     events = {event["event"]: event for line in log.read_text().splitlines() for event in [json.loads(line)]}
@@ -102,7 +104,7 @@ def read_with_cdcd(
     )
     spent = {name: seconds - start.get(name, 0.0) for name, seconds in used.items()}
     server.execute(f"SELECT pg_drop_replication_slot('{config['postgres']['slot']}')", "bench")
-    return Reading(events["snapshot.finished"]["rows"], ended - began, sum(spent.values()), spent, peak)
+    return Reading(events["snapshot.finished"]["rows"], ended - began, total - before, spent, peak)
 
 
 def report(read: Reading, form: str, psql_rate: float, parallelism: int) -> list[str]:
