@@ -30,7 +30,7 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         yield source
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_money_that_moves_between_two_tables_is_never_seen_twice_or_not_at_all(
     source: Source, spark: SparkSession, table_format: str
@@ -71,10 +71,9 @@ def test_money_that_moves_between_two_tables_is_never_seen_twice_or_not_at_all(
         for table in ("giro", "savings")
     ]
     sums = {
-        point: sum(target.read(spark, name, point).agg({"balance": "sum"}).collect()[0][0] for name in names)
+        point: [target.read(spark, name, point).agg({"balance": "sum"}).collect()[0][0] for name in names]
         for point in points
     }
-    assert set(sums.values()) == {TOTAL}, sums
+    assert {sum(of_both) for of_both in sums.values()} == {TOTAL}, sums
     # AND not because nothing moved
-    giro = {target.read(spark, names[0], point).agg({"balance": "sum"}).collect()[0][0] for point in points}
-    assert len(giro) >= 3
+    assert len({giro for giro, _ in sums.values()}) >= 3
