@@ -58,7 +58,7 @@ deploy-test: .venv/stamp-deploy servers
 bench: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --results tests/bench/RESULTS.md
 
-profile: servers
+profile: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --profile
 
 dist: setup

@@ -39,7 +39,7 @@ from tests.bench.drain import (
     drain_with_cdcd,
     drain_with_pg_recvlogical,
 )
-from tests.bench.forms import FORMS
+from tests.bench.forms import FORMS, environment
 from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
@@ -75,7 +75,14 @@ def main() -> None:
         ):
             server.execute("CREATE DATABASE bench")
             if arguments.profile:
-                _profile(server, broker, folder, WORKLOADS[arguments.workload[0]], arguments.rows)
+                _profile(
+                    server,
+                    broker,
+                    folder,
+                    WORKLOADS[arguments.workload[0]],
+                    arguments.rows,
+                    arguments.form[0],
+                )
                 return
             drained = {
                 workload: _drain(
@@ -213,8 +220,8 @@ def _latencies(
     return measured
 
 
-def _profile(
-    server: PostgresServer, broker: KafkaBroker, folder: Path, workload: Workload, rows: int
+def _profile(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer, broker: KafkaBroker, folder: Path, workload: Workload, rows: int, form: str
 ) -> None:
     end = _prepare(server, broker, workload, rows, ["profiled"])
     config = folder / "profiled.json"
@@ -229,7 +236,7 @@ def _profile(
         command = [spy, *options, "--", sys.executable, *program]
     else:
         command = [sys.executable, "-m", "cProfile", "-o", str(stats), *program]
-    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    daemon = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment(form))
     query = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 'profiled'"
     while not server.execute(query.replace("%s", f"'{Lsn(end)}'"), "bench")[0][0]:
         if daemon.poll() is not None:

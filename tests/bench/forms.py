@@ -16,10 +16,14 @@ _TREE: Final = REPOSITORY / "build" / "compiled"
 
 def start_daemon(form: str, config: Path, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """`cdcd run` in that form, its log in `log`."""
+    command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(config)]
+    return subprocess.Popen(command, stderr=log, env=environment(form))
+
+
+def environment(form: str) -> dict[str, str]:
+    """The variables with which Python finds that form. SystemExit: there is no compiled one."""
     trees = [REPOSITORY] if form == "uncompiled" else [_TREE, REPOSITORY]
     if not all(tree.is_dir() for tree in trees):
         raise SystemExit("There is no compiled tree: make build/compiled/stamp, or --form uncompiled")
     # Without the current folder in the path, which would be the sources.
-    environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(str, trees))}
-    command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(config)]
-    return subprocess.Popen(command, stderr=log, env=environment)
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(str, trees))}
