@@ -39,8 +39,10 @@ Plan = list[tuple[int, int, int]]
 Where the mode is one of `QUOTED`, the slots around it hold the quotes of the JSON string that the value usually is.
 """
 
+_ZERO: Final = ord("0")
 _NINE: Final = ord("9")
 _POINT: Final = ord(".")
+_EXPONENT: Final = ord("e")
 _TRUE: Final = b"t"
 
 HINT: Final = (
@@ -91,7 +93,12 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
                 else:
                     put_whole(values, slot, converters[column].wire(value))
             elif mode == FLOAT:
-                values[slot] = value if _POINT in value else converters[column].wire(value)
+                if _POINT in value:
+                    values[slot] = value
+                elif _ZERO <= value[-1] <= _NINE and _EXPONENT not in value:
+                    values[slot] = value + b".0"
+                else:
+                    values[slot] = converters[column].wire(value)
             elif mode == BOOLEAN:
                 values[slot] = b"true" if value == _TRUE else converters[column].wire(value)
             else:

@@ -83,6 +83,9 @@ class DebeziumJsonEncoder:
         if settings.schemas_topic is not None:
             self._routes.claim(settings.schemas_topic, "descriptions of tables")
         self._tables: dict[int, TableFragments] = {}
+        self._recent_oid = 0
+        self._recent: TableFragments | None = None
+        """Of the last row: the next one is most often of the same table."""
         self._tallies: dict[str, Tally] = {}
         self._messages = 0
         self.signals: list[LogicalMessage] = []
@@ -129,6 +132,7 @@ class DebeziumJsonEncoder:
             if same and known is not None and known.schema_id == schema_id:
                 return
             announcement = (self._settings.schemas_topic, *form.record(), None)
+        self._recent = None
         self._tables[relation.oid] = TableFragments(
             relation,
             table,
@@ -341,6 +345,9 @@ class DebeziumJsonEncoder:
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """The fragments of a relation, ready for the transaction that is open, and described in `out`."""
+        recent = self._recent
+        if recent is not None and oid == self._recent_oid and recent.transaction == self._transaction:
+            return recent
         table = self._tables.get(oid)
         if table is None:
             raise ProtocolError(
@@ -352,6 +359,8 @@ class DebeziumJsonEncoder:
                 # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
                 out.append(table.announcement)
                 table.announcement = None
+        self._recent_oid = oid
+        self._recent = table
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
