@@ -40,6 +40,8 @@ _LOST_SLOT: Final = (
     "bring the consumers back to a known state, and create a new one with `cdcd run --accept-gap`; raise "
     "max_slot_wal_keep_size against a repetition."
 )
+_SNAPSHOT_GONE: Final = "The session that exported the snapshot has ended, and the snapshot with it. A new one is taken by starting again."
+
 _PUBLICATION: Final = (
     "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped and "
     "created again, what changed in between is not published: create it (CREATE PUBLICATION), drop the slot, bring "
@@ -202,6 +204,9 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         "known state, and create a new slot with `cdcd run --accept-gap`.",
     ),
     Refusal("42704", "publication", SourceError, _PUBLICATION),
+    # A snapshot's file, before PostgreSQL 18 and since.
+    Refusal("22023", "invalid snapshot identifier", TransientError, _SNAPSHOT_GONE),
+    Refusal("42704", 'snapshot "', TransientError, _SNAPSHOT_GONE),
     Refusal(
         "0A000",
         "was not created in this database",

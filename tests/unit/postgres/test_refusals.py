@@ -18,6 +18,8 @@ NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
         ("58P01", "requested WAL segment 000000010000000000000003 has already been removed", PositionError),
         ("42704", 'replication slot "s" does not exist', PositionError),
         ("42704", 'publication "p" does not exist', SourceError),
+        ("42704", 'snapshot "00000028-00000008-1" does not exist', TransientError),
+        ("22023", 'invalid snapshot identifier: "00000028-00000008-1"', TransientError),
         ("53400", "all replication slots are in use", SourceError),
         ("55006", 'replication slot "s" is active for PID 7', SlotActiveError),
         ("55006", 'database "x" is being accessed by other users', TransientError),
