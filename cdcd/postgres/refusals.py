@@ -40,7 +40,10 @@ _LOST_SLOT: Final = (
     "bring the consumers back to a known state, and create a new one with `cdcd run --accept-gap`; raise "
     "max_slot_wal_keep_size against a repetition."
 )
-_SNAPSHOT_GONE: Final = "The session that exported the snapshot has ended, and the snapshot with it. A new one is taken by starting again."
+_SNAPSHOT_GONE: Final = (
+    "The session that exported the snapshot has ended, and the snapshot with it. "
+    "Start again: a new one is taken."
+)
 
 _PUBLICATION: Final = (
     "Changes at this point of the WAL cannot be read without publication {publication}. If it was dropped and "
