@@ -225,7 +225,11 @@ class SnapshotRun:
         table = tables[0]
         await self._source.describe(table.relation)
         if not self._source.encoder.has_key(table.oid):
-            self._refuse_keyless(task)
+            # One that was dropped before its key was looked up has none either.
+            if await self._source.look([table.oid]):
+                self._refuse_keyless(task)
+            else:
+                self.state.end(task, "it was dropped")
             return
         if task.where and (problem := await self._source.examine(table, task.where)):
             self.state.end(task, f"the where can not be used: {problem}")
