@@ -222,9 +222,10 @@ class Sink:
             "delivery.report.only.error": True,
             "on_delivery": self._on_failed,
         }
+        # What a single record may be, however small the requests have become: one for the dead letters is large.
+        properties.setdefault("message.max.bytes", max(settings.batch_size, BATCH_SIZE))
         if self._batch_size:
             properties["batch.size"] = self._batch_size
-            properties.setdefault("message.max.bytes", max(self._batch_size, BATCH_SIZE))
         else:
             properties["batch.num.messages"] = 1
         if settings.exactly_once:
@@ -323,7 +324,8 @@ class Sink:
         if self._batch_size and not failed.local:
             limit = self._settings.record_bytes_max
             for topic, key, value, _ in batch.records:
-                if len(key or b"") + len(value or b"") > limit:
+                # One that was sent to the dead letters is large, and may lie in the same batch.
+                if topic == failed.topic and len(key or b"") + len(value or b"") > limit:
                     self._failed = failed = _Failed(failed.error, topic, key, value, local=True)
                     break
             else:
