@@ -42,6 +42,8 @@ def command(file: Path, *, accept_gap: bool) -> int:
 
         from cdcd.daemon import supervisor  # noqa: PLC0415  a wrong configuration is told before the clients are loaded
     finally:
+        # Or the first allocation would look through it after all.
+        gc.freeze()
         gc.enable()
     return supervisor.run(config, accept_gap=accept_gap)
 

@@ -38,6 +38,9 @@ CONNECTION: Final = (
 CONNECTION_DEFAULTS: Final[Properties] = {
     "socket.keepalive.enable": True,
     "socket.nagle.disable": True,
+    # Doubled at each failure. Half of it is also the pause before librdkafka opens a second connection, as each client
+    # does that learns which brokers there are (rdkafka_conf.c, sparse_connect_intvl).
+    "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 1000,
     "log.connection.close": False,
     # A producer's metadata requests would make the broker create a deleted topic again, with its defaults.

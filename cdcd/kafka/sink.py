@@ -235,6 +235,10 @@ class Sink:
         self._context = self._where
         self._producer = Producer(properties)
         if settings.exactly_once:
+            # Before any broker is connected, librdkafka finds none to ask for the coordinator, and looks again after
+            # half a second (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). What this fails of, the next call says better.
+            with suppress(KafkaException):
+                self._producer.list_topics(settings.checkpoint_topic, SLICE_S)
             self._insist(self._producer.init_transactions)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         self._committed = read_checkpoint(

@@ -70,6 +70,9 @@ def ensure_topics(
         name for name in missing if _create(admin, name, spec, compacted=name in {checkpoint, schemas})
     ]
     _await_leaders(admin, names, timeout_s)
+    if checkpoint in missing and checkpoint not in created:
+        # Somebody made it meanwhile, or the broker that was asked had not heard of it yet.
+        _check_checkpoint(admin, checkpoint)
     return created
 
 
