@@ -12,18 +12,19 @@ import socketserver
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from prometheus_client.exposition import choose_encoder
-
 from cdcd.daemon.config_models import Config, HttpConfig, ReadyConfig
-from cdcd.daemon.metrics import registry_for
 from cdcd.daemon.observe import Health, Telemetry, liveness, readiness
 from cdcd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 REQUESTS_MAX: Final = 32
 """Concurrent requests; a further one is hung up on. Probes and scrapers are few."""
@@ -104,11 +105,18 @@ def application(
     http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
     """The WSGI application behind the server."""
-    registry = registry_for(telemetry)
+
+    @cache
+    def registry() -> "CollectorRegistry":
+        from cdcd.daemon.metrics import registry_for  # noqa: PLC0415  the first scrape waits for it, not the start
+
+        return registry_for(telemetry)
 
     def metrics(environ: WSGIEnvironment) -> Page:
+        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
+
         encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
-        return "200 OK", content_type, encode(registry)
+        return "200 OK", content_type, encode(registry())
 
     def healthz(_environ: WSGIEnvironment) -> Page:
         return _health(liveness(telemetry, time.monotonic(), http.stall_s_max))
