@@ -39,7 +39,7 @@ from tests.bench.drain import (
     drain_with_cdcd,
     drain_with_pg_recvlogical,
 )
-from tests.bench.forms import FORMS, environment
+from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
@@ -66,6 +66,8 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
+    for form in arguments.form:
+        prepare(form)
     with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)

@@ -1,5 +1,6 @@
 """The forms of the daemon that are measured: from the source tree as it is, and compiled as in the wheel."""
 
+import compileall
 import os
 import subprocess
 import sys
@@ -22,8 +23,18 @@ def start_daemon(form: str, config: Path, log: IO[bytes]) -> subprocess.Popen[by
 
 def environment(form: str) -> dict[str, str]:
     """The variables with which Python finds that form. SystemExit: there is no compiled one."""
-    trees = [REPOSITORY] if form == "uncompiled" else [_TREE, REPOSITORY]
+    trees = _trees(form)
     if not all(tree.is_dir() for tree in trees):
         raise SystemExit("There is no compiled tree: make build/compiled/stamp, or --form uncompiled")
     # Without the current folder in the path, which would be the sources.
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(map(str, trees))}
+
+
+def prepare(form: str) -> None:
+    """Leave bytecode beside the sources, as pip does: where Python may not, it would compile them at each start."""
+    for tree in _trees(form):
+        compileall.compile_dir(tree / "cdcd", quiet=1)
+
+
+def _trees(form: str) -> list[Path]:
+    return [REPOSITORY] if form == "uncompiled" else [_TREE, REPOSITORY]
