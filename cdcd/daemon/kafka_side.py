@@ -11,6 +11,7 @@ from cdcd.daemon.config_secrets import reread
 from cdcd.daemon.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.kafka import client
+from cdcd.kafka.admin import Admin
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.sink import Sink, SinkSettings
 from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
@@ -63,14 +64,10 @@ class KafkaSide:
             topics.append(config.topics.message)
         if config.kafka.oversized == "dead_letter":
             topics.append(config.kafka.dead_letter_topic)
-        await self.ensure_topics(topics)
+        admin = await self.call(self._connect, anywhere=True)
+        await self.ensure_topics(topics, admin)
         # A takeover meets every table within moments: what is there need not be asked for one by one.
-        self._topics |= await self.call(
-            lambda: existing_topics(
-                connection, config.topics.prefix, timeout_s=self._answer_s, stopping=self.giving_up
-            ),
-            anywhere=True,
-        )
+        self._topics |= await self.call(lambda: existing_topics(admin, config.topics.prefix), anywhere=True)
         return Sink(
             SinkSettings(
                 client=connection,
@@ -101,24 +98,25 @@ class KafkaSide:
             on_retry=on_retry,
         )
 
-    async def ensure_topics(self, topics: list[str]) -> None:
+    def _connect(self) -> Admin:
+        connection, _ = client.split(self._config.kafka.librdkafka())
+        return Admin(connection, self._answer_s, self.giving_up)
+
+    async def ensure_topics(self, topics: list[str], admin: Admin | None = None) -> None:
         """Create or check topics, once each; a broker that is away is waited for."""
         config = self._config
         missing = [topic for topic in topics if topic not in self._topics]
         if not missing:
             return
-        connection, _ = client.split(config.kafka.librdkafka())
         create = config.topics.create
         spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
         created = await self.call(
             lambda: ensure_topics(
-                connection,
+                admin or self._connect(),
                 missing,
                 spec,
                 checkpoint=config.topics.checkpoint,
                 schemas=config.topics.schemas,
-                timeout_s=self._answer_s,
-                stopping=self.giving_up,
             ),
             anywhere=True,
         )

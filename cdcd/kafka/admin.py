@@ -60,7 +60,7 @@ class Admin:
     def __init__(
         self, properties: Properties, timeout_s: float = 15.0, stopping: threading.Event | None = None
     ) -> None:
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._stopping = stopping
         self._heard: list[KafkaError] = []
         self._where = f"Kafka at {properties.get('bootstrap.servers')}"
@@ -109,14 +109,14 @@ class Admin:
     def names(self) -> set[str]:
         """The names of all topics that this principal may see."""
         try:
-            return set(self._client.list_topics(timeout=self._timeout_s).topics)
+            return set(self._client.list_topics(timeout=self.timeout_s).topics)
         except KafkaException as error:
             raise self._mapped(error, self._where) from error
 
     def create(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> bool:
         """Create a topic; False if somebody did so in the meantime."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config))
-        future = self._client.create_topics([topic], operation_timeout=self._timeout_s, **self._limit)[name]
+        future = self._client.create_topics([topic], operation_timeout=self.timeout_s, **self._limit)[name]
         try:
             self._wait_raw(future)
         except KafkaException as error:
@@ -140,7 +140,7 @@ class Admin:
 
     @property
     def _limit(self) -> dict[str, float]:
-        return {"request_timeout": self._timeout_s}
+        return {"request_timeout": self.timeout_s}
 
     def _wait(self, future: "Future[T]") -> T:
         try:
@@ -150,7 +150,7 @@ class Admin:
 
     def _wait_raw(self, future: "Future[T]") -> T:
         """The result, or a KafkaException; earlier than that when the callback heard what is fatal."""
-        deadline = time.monotonic() + self._timeout_s + 5
+        deadline = time.monotonic() + self.timeout_s + 5
         while True:
             try:
                 return future.result(_SLICE_S)

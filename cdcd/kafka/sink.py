@@ -53,6 +53,9 @@ TOPICS_REFUSED: Final = frozenset(
 
 NAMED_MAX: Final = 8
 
+NO_BROKER: Final = -1
+"""The id of a bootstrap server, which does not say whose address it is."""
+
 SHRINK: Final = 4
 SMALLEST_BATCH: Final = 16_384
 
@@ -235,16 +238,25 @@ class Sink:
         self._context = self._where
         self._producer = Producer(properties)
         if settings.exactly_once:
-            # Before any broker is connected, librdkafka finds none to ask for the coordinator, and looks again after
-            # half a second (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). What this fails of, the next call says better.
-            with suppress(KafkaException):
-                self._producer.list_topics(settings.checkpoint_topic, SLICE_S)
+            self._await_broker(self._producer)
             self._insist(self._producer.init_transactions)
         self._context = f"Reading the checkpoint from topic {settings.checkpoint_topic}"
         self._committed = read_checkpoint(
             client, settings.checkpoint_topic, settings.key, settings.timeout_s, self._stopping
         )
         self._context = self._where
+
+    def _await_broker(self, producer: Producer) -> None:
+        """Wait until one is connected, for a moment: what is in the way of that, the next call says better.
+
+        Without one that is, librdkafka looks again for one to ask for the coordinator only after half a second
+        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). It lets go of a bootstrap server once it has told of the brokers.
+        """
+        deadline = time.monotonic() + SLICE_S
+        with suppress(KafkaException):
+            while producer.list_topics(self._settings.checkpoint_topic, SLICE_S).orig_broker_id == NO_BROKER:
+                if time.monotonic() > deadline:
+                    return
 
     def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:
         produce = producer.produce

@@ -4,14 +4,13 @@ A topic that exists is the operator's and is left as it is. Only the checkpoint'
 partitions have no order, and a topic that deletes old segments forgets where to resume.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.errors import CdcdError, SinkError, TransientError
-from cdcd.kafka.admin import Admin, Properties
+from cdcd.kafka.admin import Admin
 
 _POLL_S: Final = 0.05
 
@@ -33,20 +32,13 @@ class TopicSpec:
 
 
 def ensure_topics(
-    properties: Properties,
-    names: Sequence[str],
-    spec: TopicSpec,
-    *,
-    checkpoint: str,
-    schemas: str = "",
-    timeout_s: float = 15.0,
-    stopping: threading.Event | None = None,
+    admin: Admin, names: Sequence[str], spec: TopicSpec, *, checkpoint: str, schemas: str = ""
 ) -> list[str]:
     """Create what is missing of `names` and return its names; when it returns, every one can be written to.
 
     `checkpoint` is the name, among `names` or not, of the topic that has to be compacted, with one partition; the topic
     of tables' descriptions, `schemas`, is created like it.
-    It blocks, at most a few times `timeout_s`, or until `stopping` is set.
+    It blocks, at most a few times the timeout of `admin`, or until that is stopped.
 
     Raises:
         TransientError: the broker does not answer.
@@ -54,7 +46,6 @@ def ensure_topics(
     """
     if pairs := colliding(names):
         raise _collision(*pairs[0])
-    admin = Admin(properties, timeout_s, stopping)
     found = admin.topics(names)
     missing = [name for name in names if found[name] is None]
     if missing and not spec.enabled:
@@ -69,18 +60,16 @@ def ensure_topics(
     created = [
         name for name in missing if _create(admin, name, spec, compacted=name in {checkpoint, schemas})
     ]
-    _await_leaders(admin, names, timeout_s)
+    _await_leaders(admin, names)
     if checkpoint in missing and checkpoint not in created:
         # Somebody made it meanwhile, or the broker that was asked had not heard of it yet.
         _check_checkpoint(admin, checkpoint)
     return created
 
 
-def existing_topics(
-    properties: Properties, prefix: str, *, timeout_s: float = 15.0, stopping: threading.Event | None = None
-) -> set[str]:
+def existing_topics(admin: Admin, prefix: str) -> set[str]:
     """A pipeline's topics that are there, by one question for all of them. Raises and blocks as `ensure_topics`."""
-    return {name for name in Admin(properties, timeout_s, stopping).names() if name.startswith(f"{prefix}.")}
+    return {name for name in admin.names() if name.startswith(f"{prefix}.")}
 
 
 def _create(admin: Admin, name: str, spec: TopicSpec, *, compacted: bool) -> bool:
@@ -131,9 +120,9 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
     )
 
 
-def _await_leaders(admin: Admin, names: Sequence[str], timeout_s: float) -> None:
+def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
     """A created topic is known to every broker, and has leaders, a moment after the answer to its creation."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + admin.timeout_s
     while True:
         found = admin.topics(names)
         waiting = [name for name in names if (info := found[name]) is None or not info.has_leaders]
@@ -141,7 +130,7 @@ def _await_leaders(admin: Admin, names: Sequence[str], timeout_s: float) -> None
             return
         if time.monotonic() > deadline:
             raise TransientError(
-                f"Topic {', '.join(waiting)} has no leader after {timeout_s:g} s.",
+                f"Topic {', '.join(waiting)} has no leader after {admin.timeout_s:g} s.",
                 hint="Is a broker of its replicas down? cdcd tries again.",
             )
         time.sleep(_POLL_S)

@@ -31,8 +31,8 @@ def properties(broker: KafkaBroker, **more: Any) -> dict[str, Any]:
 def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(broker: KafkaBroker, unique: str):
     names = [f"{unique}.a", f"{unique}.b", f"{unique}.checkpoint"]
     spec = TopicSpec(partitions=3, config={"min.insync.replicas": 1, "retention.ms": "1234567"})
-    assert ensure_topics(properties(broker), names, spec, checkpoint=names[2]) == names
-    assert ensure_topics(properties(broker), names, spec, checkpoint=names[2]) == []
+    assert ensure_topics(Admin(properties(broker)), names, spec, checkpoint=names[2]) == names
+    assert ensure_topics(Admin(properties(broker)), names, spec, checkpoint=names[2]) == []
     admin = Admin(properties(broker))
     found = admin.topics([*names, f"{unique}.none"])
     assert found[names[0]] == TopicInfo(names[0], 3, 1, has_leaders=True, may_write=True)
@@ -46,7 +46,7 @@ def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(brok
 
 def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, unique: str):
     with pytest.raises(SinkError) as caught:
-        ensure_topics(properties(broker), [unique], TopicSpec(enabled=False), checkpoint="c")
+        ensure_topics(Admin(properties(broker)), [unique], TopicSpec(enabled=False), checkpoint="c")
     assert unique in caught.value.message
     assert f"kafka-topics --create --topic {unique}" in caught.value.hint
     assert Admin(properties(broker)).topics([unique]) == {unique: None}
@@ -65,7 +65,7 @@ def test_a_topic_that_cannot_hold_the_checkpoint_is_refused(
     client = AdminClient(properties(broker))
     client.create_topics([NewTopic(unique, partitions, 1, config=config)])[unique].result(10)
     with pytest.raises(SinkError, match=says):
-        ensure_topics(properties(broker), [unique], TopicSpec(), checkpoint=unique)
+        ensure_topics(Admin(properties(broker)), [unique], TopicSpec(), checkpoint=unique)
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_what_the_broker_refuses_is_told_with_its_words(
     broker: KafkaBroker, unique: str, spec: TopicSpec, says: str
 ):
     with pytest.raises(SinkError, match=says) as caught:
-        ensure_topics(properties(broker), [unique], spec, checkpoint="c")
+        ensure_topics(Admin(properties(broker)), [unique], spec, checkpoint="c")
     assert unique in caught.value.message
     assert "topics.create" in caught.value.hint
 
 
 def test_a_collision_with_somebody_elses_topic_is_explained(broker: KafkaBroker, unique: str):
-    ensure_topics(properties(broker), [f"{unique}.x"], TopicSpec(), checkpoint="c")
+    ensure_topics(Admin(properties(broker)), [f"{unique}.x"], TopicSpec(), checkpoint="c")
     with pytest.raises(SinkError, match="collides") as caught:
-        ensure_topics(properties(broker), [f"{unique}_x"], TopicSpec(), checkpoint="c")
+        ensure_topics(Admin(properties(broker)), [f"{unique}_x"], TopicSpec(), checkpoint="c")
     assert "topics.prefix" in caught.value.hint
 
 
 def _refusal(given: dict[str, Any], name: str) -> CdcdError:
     with pytest.raises(CdcdError) as caught:
-        ensure_topics(given, [name], TopicSpec(), checkpoint="c", timeout_s=3)
+        ensure_topics(Admin(given, 3), [name], TopicSpec(), checkpoint="c")
     return caught.value
 
 
@@ -137,9 +137,9 @@ def test_wrong_credentials_and_missing_rights_are_told_apart(private_broker, uni
     ]
     for future in allow.create_acls(rules).values():
         future.result(10)
-    assert ensure_topics({**sasl, "sasl.password": "right"}, [unique], TopicSpec(), checkpoint="c") == [
-        unique
-    ]
+    assert ensure_topics(
+        Admin({**sasl, "sasl.password": "right"}), [unique], TopicSpec(), checkpoint="c"
+    ) == [unique]
     info = Admin({**sasl, "sasl.password": "right"}).topics([unique])[unique]
     assert info is not None
     assert info.may_write is False
