@@ -26,7 +26,8 @@ RECVLOGICAL = "pg_recvlogical"
 class Drained:
     """One run. Times in seconds; `first_s` and `streaming_s` are the daemon's only.
 
-    `first_cpu_s` is what it had used by its first acknowledgement, most of it for loading modules.
+    `first_cpu_s` is the CPU time of all its threads up to its first acknowledgement, most of it for loading modules;
+    the rest of `first_s` it waits, for a server's answer or for a core.
     `wall_s` is from the start of the process to the last acknowledgement; `streaming_s` from the first one to the last.
     """
 
@@ -106,7 +107,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
                 raise RuntimeError(
                     f"the daemon ended with {daemon.returncode}: {config.with_suffix('.log').read_text()}"
                 )
-            for message in consumer.consume(500, 0.05):
+            for message in consumer.consume(500, 0.01):
                 if message.error() is not None:
                     continue
                 checkpoint = json.loads(message.value() or b"{}")
