@@ -56,6 +56,13 @@ NAMED_MAX: Final = 8
 NO_BROKER: Final = -1
 """The id of a bootstrap server, which does not say whose address it is."""
 
+MARKERS_S: Final = 0.001
+"""What the broker needs after its answer to a commit to write the markers, usually.
+
+A transaction that comes earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka waits 20 ms before it tries again
+(rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn): one in twenty where the next one follows at once.
+"""
+
 SHRINK: Final = 4
 SMALLEST_BATCH: Final = 16_384
 
@@ -141,6 +148,7 @@ class Sink:
         self._on_retry = on_retry
         self._producer: Producer | None = None
         self._committed: Checkpoint | None = None
+        self._answered_at = 0.0
         self._failed: _Failed | None = None
         self._batch_size = settings.batch_size
         self._where = f"Kafka at {settings.client.get('bootstrap.servers')}"
@@ -262,6 +270,7 @@ class Sink:
         produce = producer.produce
         self._check_lease()
         if self._settings.exactly_once:
+            time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
             producer.begin_transaction()
         for topic, key, value, headers in batch.records:
             while True:
@@ -283,6 +292,7 @@ class Sink:
         produce(self._settings.checkpoint_topic, checkpoint.encode(), self._settings.key, PARTITION)
         if self._settings.exactly_once:
             self._insist(producer.commit_transaction)
+            self._answered_at = time.monotonic()
         else:
             self._flush(producer)
 
