@@ -126,34 +126,3 @@ def test_the_console_form_is_for_people(stream):
     observe(SlotCreated(slot="cdcd_shop", position="0/1"))
     assert "slot.created" in stream.getvalue()
     assert "position=0/1" in stream.getvalue()
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_console_form_has_colors_on_a_terminal_only(stream):
-    terminal = Tty()
-    for each in (stream, terminal):
-        configure_logging(log("info", "console"), each)(SlotCreated(slot="s", position="0/1"))
-    assert "\x1b" not in stream.getvalue()
-    assert "\x1b[36mposition\x1b[0m=0/1" in terminal.getvalue()
-
-
-def test_a_sentence_is_quoted_in_the_console_form_and_keeps_to_its_line(stream):
-    observe = configure_logging(log("info", "console"), stream)
-    observe(KafkaRetry(message="broker\n\x1b[31mdown", hint="", wait_s=1))
-    assert stream.getvalue().count("\n") == 1
-    assert 'message="broker\\n\\u001b[31mdown" hint="" wait_s=1' in stream.getvalue()
-
-
-def test_a_traceback_stands_below_its_line_in_the_console_form(stream):
-    configure_logging(log("info", "console"), stream)
-    try:
-        raise RuntimeError("boom")
-    except RuntimeError:
-        logging.getLogger("x").exception("failed")
-    first, *others = stream.getvalue().splitlines()
-    assert first.endswith("logger=x message=failed")
-    assert others[-1] == "RuntimeError: boom"
