@@ -32,6 +32,14 @@ class TransientError(CdcdError):
     exit_code = 3
 
 
+class WithoutStreamingError(TransientError):
+    """Replication must be started again without streaming, until the transaction with that commit LSN is delivered."""
+
+    def __init__(self, message: str, *, hint: str, commit_lsn: int) -> None:
+        super().__init__(message, hint=hint)
+        self.commit_lsn = commit_lsn
+
+
 class SinkUnavailableError(TransientError):
     """Kafka does not answer; the exit code is for a start that never succeeded."""
 

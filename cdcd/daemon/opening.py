@@ -301,8 +301,8 @@ class Opening:
 
         self._telemetry.queue_bytes_max = config.kafka.queue_bytes_max
 
-        async def describe(relation: Relation) -> None:
-            await self._describe(parts.sql, encoder, relation)
+        async def describe(relation: Relation, foretold: bool) -> None:
+            await self._describe(parts.sql, encoder, relation, foretold=foretold)
 
         async def describe_rows(relation: Relation) -> None:
             await self._describe(parts.sql, rows, relation)
@@ -375,11 +375,15 @@ class Opening:
             ) from error
         return str(directory)
 
-    async def _describe(self, sql: Connection, encoder: DebeziumJsonEncoder, relation: Relation) -> None:
+    async def _describe(
+        self, sql: Connection, encoder: DebeziumJsonEncoder, relation: Relation, *, foretold: bool = False
+    ) -> None:
         missing = [column.type_oid for column in relation.columns if column.type_oid not in self._types]
         if missing:
             self._types.update(await catalog.types(sql, missing))
         tables = await catalog.describe(sql, [relation.oid])
+        if foretold and not tables[relation.oid].has_columns_of(relation):
+            return
         encoder.define(relation, tables[relation.oid], self._types)
         await self._kafka.await_topic(encoder.topic_of(relation.oid))
 

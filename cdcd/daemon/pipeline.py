@@ -46,6 +46,7 @@ from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
+from cdcd.transactions.drafts import events
 from cdcd.transactions.feedback import Feedback, reply_requested
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
@@ -54,17 +55,19 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
+    Foretold,
     Heard,
     Opened,
     Originated,
     RolledBack,
     Standalone,
+    Undecided,
 )
 
 READ_BYTES: Final = 262_144
 """Frames taken from libpq at a time; encoding them takes a few milliseconds, between which other tasks run."""
 
-YIELD_FRAMES: Final = 64
+YIELD_EVENTS: Final = 64
 """After a run of this many changes other tasks get their turn, also when nothing has to be waited for."""
 
 SURVEY_S: Final = 15.0
@@ -77,7 +80,7 @@ UNSTREAMED_S: Final = 60.0
 
 K = TypeVar("K")
 
-Describe = Callable[[Relation], Awaitable[None]]
+Describe = Callable[[Relation, bool], Awaitable[None]]
 Survey = Callable[[], Awaitable[None]]
 Begin = Callable[[], Awaitable[None]]
 
@@ -101,7 +104,8 @@ class Pipeline:
 
     Args:
         start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
-        describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives.
+        describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives. True: only
+            if the catalog has it as it is described.
         unstreamed_until: this life goes without streaming, and ends some time after the commit at this LSN; 0: never.
         begin: starts replication on `stream`.
         exported: the initial snapshot, to be read before that.
@@ -242,12 +246,16 @@ class Pipeline:
         for step in self._assembler.receive(frames):
             match step:
                 case Changes():
-                    self._encode(step, now_us)
-                    if len(step.frames) >= YIELD_FRAMES:
+                    if self._encode(step, now_us) >= YIELD_EVENTS:
                         await asyncio.sleep(0)
                         now_us = time.time_ns() // 1000
                     if not self._batches.room:
                         await self._snapshots.state.wait_for_room()
+                case Undecided():
+                    step.kept = self._encoder.draft_all(step.kept, step.relations)
+                    await asyncio.sleep(0)
+                case Foretold():
+                    await self._foretell(step.message)
                 case Opened():
                     self._open(step)
                 case Closed():
@@ -266,22 +274,25 @@ class Pipeline:
         self._filled.set()
         self._update_telemetry()
 
-    def _encode(self, step: Changes, now_us: int) -> None:
+    def _encode(self, step: Changes, now_us: int) -> int:
+        """Returns the number of events."""
+        count = events(step.kept)
         tail = self._batches.tail
         known = len(tail)
-        size = self._encoder.encode_all(step.frames, step.in_stream, now_us, tail)
+        size = self._encoder.encode_all(step.kept, step.in_stream, now_us, tail)
         if self._snapshots.window.watching:
             self._snapshots.note(self._xid, tail[known:])
-            if any(frame[XLOG_HEADER] == Truncate.tag for frame in step.frames):
+            if any(isinstance(one, bytes) and one[XLOG_HEADER] == Truncate.tag for one in step.kept):
                 self._snapshots.window.void(self._xid)
         if self._encoder.signals:
             self._take_signals()
-        if self._batches.add(size, len(step.frames)) and self._transaction is not None:
+        if self._batches.add(size, count) and self._transaction is not None:
             self._observe(
                 TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
             )
             self._transaction = None
         self._filled.set()
+        return count
 
     def _take_signals(self) -> None:
         for message in self._encoder.signals:
@@ -326,11 +337,20 @@ class Pipeline:
             return
         known = self._relations.get(message.oid)
         # Also where it says what it said before: a column that was dropped and added again looks the same here.
-        await self._describe(message)
+        await self._describe(message, False)
         self._relations[message.oid] = message
         if known is not None and known != message:
             self._snapshots.redefined(message.schema, message.name)
             self._observe(RelationChanged(schema=message.schema, table=message.name))
+
+    async def _foretell(self, message: Relation) -> None:
+        """Know a relation before the commit of the transaction in which it is new to us, so that rows can be drafted.
+
+        One that we know stays as it is: rows of other transactions may still come as it was. One that is not yet in the
+        catalog as the message says was created or altered in that transaction, and is described at its commit.
+        """
+        if not self._encoder.knows(message.oid):
+            await self._describe(message, True)
 
     # Shipping: records to the broker, tickets to the ledger.
 

@@ -40,8 +40,7 @@ from cdcd.daemon.logs import configure_logging
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.opening import Opening
 from cdcd.daemon.pipeline import StreamingAgainError
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
-from cdcd.transactions.assembler import UndecidableMessageError
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError, WithoutStreamingError
 
 HEARTBEAT_S: Final = 0.5
 
@@ -152,7 +151,7 @@ class Supervisor:
         while not self._stop.is_set():
             try:
                 await self._life()
-            except UndecidableMessageError as error:
+            except WithoutStreamingError as error:
                 self._unstreamed_until = error.commit_lsn
                 self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
             except StreamingAgainError:

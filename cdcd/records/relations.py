@@ -67,6 +67,11 @@ class TableDescription:
     unique_key: tuple[str, ...] = ()
     columns: tuple[CatalogColumn, ...] = ()
 
+    def has_columns_of(self, relation: Relation) -> bool:
+        """Whether each column of a Relation message is in the catalog under its name and with its type."""
+        known = {(column.name, column.type_oid) for column in self.columns}
+        return known.issuperset([(column.name, column.type_oid) for column in relation.columns])
+
 
 def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
     """The columns that make the record's key, () for a table without one.
@@ -82,6 +87,18 @@ def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
         if key and published.issuperset(key):
             return key
     return ()
+
+
+def types_of(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[TypeDescription, ...]:
+    """The descriptions of the columns' types, and of what those are made of; without those that are not known."""
+    found: dict[int, TypeDescription] = {}
+    wanted = [column.type_oid for column in relation.columns]
+    while wanted:
+        oid = wanted.pop()
+        if oid in types and oid not in found:
+            found[oid] = types[oid]
+            wanted += (found[oid].element_oid, found[oid].base_oid)
+    return tuple(found.values())
 
 
 # (oid, name, kind, category, oid of the array type or 0). Written from PostgreSQL 18's pg_type, of which those of 13

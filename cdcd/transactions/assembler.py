@@ -5,8 +5,9 @@ part, never leaves.
 
 A normal transaction (Begin … Commit) is known to be committed at its Begin, so its changes go straight on. A
 streamed one arrives in blocks (Stream Start … Stream Stop), interleaved with others, before anybody knows its fate: it
-is kept in the spool until Stream Commit replays it or Stream Abort drops it. Stream Abort names a subtransaction;
-only when that is the transaction itself is everything dropped. A prepared one (Begin Prepare … Prepare, or Stream
+is kept in the spool until Stream Commit replays it or Stream Abort drops it, as frames or as what the caller makes of
+them meanwhile (`Undecided`). Stream Abort names a subtransaction; only when that is the transaction itself is
+everything dropped. A prepared one (Begin Prepare … Prepare, or Stream
 Prepare after blocks) is kept likewise until Commit Prepared or Rollback Prepared.
 
 Which columns a row has is said by the last Relation message that the server sent, and the server remembers what it
@@ -28,7 +29,7 @@ from enum import Enum
 from struct import Struct
 from typing import Final, TypeVar
 
-from cdcd.errors import PositionError, ProtocolError, TransientError
+from cdcd.errors import PositionError, ProtocolError, WithoutStreamingError
 from cdcd.protocol.frames import XLOG_HEADER, Keepalive, read_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import (
@@ -48,6 +49,7 @@ from cdcd.protocol.messages import (
     Type,
 )
 from cdcd.protocol.reader import read_message
+from cdcd.transactions.drafts import PARTS, Kept, without_first
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
 from cdcd.transactions.spool import Spool
@@ -55,12 +57,14 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
+    Foretold,
     Heard,
     Opened,
     Originated,
     RolledBack,
     Standalone,
     Step,
+    Undecided,
 )
 
 
@@ -109,18 +113,15 @@ class _Kept:
         self.ticket = -1
 
 
-class UndecidableMessageError(TransientError):
-    """A committed transaction has Messages of which only the server knows whether they were rolled back.
-
-    Replication must be started again without streaming until `commit_lsn` is delivered.
-    """
+class UndecidableMessageError(WithoutStreamingError):
+    """A committed transaction has Messages of which only the server knows whether they were rolled back."""
 
     def __init__(self, xid: int, commit_lsn: int) -> None:
         super().__init__(
             f"The streamed transaction {xid} (commit {Lsn(commit_lsn)}) has logical messages and an aborted savepoint.",
             hint="It is received once more, not streamed: then PostgreSQL itself leaves out what was rolled back.",
+            commit_lsn=commit_lsn,
         )
-        self.commit_lsn = commit_lsn
 
 
 class Assembler:
@@ -191,8 +192,8 @@ class Assembler:
             UndecidableMessageError: start again without streaming.
             LimitError: the spool is full.
         """
-        run: list[bytes] = []
-        kept: list[bytes] = []
+        run: list[Kept] = []
+        kept: list[Kept] = []
         for frame in frames:
             if len(frame) <= XLOG_HEADER or frame[0] != _XLOG_DATA:
                 message = read_frame(frame)
@@ -215,7 +216,7 @@ class Assembler:
                 yield Changes(run, False)
                 run = []
             if kept:
-                self._keep(kept)
+                yield from self._keep(kept)
                 kept = []
             found = self._moves.get(tag)
             if found is None:
@@ -234,7 +235,7 @@ class Assembler:
         if run:
             yield Changes(run, False)
         if kept:
-            self._keep(kept)
+            yield from self._keep(kept)
 
     # Normal transactions.
 
@@ -324,10 +325,13 @@ class Assembler:
         self._current = kept
         return _nothing()
 
-    def _keep(self, rows: list[bytes]) -> None:
+    def _keep(self, rows: list[Kept]) -> Iterator[Step]:
         """Rows of the block that is open."""
-        assert self._current is not None
-        self._spool.extend(self._current.xid, rows)
+        current = self._current
+        assert current is not None
+        undecided = Undecided(rows, current.relations)
+        yield undecided
+        self._spool.extend(current.xid, undecided.kept)
 
     def _stream_keep(self, frame: bytes) -> Iterator[Step]:
         assert self._current is not None
@@ -337,8 +341,10 @@ class Assembler:
             self._current.has_message = True
         elif tag == _RELATION:
             self._arrivals += 1
-            relation = self._read(frame, Relation, in_stream=True)
-            self._current.relations[relation.oid] = (self._arrivals, replace(relation, xid=None))
+            relation = replace(self._read(frame, Relation, in_stream=True), xid=None)
+            self._current.relations[relation.oid] = (self._arrivals, relation)
+            self._spool.append(self._current.xid, frame)
+            return iter((Foretold(relation),))
         self._spool.append(self._current.xid, frame)
         return _nothing()
 
@@ -500,12 +506,22 @@ class Assembler:
             raise UndecidableMessageError(kept.xid, commit_lsn)
 
     def _replay(self, kept: _Kept) -> Iterator[Step]:
-        """The kept frames without those of aborted subtransactions and without what the checkpoint covers."""
+        """What is kept, without what aborted subtransactions wrote and without what the checkpoint covers."""
         for relation in kept.brought:
             yield Described(relation)
-        for frames in self._spool.replay(kept.xid):
-            run: list[bytes] = []
-            for frame in frames:
+        for items in self._spool.replay(kept.xid):
+            run: list[Kept] = []
+            for item in items:
+                if not isinstance(item, bytes):
+                    if self._skip == COVERED or item[0] in kept.aborted:
+                        continue
+                    count = len(item[5]) // PARTS
+                    skipped = min(self._skip, count)
+                    self._skip -= skipped
+                    if skipped < count:
+                        run.append(without_first(item, skipped) if skipped else item)
+                    continue
+                frame = item
                 if frame[XLOG_HEADER] in EVENTS:
                     if self._skip == COVERED or (kept.aborted and _xid(frame) in kept.aborted):
                         continue

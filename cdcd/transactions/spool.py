@@ -1,10 +1,9 @@
 """Transactions whose fate is open: in memory up to a limit, then one file each.
 
 The rule: memory is bounded whatever the size or number of open transactions, and so is disk, with a clear stop. Frames
-are kept as they came, in lists of a bounded size; what of a transaction is on disk comes before what is in memory.
-When the memory limit is passed, the largest transaction's frames move to its file, as `reorderbuffer.c` does it
-(`ReorderBufferLargestTXN`), so that the small ones, which are
-many and short-lived, stay in memory.
+and drafts are kept as they came, in lists of a bounded size; what of a transaction is on disk comes before what is in
+memory. When the memory limit is passed, what the largest transaction has there moves to its file, as `reorderbuffer.c`
+does it (`ReorderBufferLargestTXN`), so that the small ones, which are many and short-lived, stay in memory.
 
 A list goes to the file as `marshal` writes it, with its length before it: one call makes all its byte strings again,
 and a replay stands between the commit and the consumer. The file is ours alone: it has no name (`O_TMPFILE`), so that
@@ -19,12 +18,13 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from cdcd.errors import LimitError
+from cdcd.transactions.drafts import Kept
 
 FRAME_BYTES: Final = 48
 """What a frame costs in memory beside its bytes: the object's head, its place in a list, the allocator's rounding."""
 
 REPLAY_BYTES: Final = 262_144
-"""How much is read, and handed on, at a time; one frame more at most."""
+"""How much is read, and handed on, at a time; one frame or draft more at most."""
 
 WRITE_BYTES: Final = 1_048_576
 """A transaction that is on disk already goes there in pieces of this size, or smaller ones where memory is short."""
@@ -32,12 +32,12 @@ WRITE_BYTES: Final = 1_048_576
 _LENGTH_BYTES: Final = 8
 
 _MARSHAL_VERSION: Final = 2
-"""Without references to objects that were written before, which frames have no use for."""
+"""Without references to objects that were written before, for which there is no use here."""
 
 
 class _Transaction:
     def __init__(self) -> None:
-        self.lists: list[list[bytes]] = []
+        self.lists: list[list[Kept]] = []
         self.last_bytes = 0
         self.memory_bytes = 0
         self.file: IO[bytes] | None = None
@@ -45,11 +45,11 @@ class _Transaction:
 
 
 class Spool:
-    """Frames by top-level xid.
+    """Frames and drafts by top-level xid.
 
     Args:
         directory: where the files are; must exist and be writable.
-        memory_bytes_max: frames beyond this move to disk.
+        memory_bytes_max: what is beyond this moves to disk.
         disk_bytes_max: `LimitError` beyond this; None: as much as the file system has.
     """
 
@@ -68,7 +68,7 @@ class Spool:
         return len(self._transactions)
 
     def open(self, xid: int) -> None:
-        """Start keeping frames of `xid`."""
+        """Start keeping what belongs to `xid`."""
         assert xid not in self._transactions, f"transaction {xid} is open already"
         self._transactions[xid] = _Transaction()
 
@@ -76,8 +76,8 @@ class Spool:
         """Keep one frame; see `extend`."""
         self.extend(xid, [frame])
 
-    def extend(self, xid: int, frames: list[bytes]) -> None:
-        """Keep frames, as many as were received together.
+    def extend(self, xid: int, kept: list[Kept]) -> None:
+        """Keep frames and drafts, as many as were received together.
 
         Raises:
             LimitError: the disk is full, or `disk_bytes_max` reached.
@@ -85,13 +85,13 @@ class Spool:
         transaction = self._transactions[xid]
         lists, last_bytes = transaction.lists, transaction.last_bytes
         before = self.memory_bytes
-        for frame in frames:
-            size = FRAME_BYTES + len(frame)
+        for one in kept:
+            size = FRAME_BYTES + len(one) if isinstance(one, bytes) else one[6]
             last_bytes += size
             if not lists or last_bytes > REPLAY_BYTES:
                 lists.append([])
                 last_bytes = size
-            lists[-1].append(frame)
+            lists[-1].append(one)
             self.memory_bytes += size
         transaction.last_bytes = last_bytes
         transaction.memory_bytes += self.memory_bytes - before
@@ -113,8 +113,8 @@ class Spool:
         for xid in list(self._transactions):
             self.drop(xid)
 
-    def replay(self, xid: int) -> Iterator[list[bytes]]:
-        """The frames of a transaction in the order they came, in lists of about `REPLAY_BYTES`."""
+    def replay(self, xid: int) -> Iterator[list[Kept]]:
+        """What is kept of a transaction in the order it came, in lists of about `REPLAY_BYTES`."""
         transaction = self._transactions[xid]
         file = transaction.file
         if file is not None:
@@ -124,8 +124,8 @@ class Spool:
                 size = int.from_bytes(self._read(xid, file, _LENGTH_BYTES, left), "big")
                 block = self._read(xid, file, size, left - _LENGTH_BYTES)
                 left -= _LENGTH_BYTES + size
-                frames: list[bytes] = marshal.loads(block)  # noqa: S302  our own, in a file without a name
-                yield frames
+                kept: list[Kept] = marshal.loads(block)  # noqa: S302  our own, in a file without a name
+                yield kept
         yield from transaction.lists
 
     def _read(self, xid: int, file: IO[bytes], size: int, left: int) -> bytes:
@@ -145,8 +145,8 @@ class Spool:
 
     def _spill(self, xid: int) -> None:
         transaction = self._transactions[xid]
-        for frames in transaction.lists:
-            self._write(xid, transaction, marshal.dumps(frames, _MARSHAL_VERSION))
+        for kept in transaction.lists:
+            self._write(xid, transaction, marshal.dumps(kept, _MARSHAL_VERSION))
         self.memory_bytes -= transaction.memory_bytes
         transaction.memory_bytes = 0
         transaction.lists = []

@@ -1,15 +1,18 @@
 """What the assembler says: a transaction's changes as a sequence of steps, the same for every kind of transaction.
 
 `Opened`, then any number of `Changes`, `Described` and `Originated`, then `Closed`. `Described` also comes between
-transactions. `RolledBack`, `Standalone` and `Heard` stand for themselves.
+transactions. `RolledBack`, `Standalone` and `Heard` stand for themselves. `Foretold` and `Undecided` come at any time
+between these, while a streamed transaction arrives that may never be committed.
 
 The three that each transaction has are plain classes: of many transactions of one row, making these as dataclasses is a
 seventh of the work.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cdcd.protocol.messages import Relation, Type
+from cdcd.transactions.drafts import Kept
 
 
 class Opened:
@@ -33,16 +36,37 @@ class Opened:
 
 
 class Changes:
-    """Raw frames of Insert, Update, Delete, Truncate and Message, one event each, in the transaction's order.
+    """Events in the transaction's order: frames of Insert, Update, Delete, Truncate and Message, and drafts of rows.
 
     `in_stream` says that an xid follows each message's tag.
     """
 
-    __slots__ = ("frames", "in_stream")
+    __slots__ = ("in_stream", "kept")
 
-    def __init__(self, frames: list[bytes], in_stream: bool) -> None:
-        self.frames = frames
+    def __init__(self, kept: list[Kept], in_stream: bool) -> None:
+        self.kept = kept
         self.in_stream = in_stream
+
+
+class Undecided:
+    """Frames of rows in a streamed transaction, whose fate is open.
+
+    The receiver may put drafts of them, in their order, in their place. `relations` are those that were
+    described in the transaction so far, by oid, each with the number of its arrival.
+    """
+
+    __slots__ = ("kept", "relations")
+
+    def __init__(self, kept: list[Kept], relations: Mapping[int, tuple[int, Relation]]) -> None:
+        self.kept = kept
+        self.relations = relations
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """A streamed transaction described a relation. When it is committed, `Described` says so where it counts."""
+
+    message: Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +127,15 @@ class Heard:
     idle: bool
 
 
-Step = Opened | Changes | Described | Originated | Closed | RolledBack | Standalone | Heard
+Step = (
+    Opened
+    | Changes
+    | Undecided
+    | Foretold
+    | Described
+    | Originated
+    | Closed
+    | RolledBack
+    | Standalone
+    | Heard
+)

@@ -10,11 +10,12 @@ from random import Random
 from typing import Final
 
 from cdcd.errors import FencedError, TransientError
-from cdcd.protocol.frames import write_frame
+from cdcd.protocol.frames import XLOG_HEADER, write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
 from cdcd.transactions.assembler import Assembler, UndecidableMessageError
 from cdcd.transactions.batches import Batch, Batches
+from cdcd.transactions.drafts import PARTS, Kept, events
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Position, resume
@@ -23,12 +24,14 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
+    Foretold,
     Heard,
     Opened,
     Originated,
     RolledBack,
     Standalone,
     Step,
+    Undecided,
 )
 from tests.sim.broker import Broker
 from tests.sim.frames import Reader
@@ -39,6 +42,7 @@ from tests.sim.sink import Sink
 from tests.sim.walsender import Options
 
 KEEPALIVE_BYTES: Final = 18
+XID_AT: Final = XLOG_HEADER + 1
 GRACE_TICKS: Final = 300
 """How long a life goes on after it heard of a fast shutdown."""
 
@@ -298,9 +302,29 @@ class Life:
     def _changes(self, step: Step) -> None:
         assert isinstance(step, Changes)
         size = 0
-        for frame in step.frames:
-            size += self._encode(frame, step.in_stream)
-        self.batches.add(size, len(step.frames))
+        for one in step.kept:
+            for frame in [one] if isinstance(one, bytes) else one[5][1::PARTS]:
+                size += self._encode(frame, step.in_stream)
+        self.batches.add(size, events(step.kept))
+
+    def _undecided(self, step: Step) -> None:
+        """Some rows become drafts, by runs with one xid; here a draft's values are the frames."""
+        assert isinstance(step, Undecided)
+        kept: list[Kept] = []
+        for one in step.kept:
+            assert isinstance(one, bytes)
+            xid = int.from_bytes(one[XID_AT : XID_AT + 4], "big")
+            last = kept[-1] if kept else b""
+            if self.rng.random() < 0.3:
+                kept.append(one)
+            elif isinstance(last, tuple) and last[0] == xid:
+                last[5].extend([b"", one, b""])
+            else:
+                kept.append((xid, 0, 0, 0, b"", [b"", one, b""], len(one)))
+        step.kept = kept
+
+    def _foretold(self, step: Step) -> None:
+        assert isinstance(step, Foretold)
 
     def _encode(self, frame: bytes, in_stream: bool) -> int:
         """As the encoder: some events give two records, some none."""
@@ -441,4 +465,6 @@ HANDLERS: Final[dict[type[Step], Callable[[Life, Step], None]]] = {
     RolledBack: Life._rolled_back,
     Standalone: Life._standalone,
     Heard: Life._heard,
+    Undecided: Life._undecided,
+    Foretold: Life._foretold,
 }

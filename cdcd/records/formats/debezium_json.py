@@ -19,6 +19,9 @@ each because the other way loses something or helps nobody:
 - Truncate is on, one record for each table, to its topic, with a null key.
 
 The same frames in the same transactions give the same bytes, but for the times of processing at the envelope's end.
+
+Rows of a transaction whose fate is open are drafted (`draft_all`), on the same path, and finished by `encode_all`
+(`drafting.py`).
 """
 
 from collections.abc import Mapping
@@ -26,11 +29,11 @@ from dataclasses import replace
 from struct import error
 from typing import Final
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
-from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, explain, read_row
+from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, XID_AT, explain, read_row
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -43,12 +46,24 @@ from cdcd.records.envelope import (
     processed_at,
     unix_us,
 )
-from cdcd.records.formats.table_fragments import TableFragments, Tally
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
+from cdcd.records.formats.table_fragments import (
+    CREATED,
+    DELETED,
+    DRAFTING,
+    OPS,
+    TRUNCATED,
+    UPDATED,
+    Headers,
+    TableFragments,
+    Tally,
+)
+from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
 from cdcd.records.routing import Routes, topic_name
 from cdcd.records.schemas import table_form
 from cdcd.records.wiretext import checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
+from cdcd.transactions.drafts import PARTS, Draft, Kept
 
 _NEW_ROW: Final = ord("N")
 _OLD_ROW: Final = ord("O")
@@ -63,9 +78,9 @@ _STREAMED_HEAD_BYTES: Final = STREAMED_HEAD.size
 _read_head: Final = HEAD.unpack_from
 _read_streamed_head: Final = STREAMED_HEAD.unpack_from
 
-_SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
+_ROWS: Final = (_INSERT, _UPDATE, _DELETE)
 
-Headers = list[tuple[str, bytes]]
+_NOT_DRAFTED: Final = -1
 
 
 class DebeziumJsonEncoder:
@@ -93,7 +108,11 @@ class DebeziumJsonEncoder:
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
         self._transaction = 0
+        self._commit_lsn = 0
         self._serial = 0
+        self._drafts: DraftWriter | None = None
+        """While rows are drafted: where they go."""
+        self._forms: dict[RowForm, int] = {}
         self._lsn = -1
         self._lsn_text = b""
         self._now_us = -1
@@ -104,11 +123,7 @@ class DebeziumJsonEncoder:
         """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
         counts = {("", "m"): self._messages}
         for table, tally in self._tallies.items():
-            counts[table, "r"] = tally.read
-            counts[table, "c"] = tally.created
-            counts[table, "u"] = tally.updated
-            counts[table, "d"] = tally.deleted
-            counts[table, "t"] = tally.truncated
+            counts |= {(table, op): count for op, count in zip(OPS, tally.counts, strict=True)}
         return {key: count for key, count in counts.items() if count}
 
     def define(
@@ -133,6 +148,7 @@ class DebeziumJsonEncoder:
                 return
             announcement = (self._settings.schemas_topic, *form.record(), None)
         self._recent = None
+        rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
         self._tables[relation.oid] = TableFragments(
             relation,
             table,
@@ -142,6 +158,7 @@ class DebeziumJsonEncoder:
             unavailable=self._settings.unavailable,
             schema_id=schema_id,
             announcement=announcement,
+            form=self._forms.setdefault(rows, len(self._forms)),
         )
 
     def knows(self, relation_oid: int) -> bool:
@@ -159,6 +176,7 @@ class DebeziumJsonEncoder:
             last_commit_lsn: of the transaction before it, None when that is not known.
         """
         self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
+        self._commit_lsn = commit_lsn
         self._transaction += 1
         self._serial = 0
 
@@ -171,12 +189,85 @@ class DebeziumJsonEncoder:
         """So many first events of the transaction are delivered already; the next has the number after theirs."""
         self._serial += events
 
-    def encode_all(self, frames: list[bytes], in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """As `encode`, for several events in their order."""
+    def encode_all(self, kept: list[Kept], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `encode`, for several events in their order, of which some may be drafts.
+
+        Raises:
+            OutdatedDraftError: what was drafted is no longer what the rows should be.
+        """
         size = 0
-        for frame in frames:
-            size += self.encode(frame, in_stream, now_us, out)
+        for one in kept:
+            size += (
+                self.encode(one, in_stream, now_us, out)
+                if isinstance(one, bytes)
+                else self._finish(one, now_us, out)
+            )
         return size
+
+    def draft_all(self, frames: list[Kept], relations: Mapping[int, tuple[int, Relation]]) -> list[Kept]:
+        """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
+
+        Those are rows of relations that are not described here as in the stream (`relations`), changes of a key, and
+        whatever is malformed, which is nobody's concern before the commit.
+        """
+        drafts = DraftWriter()
+        tables: dict[int, TableFragments | None] = {}
+        self._drafts = drafts
+        try:
+            for frame in frames:
+                assert isinstance(frame, bytes), "what is drafted comes from the wire"
+                if not self._draft(frame, tables, relations, drafts):
+                    drafts.keep(frame)
+        finally:
+            self._drafts = None
+        return drafts.end()
+
+    def _draft(
+        self,
+        frame: bytes,
+        tables: dict[int, TableFragments | None],
+        relations: Mapping[int, tuple[int, Relation]],
+        drafts: DraftWriter,
+    ) -> bool:
+        try:
+            head: tuple[int, int, int, int, int] = _read_streamed_head(frame)
+            lsn, tag, oid, kind, width = head
+            if oid in tables:
+                table = tables[oid]
+            else:
+                table = self._tables.get(oid)
+                known = relations.get(oid)
+                if table is not None and (known is None or known[1] != table.relation):
+                    table = None
+                tables[oid] = table
+            if table is None:
+                return False
+            if table.transaction != DRAFTING:
+                table.renew_for_drafts()
+            if lsn != self._lsn:
+                self._lsn = lsn
+                self._lsn_text = str(lsn).encode("ascii")
+            drafts.xid = int.from_bytes(frame[XID_AT : XID_AT + 4], "big")
+            return self._row(table, tag, kind, width, frame, _STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
+        except (ValueError, IndexError, error, SourceError):
+            return False
+
+    def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
+        _, oid, form, op, _, parts, _ = draft
+        table = self._table(oid, out)
+        if table.form != form:
+            raise OutdatedDraftError(table, self._commit_lsn)
+        self._set_now(now_us)
+        count = len(parts) // PARTS
+        size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
+        self._serial += count
+        table.tally.counts[op] += count
+        return size
+
+    def _set_now(self, now_us: int) -> None:
+        if now_us != self._now_us:
+            self._now_us = now_us
+            self._processed_at = processed_at(now_us)
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
@@ -194,9 +285,7 @@ class DebeziumJsonEncoder:
             SourceError: the server did not send a part of the key.
         """
         self._serial += 1
-        if now_us != self._now_us:
-            self._now_us = now_us
-            self._processed_at = processed_at(now_us)
+        self._set_now(now_us)
         table: TableFragments | None = None
         try:
             head: tuple[int, int, int, int, int]
@@ -210,22 +299,9 @@ class DebeziumJsonEncoder:
             if lsn != self._lsn:
                 self._lsn = lsn
                 self._lsn_text = str(lsn).encode("ascii")
-            if tag in (_INSERT, _UPDATE, _DELETE):
+            if tag in _ROWS:
                 table = self._table(oid, out)
-                if width != table.width:
-                    raise ValueError("the row has another number of columns than the relation")
-                if tag != _INSERT:
-                    change = self._update if tag == _UPDATE else self._delete
-                    return change(table, frame, kind, at, out)
-                if kind != _NEW_ROW:
-                    raise ValueError("unknown kind of row")
-                parts = table.event_template.copy()
-                unchanged: list[int] = []
-                if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
-                    raise ValueError("the row does not end with the frame")
-                headers = _headers(table.stand_in(parts, unchanged)) if unchanged else None
-                table.tally.created += 1
-                return self._append(table, table.key(parts), parts, headers, out)
+                return self._row(table, tag, kind, width, frame, at, out)
         except (ValueError, IndexError, error) as cause:
             if table is not None:
                 raise explain(frame, in_stream, table.relation, table.converters) from cause
@@ -250,6 +326,24 @@ class DebeziumJsonEncoder:
         self._processed_at = processed_at(now_us)
         self._alone.begin(None, message.lsn - 1, now_us, last_commit_lsn)
         return self._message(message, self._alone, 0, out)
+
+    def _row(  # noqa: PLR0917  what the head of a frame says, as it is there
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        """The records of a row, or its draft; `_NOT_DRAFTED` where it can have none."""
+        if width != table.width:
+            raise ValueError("the row has another number of columns than the relation")
+        if tag != _INSERT:
+            change = self._update if tag == _UPDATE else self._delete
+            return change(table, frame, kind, at, out)
+        if kind != _NEW_ROW:
+            raise ValueError("unknown kind of row")
+        parts = table.event_template.copy()
+        unchanged: list[int] = []
+        if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
+            raise ValueError("the row does not end with the frame")
+        headers = _headers(table.stand_in(parts, unchanged)) if unchanged else None
+        return self._append(table, CREATED, table.key(parts), parts, headers, out)
 
     def _update(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
         old: list[bytes] | None = None
@@ -277,16 +371,15 @@ class DebeziumJsonEncoder:
             old_key = table.key(old)
             before = b"".join(old)
             if old_key is not None and key is not None and old_key != key:
+                if self._drafts is not None:
+                    return _NOT_DRAFTED
                 left = [(HEADER_NEW_KEY, key), *_headers(missing_old)]
                 came = [(HEADER_OLD_KEY, old_key), *_headers(missing)]
-                table.tally.created += 1
                 size = self._append_delete(table, old_key, before, left, out)
-                return size + self._append(table, key, parts, came, out)
+                return size + self._append(table, CREATED, key, parts, came, out)
             parts[1] = before
             missing += [name for name in missing_old if name not in missing]
-        parts[-2] = table.updated
-        table.tally.updated += 1
-        return self._append(table, key, parts, _headers(missing) or None, out)
+        return self._append(table, UPDATED, key, parts, _headers(missing) or None, out)
 
     def _delete(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
         if kind not in (_OLD_KEY, _OLD_ROW):
@@ -307,26 +400,30 @@ class DebeziumJsonEncoder:
         out: list[Record],
     ) -> int:
         parts = [b'{"before":', before, b',"after":null', *table.source]
-        parts[-2] = table.deleted
-        table.tally.deleted += 1
-        size = self._append(table, key, parts, headers, out)
-        if key is not None and self._settings.tombstones:
+        size = self._append(table, DELETED, key, parts, headers, out)
+        if key is not None and self._settings.tombstones and self._drafts is None:
             out.append((table.topic, key, None, headers))
             size += len(key)
         return size
 
-    def _append(
+    def _append(  # noqa: PLR0917  one call for each record
         self,
         table: TableFragments,
+        op: int,
         key: bytes | None,
         parts: list[bytes],
         headers: Headers | None,
         out: list[Record],
     ) -> int:
-        """Fill in what differs from event to event, and append the record."""
+        """Fill in what differs from event to event, and append the record, or its draft."""
+        if self._drafts is not None:
+            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_text)
+        table.tally.counts[op] += 1
+        if op != CREATED:
+            parts[-2] = table.closings[op]
         parts[-7] = parts[-5] = self._lsn_text
         serial = self._serial
-        parts[-3] = _SERIALS[serial] if serial < len(_SERIALS) else str(serial).encode("ascii")
+        parts[-3] = SERIALS[serial] if serial < len(SERIALS) else str(serial).encode("ascii")
         parts[-1] = self._processed_at
         value = checked(b"".join(parts))
         out.append((table.topic, key, value, headers))
@@ -338,9 +435,7 @@ class DebeziumJsonEncoder:
             table = self._table(oid, out)
             if self._settings.truncate:
                 parts = [b'{"before":null,"after":null', *table.source]
-                parts[-2] = table.truncated
-                table.tally.truncated += 1
-                size += self._append(table, None, parts, None, out)
+                size += self._append(table, TRUNCATED, None, parts, None, out)
         return size
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
@@ -382,6 +477,9 @@ class DebeziumJsonEncoder:
 
 
 _NO_TABLE: Final = of_table("", "")
+
+RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
+"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
 
 
 def _headers(missing: list[bytes]) -> Headers:

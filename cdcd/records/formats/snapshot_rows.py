@@ -12,11 +12,9 @@ from typing import Final
 from cdcd.errors import ProtocolError
 from cdcd.records.converter import QUOTED
 from cdcd.records.copytext import convert_rows, explain_row
-from cdcd.records.envelope import Record, closing, processed_at
+from cdcd.records.envelope import Record, processed_at
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.table_fragments import TableFragments
-
-READ: Final = "r"
+from cdcd.records.formats.table_fragments import READ, TableFragments
 
 BLOCK: Final = 1024
 """Rows that are converted together."""
@@ -64,7 +62,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
                 for _, key, value, _ in records:
                     size += len(value or b"") + len(key or b"")
                 out.extend(records)
-        self._tables[oid].tally.read += count
+        self._tables[oid].tally.counts[READ] += count
         return count, size
 
     def _encode_block(  # noqa: PLR0917 - as `encode_rows`
@@ -130,7 +128,7 @@ def _form(table: TableFragments, columns: list[tuple[list[bytes], bool]], place:
     head, _, middle, _, tail = table.source[:5]
     lsn = str(int(place.lsn)).encode("ascii")
     source = head + lsn + middle + lsn + tail
-    end = closing(READ, table.schema_id) + processed_at(now_us)
+    end = table.closings[READ] + processed_at(now_us)
     row = b"".join(parts) or b"{"
     return b'{"before":null,"after":' + row + b"}" + _literal(source) + b"%b" + _literal(end)
 

@@ -26,18 +26,28 @@ ROW_AT: Final = 2
 
 _QUOTE: Final = b'"'
 
+DRAFTING: Final = -2
+"""Stands for the transaction while rows are drafted."""
+
+
+OPS: Final = "rcudt"
+READ: Final = 0
+CREATED: Final = 1
+UPDATED: Final = 2
+DELETED: Final = 3
+TRUNCATED: Final = 4
+"""A record's `op`, by its place in `OPS`."""
+
+Headers = list[tuple[str, bytes]]
+
 
 class Tally:
-    """Records of one table so far, by op."""
+    """Records of one table so far: `counts` by op, as it is numbered above."""
 
-    __slots__ = ("created", "deleted", "read", "truncated", "updated")
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.created = 0
-        self.read = 0
-        self.updated = 0
-        self.deleted = 0
-        self.truncated = 0
+        self.counts = [0] * len(OPS)
 
 
 class TableFragments:
@@ -49,15 +59,16 @@ class TableFragments:
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
-        created, updated, deleted, truncated: what ends `source`, by op.
+        closings: what ends `source`, by op.
+        form: a number for what drafts of rows take from the description.
     """
 
     __slots__ = (
         "announcement",
+        "closings",
         "converters",
-        "created",
-        "deleted",
         "event_template",
+        "form",
         "fragments",
         "identity",
         "index",
@@ -77,8 +88,6 @@ class TableFragments:
         "tally",
         "topic",
         "transaction",
-        "truncated",
-        "updated",
         "width",
     )
 
@@ -93,6 +102,7 @@ class TableFragments:
         unavailable: str,
         schema_id: str | None = None,
         announcement: Record | None = None,
+        form: int = 0,
     ) -> None:
         self.relation = relation
         self.topic = topic
@@ -100,10 +110,8 @@ class TableFragments:
         self.transaction = -1
         self.schema_id = schema_id
         self.announcement = announcement
-        self.created = closing("c", schema_id)
-        self.updated = closing("u", schema_id)
-        self.deleted = closing("d", schema_id)
-        self.truncated = closing("t", schema_id)
+        self.form = form
+        self.closings = [closing(op, schema_id) for op in OPS]
         self.source: list[bytes] = []
         self.event_template: list[bytes] = []
         self.source_piece = of_table(relation.schema, relation.name)
@@ -139,7 +147,13 @@ class TableFragments:
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""
         head, middle, tail = source.pieces(self.source_piece)
-        rest = [b"", middle, b"", tail, b"", self.created, b""]
+        self._set(head, [b"", middle, b"", tail, b"", self.closings[CREATED], b""], transaction)
+
+    def renew_for_drafts(self) -> None:
+        """Make these pieces empty."""
+        self._set(b"", [b""] * 7, DRAFTING)
+
+    def _set(self, head: bytes, rest: list[bytes], transaction: int) -> None:
         self.source = [head, *rest]
         self.event_template = [*self.fragments, b"}" + head, *rest]
         self.transaction = transaction

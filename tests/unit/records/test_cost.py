@@ -71,7 +71,7 @@ def work(frames: list[bytes], directory: Path) -> list[Record]:
     out: list[Record] = []
     for step in assembler.receive(frames):
         if isinstance(step, Changes):
-            encoder.encode_all(step.frames, step.in_stream, 1_700_000_000_000_000, out)
+            encoder.encode_all(step.kept, step.in_stream, 1_700_000_000_000_000, out)
         elif isinstance(step, Opened):
             encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         else:

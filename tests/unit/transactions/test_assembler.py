@@ -172,7 +172,7 @@ def test_changes_come_in_runs_that_descriptions_interrupt(receiver):
         insert("three"),
         commit(100),
     )
-    assert [len(step.frames) for step in steps if isinstance(step, Changes)] == [3, 1]
+    assert [len(step.kept) for step in steps if isinstance(step, Changes)] == [3, 1]
 
 
 def test_a_transaction_from_elsewhere_says_so_before_its_changes(receiver):

@@ -6,6 +6,7 @@ from cdcd.errors import ProtocolError, TransientError
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.transactions.assembler import UndecidableMessageError
 from cdcd.transactions.position import Position
+from cdcd.transactions.steps import Changes
 from tests.unit.transactions.wire import (
     Receiver,
     begin,
@@ -144,8 +145,10 @@ def test_what_is_larger_than_memory_is_replayed_in_pieces(tmp_path):
     pieces = receiver.assembler.receive([stream_commit(7, 100)])
     next(pieces)
     first = next(pieces)
-    assert 1 < len(first.frames) < len(texts)  # type: ignore[union-attr]
-    assert sum(len(getattr(step, "frames", ())) for step in pieces) == len(texts) - len(first.frames)  # type: ignore[union-attr]
+    assert isinstance(first, Changes)
+    assert 1 < len(first.kept) < len(texts)
+    rest = [step for step in pieces if isinstance(step, Changes)]
+    assert sum(len(step.kept) for step in rest) == len(texts) - len(first.kept)
 
 
 # Descriptions.

@@ -13,6 +13,7 @@ from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import Changes, Closed, Described, Opened, Originated, RolledBack, Standalone
 from tests.golden.streams import Golden, captured
+from tests.unit.transactions.wire import frames_of
 
 GOLDENS = [golden for golden in captured() if "binary" not in golden.mode]
 VERSIONS = sorted({golden.version for golden in GOLDENS})
@@ -53,7 +54,7 @@ def assembled(
             case Described(message=Relation() as relation):
                 relations[relation.oid] = relation
             case Changes():
-                transactions[-1][1].extend(seen(one, step.in_stream, relations) for one in step.frames)
+                transactions[-1][1].extend(seen(one, step.in_stream, relations) for one in frames_of(step))
             case Closed() | RolledBack():
                 for ticket in step.tickets:
                     ledger.ack(ticket)

@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def replayed(spool: Spool, xid: int) -> list[bytes]:
-    return [frame for frames in spool.replay(xid) for frame in frames]
+    return [one for kept in spool.replay(xid) for one in kept if isinstance(one, bytes)]
 
 
 def fill(spool: Spool, xid: int, *frames: bytes) -> None:

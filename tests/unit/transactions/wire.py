@@ -39,12 +39,14 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
+    Foretold,
     Heard,
     Opened,
     Originated,
     RolledBack,
     Standalone,
     Step,
+    Undecided,
 )
 
 TABLE = 16400
@@ -157,6 +159,11 @@ def text_of(data: bytes, *, in_stream: bool) -> str:
     return text.decode()
 
 
+def frames_of(step: Changes) -> list[bytes]:
+    """The events of a step of which nothing was drafted."""
+    return [one for one in step.kept if isinstance(one, bytes)]
+
+
 class Receiver:
     """An assembler with its ledger and spool; `take` gives frames to it and says briefly what came out."""
 
@@ -173,10 +180,11 @@ class Receiver:
         self.assembler = Assembler(self.ledger, self.spool, position or Position(), abort_info=abort_info)
 
     def steps(self, *frames: bytes | Iterable[bytes]) -> list[Step]:
+        """What is said of committed transactions."""
         flat: list[bytes] = []
         for one in frames:
             flat += [one] if isinstance(one, bytes) else one
-        return list(self.assembler.receive(flat))
+        return [step for step in self.assembler.receive(flat) if not isinstance(step, Undecided | Foretold)]
 
     def take(self, *frames: bytes | Iterable[bytes]) -> list[str]:
         """One word per step, and the texts of changes; tickets are acknowledged at once."""
@@ -196,7 +204,9 @@ class Receiver:
             case Opened():
                 return [f"open {step.xid}"]
             case Changes():
-                return [text_of(one, in_stream=step.in_stream) for one in step.frames]
+                return [text_of(one, in_stream=step.in_stream) for one in frames_of(step)]
+            case Undecided() | Foretold():
+                return []
             case Described(message=Relation() as message):
                 return [f"relation {' '.join(column.name for column in message.columns)}"]
             case Described(message=message):

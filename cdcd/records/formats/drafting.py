@@ -1,0 +1,122 @@
+"""Records in two steps: drafts of rows before their transaction's commit, and the rest after it.
+
+The value of a record is a row and then its source block. The row needs nothing but the table's description; the
+block needs the commit (its LSN and time, the number of the event among those that were not rolled back). So rows of a
+streamed transaction become drafts (`transactions/drafts.py`) while it is open, by the encoder's usual path with an
+empty source block, and `finish` joins them with the block of the transaction: a seventh of the work of a row.
+
+A draft holds for the description that it was made with. `form` numbers what rows take from one: names, types, key.
+Where the commit finds another, which needs DDL in the transaction itself that no Relation message shows, such as a
+primary key that was added, `OutdatedDraftError` has the transaction sent once more, after its commit.
+"""
+
+from typing import Final
+
+from cdcd.errors import WithoutStreamingError
+from cdcd.protocol.lsn import Lsn
+from cdcd.records.envelope import HEADER_UNCHANGED, Record
+from cdcd.records.formats.table_fragments import DELETED, Headers, TableFragments
+from cdcd.transactions.drafts import PART_BYTES, PARTS, Draft, Kept
+
+SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
+
+
+class OutdatedDraftError(WithoutStreamingError):
+    """Rows were drafted with another description of their table than the one that holds at their commit."""
+
+    def __init__(self, table: TableFragments, commit_lsn: int) -> None:
+        relation = table.relation
+        super().__init__(
+            f"The streamed transaction with the commit {Lsn(commit_lsn)} has changed what identifies or makes up rows "
+            f"of {relation.schema}.{relation.name}.",
+            hint="It is received once more, not streamed.",
+            commit_lsn=commit_lsn,
+        )
+
+
+class DraftWriter:
+    """Makes drafts of rows and keeps, in their order, what is none. `xid` is that of the row that comes next."""
+
+    def __init__(self) -> None:
+        self.kept: list[Kept] = []
+        self.xid = 0
+        self._run = (0, 0, 0, 0, b"")
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(  # noqa: PLR0917  one call for each row
+        self,
+        table: TableFragments,
+        op: int,
+        key: bytes | None,
+        value: bytes,
+        headers: Headers | None,
+        lsn: bytes,
+    ) -> int:
+        """A row's key, its value up to the source block, and its LSN. Returns the bytes of both."""
+        header = b""
+        if headers:
+            ((name, header),) = headers
+            assert name == HEADER_UNCHANGED, "a change of the key makes two records, which are no draft"
+        run = (self.xid, table.relation.oid, table.form, op, header)
+        if run != self._run:
+            self._end()
+            self._run = run
+        key = key or b""
+        self._parts += (key, value, lsn)
+        size = len(key) + len(value)
+        self._size += size + len(lsn) + PARTS * PART_BYTES
+        return size
+
+    def keep(self, frame: bytes) -> None:
+        """This event stays a frame."""
+        self._end()
+        self.kept.append(frame)
+
+    def end(self) -> list[Kept]:
+        """All of it."""
+        self._end()
+        return self.kept
+
+    def _end(self) -> None:
+        if self._parts:
+            xid, oid, form, op, header = self._run
+            draft: Draft = (xid, oid, form, op, header, self._parts, self._size)
+            self.kept.append(draft)
+            self._parts = []
+            self._size = 0
+        self._run = (0, 0, 0, 0, b"")
+
+
+def finish(  # noqa: PLR0917  what a transaction has and a draft has not
+    draft: Draft, table: TableFragments, serial: int, processed_at: bytes, tombstones: bool, out: list[Record]
+) -> int:
+    """Append the records of a draft, whose first event has the number after `serial`; returns their bytes.
+
+    `table` must have been renewed for the transaction.
+    """
+    _, _, _, op, header, parts, _ = draft
+    topic = table.topic
+    headers = [(HEADER_UNCHANGED, header)] if header else None
+    source = table.source
+    head, middle, tail = source[0], source[2], source[4]
+    ending = table.closings[op] + processed_at
+    has_key = bool(table.key_slots)
+    deletes = op == DELETED and tombstones and has_key
+    size = 0
+    for at in range(0, len(parts), PARTS):
+        serial += 1
+        number = SERIALS[serial] if serial < len(SERIALS) else str(serial).encode("ascii")
+        lsn = parts[at + 2]
+        value = b"".join([parts[at + 1], head, lsn, middle, lsn, tail, number, ending])
+        if has_key:
+            key = parts[at]
+            size += len(key) + len(value)
+            out.append((topic, key, value, headers))
+            if deletes:
+                size += len(key)
+                out.append((topic, key, None, headers))
+        else:
+            size += len(value)
+            out.append((topic, None, value, headers))
+    return size
