@@ -30,7 +30,7 @@ from cdcd.transactions.drafts import Kept, events, without_first
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Closed, Described, Foretold, Opened, Originated, Undecided
+from cdcd.transactions.steps import Changes, Described, Foretold, Opened, Originated, Undecided
 from tests.golden.streams import Golden, captured
 from tests.unit.records.test_golden_records import KEYS, types_of
 
