@@ -154,7 +154,7 @@ class StreamStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StreamingPaused(Fact):
-    """A transaction is received again after its commit: streamed, its rolled-back messages can not be told."""
+    """A transaction is received again after its commit: streamed, it does not say what was rolled back, or is a key."""
 
     event: ClassVar[str] = "streaming.paused"
     commit_lsn: int

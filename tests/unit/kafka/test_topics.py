@@ -17,8 +17,6 @@ def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
 
 def test_a_collision_is_told_without_asking_a_broker() -> None:
     with pytest.raises(SinkError) as caught:
-        ensure_topics(
-            Admin({}), ["x.a.b", "x.a_b"], TopicSpec(), checkpoint="c"
-        )
+        ensure_topics(Admin({}), ["x.a.b", "x.a_b"], TopicSpec(), checkpoint="c")
     assert "x.a.b and x.a_b" in caught.value.message
     assert "topics.prefix" in caught.value.hint

@@ -1,12 +1,15 @@
 """Transactions that are streamed before anybody knows their fate."""
 
+from itertools import groupby
+
 import pytest
 
 from cdcd.errors import ProtocolError, TransientError
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.transactions.assembler import UndecidableMessageError
+from cdcd.transactions.drafts import PARTS, Kept
 from cdcd.transactions.position import Position
-from cdcd.transactions.steps import Changes
+from cdcd.transactions.steps import Changes, Undecided
 from tests.unit.transactions.wire import (
     Receiver,
     begin,
@@ -274,3 +277,49 @@ def test_a_non_transactional_message_in_a_block_is_refused(receiver):
     # The server decodes nothing between Stream Start and Stream Stop, so none can come there.
     with pytest.raises(ProtocolError, match="non-transactional message inside a stream"):
         receiver.steps(start(7), frame(LogicalMessage(7, False, 50, "prefix", b"hello")))
+
+
+# Rows of which the caller keeps something else than the frame.
+
+
+def drafted(receiver: Receiver, *rows: tuple[int, str]) -> None:
+    """Stream rows of transaction 7, each by its xid, and keep a draft for each run of one xid."""
+    frames = block(7, *[insert(text, xid) for xid, text in rows])
+    for step in receiver.assembler.receive(frames):
+        if isinstance(step, Undecided):
+            runs: list[Kept] = []
+            for xid, run in groupby(rows, key=lambda row: row[0]):
+                parts = [part for _, text in run for part in (b"", text.encode(), b"")]
+                runs.append((xid, 1, 0, 1, b"", parts, 100))
+            step.kept = runs
+
+
+def values(receiver: Receiver, lsn: int = 200) -> list[bytes]:
+    steps = receiver.assembler.receive([stream_commit(7, lsn)])
+    kept = [one for step in steps if isinstance(step, Changes) for one in step.kept]
+    return [part for one in kept if isinstance(one, tuple) for part in one[5][1::PARTS]]
+
+
+def test_drafts_are_given_back_at_the_commit(receiver):
+    drafted(receiver, (7, "one"), (8, "two"), (7, "three"))
+    assert values(receiver) == [b"one", b"two", b"three"]
+
+
+def test_drafts_of_an_aborted_subtransaction_are_not(receiver):
+    drafted(receiver, (7, "one"), (8, "two"), (8, "three"), (7, "four"))
+    receiver.take(stream_abort(7, 8))
+    assert values(receiver) == [b"one", b"four"]
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
+def test_what_the_checkpoint_covers_is_left_out_of_drafts(tmp_path, done):
+    receiver = Receiver(tmp_path, Position(200, 200, done))
+    drafted(receiver, (7, "one"), (7, "two"), (8, "aborted"), (9, "three"), (7, "four"))
+    receiver.take(stream_abort(7, 8))
+    assert values(receiver) == [b"one", b"two", b"three", b"four"][done:]
+
+
+def test_drafts_of_a_transaction_that_is_delivered_are_left_out(tmp_path):
+    receiver = Receiver(tmp_path, Position(200, 210))
+    drafted(receiver, (7, "one"))
+    assert values(receiver) == []

@@ -4,6 +4,7 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.errors import LimitError
+from cdcd.transactions.drafts import Draft
 from cdcd.transactions.spool import FRAME_BYTES, REPLAY_BYTES, WRITE_BYTES, Spool
 
 MIB = 1 << 20
@@ -257,3 +259,14 @@ def test_a_file_that_somebody_truncates_is_noticed(tmp_path):
     with pytest.raises(LimitError, match=r"is 5\d\d bytes short"):
         replayed(spool, 7)
     spool.close()
+
+
+def test_drafts_come_back_from_disk_in_their_place_among_frames(tmp_path):
+    draft: Draft = (9, 16384, 1, 2, b"", [b"key", b"value", b"12"], 500)
+    with closing(Spool(str(tmp_path), memory_bytes_max=600)) as spool:
+        spool.open(7)
+        spool.extend(7, [b"before", draft])
+        assert spool.memory_bytes == FRAME_BYTES + len(b"before") + 500
+        spool.extend(7, [draft, b"after"])
+        assert spool.disk_bytes > 0
+        assert [one for kept in spool.replay(7) for one in kept] == [b"before", draft, draft, b"after"]
