@@ -64,10 +64,8 @@ class KafkaSide:
             topics.append(config.topics.message)
         if config.kafka.oversized == "dead_letter":
             topics.append(config.kafka.dead_letter_topic)
-        admin = await self.call(self._connect, anywhere=True)
-        await self.ensure_topics(topics, admin)
         # A takeover meets every table within moments: what is there need not be asked for one by one.
-        self._topics |= await self.call(lambda: existing_topics(admin, config.topics.prefix), anywhere=True)
+        await self.ensure_topics(topics, prefix=config.topics.prefix)
         return Sink(
             SinkSettings(
                 client=connection,
@@ -98,31 +96,30 @@ class KafkaSide:
             on_retry=on_retry,
         )
 
-    def _connect(self) -> Admin:
-        connection, _ = client.split(self._config.kafka.librdkafka())
-        return Admin(connection, self._answer_s, self.giving_up)
+    async def ensure_topics(self, topics: list[str], *, prefix: str = "") -> None:
+        """Create or check topics, once each; with a `prefix`, also learn which of those that begin with it are there.
 
-    async def ensure_topics(self, topics: list[str], admin: Admin | None = None) -> None:
-        """Create or check topics, once each; a broker that is away is waited for."""
-        config = self._config
+        A broker that is away: SinkUnavailableError.
+        """
         missing = [topic for topic in topics if topic not in self._topics]
         if not missing:
             return
-        create = config.topics.create
-        spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
-        created = await self.call(
-            lambda: ensure_topics(
-                admin or self._connect(),
-                missing,
-                spec,
-                checkpoint=config.topics.checkpoint,
-                schemas=config.topics.schemas,
-            ),
-            anywhere=True,
-        )
+        created, found = await self.call(lambda: self._look(missing, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
-        self._topics.update(missing)
+        self._topics.update(missing, found)
+
+    def _look(self, missing: list[str], prefix: str) -> tuple[list[str], set[str]]:
+        """What was created, and what is there. Its client lives and ends in the calling thread: the end may block."""
+        config = self._config
+        connection, _ = client.split(config.kafka.librdkafka())
+        admin = Admin(connection, self._answer_s, self.giving_up)
+        create = config.topics.create
+        spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
+        created = ensure_topics(
+            admin, missing, spec, checkpoint=config.topics.checkpoint, schemas=config.topics.schemas
+        )
+        return created, existing_topics(admin, prefix) if prefix else set()
 
     async def await_topic(self, topic: str) -> None:
         """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
