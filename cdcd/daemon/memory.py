@@ -3,8 +3,8 @@
 Millions of small objects come and go, none of them in a cycle, and librdkafka copies each record once more.
 With the defaults a tenth of the time goes into looking for cycles among records that wait, and another into growing
 the heap a page at a time, because it is given back as soon as a batch is gone (glibc, malloc/arena.c, `heap_trim`).
-A setting of one limit fixes the other, and a request to Kafka, some MB, would be mapped, cleared and unmapped each time:
-a third of what librdkafka's thread takes.
+Setting one limit fixes the other where it is, and a request to Kafka, some MB, would be mapped, cleared and unmapped
+each time: a third of what librdkafka's thread takes.
 """
 
 import ctypes

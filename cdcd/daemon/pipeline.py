@@ -251,15 +251,15 @@ class Pipeline:
                         now_us = time.time_ns() // 1000
                     if not self._batches.room:
                         await self._snapshots.state.wait_for_room()
+                case Opened():
+                    self._open(step)
+                case Closed():
+                    self._close(step)
                 case Undecided():
                     step.kept = self._encoder.draft_all(step.kept, step.relations)
                     await asyncio.sleep(0)
                 case Foretold():
                     await self._foretell(step.message)
-                case Opened():
-                    self._open(step)
-                case Closed():
-                    self._close(step)
                 case Described():
                     await self._define(step.message)
                 case Heard():
@@ -276,7 +276,7 @@ class Pipeline:
 
     def _encode(self, step: Changes, now_us: int) -> int:
         """Returns the number of events."""
-        count = events(step.kept)
+        count = events(step.kept) if step.in_stream else len(step.kept)
         tail = self._batches.tail
         known = len(tail)
         size = self._encoder.encode_all(step.kept, step.in_stream, now_us, tail)

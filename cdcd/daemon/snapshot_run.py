@@ -151,7 +151,7 @@ class SnapshotRun:
 
     def emit(self, position: int) -> None:
         """Between two transactions, of which the former ends at `position`: send what has its place here."""
-        for each in self._open.copy():
+        for each in self._open.copy() if self._open else ():
             if each.rows is not None and each.rows.after is not None and each.rows.after <= position:
                 self._send(each, each.rows, position)
 

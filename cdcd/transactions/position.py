@@ -24,18 +24,34 @@ FORMAT: Final = 1
 """Version of the checkpoint record's JSON; a newer one is refused, never guessed at."""
 
 
-@dataclass(frozen=True, slots=True)
 class Position:
     """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
 
     `commit_lsn` is the start of the last commit record that had a part in the batch. When `events_done` is not
     zero, that transaction is larger than a batch and goes on after its first `events_done` events, and `end_lsn` is
     where it commits too; else it is complete and lies before `end_lsn`.
+
+    Never changed once it is made. Each transaction makes one, so it is a plain class, as the steps are.
     """
 
-    commit_lsn: int = 0
-    end_lsn: int = 0
-    events_done: int = 0
+    __slots__ = ("commit_lsn", "end_lsn", "events_done")
+
+    def __init__(self, commit_lsn: int = 0, end_lsn: int = 0, events_done: int = 0) -> None:
+        self.commit_lsn = commit_lsn
+        self.end_lsn = end_lsn
+        self.events_done = events_done
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Position) and self._fields() == other._fields()
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __repr__(self) -> str:
+        return f"Position{self._fields()}"
+
+    def _fields(self) -> tuple[int, int, int]:
+        return (self.commit_lsn, self.end_lsn, self.events_done)
 
     def skip(self, commit_lsn: int) -> int:
         """How many events of the transaction that commits at `commit_lsn` are done: a count, or `COVERED`."""
