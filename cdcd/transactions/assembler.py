@@ -145,10 +145,7 @@ class Assembler:
         self._spool = spool
         self._position = position
         self._abort_info = abort_info
-        self._state = State.IDLE
-        self._moves = _MOVES[State.IDLE.value]
-        self._in_transaction = False
-        self._in_stream = False
+        self._at = _PLACES[State.IDLE]
         self._skip = 0
         self._commit_lsn = 0
         self._order = position.end_lsn
@@ -200,16 +197,17 @@ class Assembler:
                 if not isinstance(message, Keepalive):
                     raise ProtocolError("XLogData without a message.", hint=REPORT)
                 self._ledger.hear(message.wal_end)
-                yield Heard(message.wal_end, message.reply_requested, self._state is State.IDLE)
+                yield Heard(message.wal_end, message.reply_requested, self._at.is_idle)
                 continue
             tag = frame[XLOG_HEADER]
-            if self._in_transaction and tag in EVENTS:
+            at = self._at
+            if at.in_transaction and tag in EVENTS:
                 if self._skip == 0:
                     run.append(frame)
                 elif self._skip > 0:
                     self._skip -= 1
                 continue
-            if self._in_stream and tag in _ROWS:
+            if at.in_stream and tag in _ROWS:
                 kept.append(frame)
                 continue
             if run:
@@ -218,19 +216,14 @@ class Assembler:
             if kept:
                 yield from self._keep(kept)
                 kept = []
-            found = self._moves.get(tag)
-            if found is None:
+            handle = at.handlers.get(tag)
+            if handle is None:
                 raise ProtocolError(
                     f"Message {chr(tag)!r} at {Lsn(int.from_bytes(frame[1:9], 'big'))} is out of place in the "
-                    f"state {self._state.name} ({self._state.value}).",
+                    f"state {at.state.name} ({at.state.value}).",
                     hint=REPORT,
                 )
-            state, handle = found
-            if state is not self._state:
-                self._state = state
-                self._moves = _MOVES[state.value]
-                self._in_transaction = state is State.TRANSACTION
-                self._in_stream = state is State.STREAM
+            self._at = at.next[tag]
             yield from handle(self, frame)
         if run:
             yield Changes(run, False)
@@ -611,6 +604,26 @@ KINDS: Final = (
 Handler = Callable[[Assembler, bytes], Iterable[Step]]
 
 
+class _Place:
+    """A state, and by tag what the messages in it do and where they lead: the table, as it is looked into."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.is_idle = state is State.IDLE
+        self.in_transaction = state is State.TRANSACTION
+        self.in_stream = state is State.STREAM
+        self.handlers: dict[int, Handler] = {}
+        self.next: dict[int, _Place] = {}
+
+
+def _places(transitions: dict[tuple[State, int], tuple[State, Handler]]) -> dict[State, _Place]:
+    places = {state: _Place(state) for state in State}
+    for (state, tag), (to, handle) in transitions.items():
+        places[state].handlers[tag] = handle
+        places[state].next[tag] = places[to]
+    return places
+
+
 def _table(
     rows: dict[State, dict[str, tuple[State, Handler]]],
 ) -> dict[tuple[State, int], tuple[State, Handler]]:
@@ -653,10 +666,8 @@ TRANSITIONS: Final = _table(
 )
 """`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `EVENTS` stay there, and are passed on as they are."""
 
-_MOVES: Final = {
-    state.value: {tag: to for (origin, tag), to in TRANSITIONS.items() if origin is state} for state in State
-}
-"""The same by state, since this is looked into for each message that is no row. An Enum's own hash is slow."""
+
+_PLACES: Final = _places(TRANSITIONS)
 
 
 def _nothing() -> Iterator[Step]:
