@@ -69,7 +69,6 @@ class TableFragments:
         "converters",
         "event_template",
         "form",
-        "fragments",
         "identity",
         "index",
         "key_columns",
@@ -112,8 +111,6 @@ class TableFragments:
         self.announcement = announcement
         self.form = form
         self.closings = [closing(op, schema_id) for op in OPS]
-        self.source: list[bytes] = []
-        self.event_template: list[bytes] = []
         self.source_piece = of_table(relation.schema, relation.name)
         columns = relation.columns
         self.width = len(columns)
@@ -133,7 +130,9 @@ class TableFragments:
         if not row:
             row.append(b"{")
         self.index = {place[0]: index for index, place in enumerate(self.plan)}
-        self.fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
+        fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
+        self.source = [b""] * 8
+        self.event_template = [*fragments, *self.source]
         self.old_template = [b"", b"", *row, b"}"]
         position = {column.name: index for index, column in enumerate(columns)}
         keys = [position[name] for name in key_columns(relation, table)]
@@ -147,15 +146,20 @@ class TableFragments:
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""
         head, middle, tail = source.pieces(self.source_piece)
-        self._set(head, [b"", middle, b"", tail, b"", self.closings[CREATED], b""], transaction)
+        self._set(head, middle, tail, self.closings[CREATED], transaction)
 
     def renew_for_drafts(self) -> None:
         """Make these pieces empty."""
-        self._set(b"", [b""] * 7, DRAFTING)
+        self._set(b"", b"", b"", b"", DRAFTING)
 
-    def _set(self, head: bytes, rest: list[bytes], transaction: int) -> None:
-        self.source = [head, *rest]
-        self.event_template = [*self.fragments, b"}" + head, *rest]
+    def _set(self, head: bytes, middle: bytes, tail: bytes, closing: bytes, transaction: int) -> None:
+        pieces = self.source
+        pieces[0] = head
+        pieces[2] = middle
+        pieces[4] = tail
+        pieces[6] = closing
+        self.event_template[-len(pieces) :] = pieces
+        self.event_template[-len(pieces)] = b"}" + head
         self.transaction = transaction
 
     def key(self, values: list[bytes]) -> bytes | None:

@@ -18,12 +18,12 @@ def fragments(*columns: Column, identity: str = "d") -> TableFragments:
 def test_a_column_has_its_slot_in_the_event_and_in_the_old_row():
     made = fragments(*COLUMNS)
     for (slot, mode, _), column in zip(made.plan, COLUMNS, strict=True):
-        assert made.fragments[slot] == made.old_template[slot] == b""
+        assert made.event_template[slot] == made.old_template[slot] == b""
         before = slot - 1
         if mode in QUOTED:
-            assert made.fragments[slot - 1] == made.fragments[slot + 1] == b'"'
+            assert made.event_template[slot - 1] == made.event_template[slot + 1] == b'"'
             before -= 1
-        assert made.fragments[before].endswith(b'"%b":' % column.name.encode())
+        assert made.event_template[before].endswith(b'"%b":' % column.name.encode())
 
 
 def test_the_old_row_by_itself_is_an_object():
@@ -39,12 +39,13 @@ def test_the_source_is_made_anew_for_a_transaction_and_ends_the_template():
     made = fragments(*COLUMNS)
     source = SourceBlock(EnvelopeSettings("1", "p", "d"))
     source.begin(1, 2, 3, None)
+    row = made.event_template[:-8]
     made.renew(source, 5)
     assert made.transaction == 5
     assert len(made.source) == 8
     assert made.event_template[-7:] == made.source[-7:]
     assert made.event_template[-8] == b"}" + made.source[-8]
-    assert made.event_template[: len(made.fragments)] == made.fragments
+    assert made.event_template[:-8] == row
 
 
 def test_what_the_old_row_has_is_taken_over_and_the_rest_stays_empty():
@@ -52,7 +53,7 @@ def test_what_the_old_row_has_is_taken_over_and_the_rest_stays_empty():
     id_slot, name_slot, note_slot = [slot for slot, _, _ in made.plan]
     old = made.old_template.copy()
     old[id_slot], old[name_slot] = b"1", b"a"
-    values = made.fragments.copy()
+    values = made.event_template.copy()
     assert made.take_over(values, [id_slot, name_slot], old, [], whole=False) == [name_slot]
     assert made.take_over(values, [id_slot, name_slot, note_slot], old, [note_slot], whole=True) == [
         note_slot
@@ -67,6 +68,6 @@ def test_a_null_in_the_old_row_is_taken_over_without_quotes():
     _, name_slot, _ = [slot for slot, _, _ in made.plan]
     old = made.old_template.copy()
     put_whole(old, name_slot, b"null")
-    values = made.fragments.copy()
+    values = made.event_template.copy()
     assert made.take_over(values, [name_slot], old, [], whole=True) == []
     assert b',"name":null,' in b"".join(values)
