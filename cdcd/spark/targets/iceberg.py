@@ -5,6 +5,7 @@ compaction for one, are passed over when it is looked for, and those that `maint
 """
 
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -23,6 +24,9 @@ from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
 """Of a snapshot's summary: the commit LSN of the newest change in it, in PostgreSQL's notation."""
+
+LISTED_S: Final = 24 * 3600
+"""How often orphans are looked for in a table, in seconds; and once by each process."""
 
 _SNAPSHOT_CONF: Final = "spark.sql.iceberg.snapshot-property."
 """org.apache.iceberg.spark.SparkSQLProperties: what stands behind it becomes part of the summary of each commit."""
@@ -69,6 +73,7 @@ class IcebergTarget(Lakehouse):
         self._catalog = catalog
         self._namespace = namespace
         self._table_properties = _TABLE | dict(properties or {})
+        self._listed: dict[str, float] = {}
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         suffix = "_changes" if kind is Kind.CHANGELOG and schema.key else ""
@@ -118,8 +123,22 @@ class IcebergTarget(Lakehouse):
         actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
         table.refresh()
         after = table.snapshots().spliterator().getExactSizeIfKnown()
+        self._remove_orphans(spark, actions, table, policy)
         spark.sql(f"REFRESH TABLE {name}")
         return Maintained(compacted, written, max(0, before - after))
+
+    def _remove_orphans(self, spark: SparkSession, actions: Any, table: Any, policy: Maintenance) -> None:
+        """Files that no version has: all that is below the table's folder is listed, so once a day is enough."""
+        now = time.monotonic()
+        listed = self._listed.get(table.name())
+        if listed is not None and now - listed < min(policy.orphans_s, LISTED_S):
+            return
+        java = _jvm(spark)
+        ignore = java.org.apache.iceberg.actions.DeleteOrphanFiles.PrefixMismatchMode.fromString("ignore")
+        oldest = java.java.lang.System.currentTimeMillis() - policy.orphans_s * 1000
+        # The same folder under another scheme (s3, s3a) is no orphan, nor a reason to fail.
+        actions.deleteOrphanFiles(table).olderThan(oldest).prefixMismatchMode(ignore).execute()
+        self._listed[table.name()] = now
 
     def _exists(self, spark: SparkSession, name: str) -> bool:
         return bool(spark.catalog.tableExists(name))
@@ -183,6 +202,9 @@ class IcebergTarget(Lakehouse):
 
     def _load(self, spark: SparkSession, name: str) -> Any:
         """The table as Iceberg's own object: its metadata is there without a job of Spark's."""
+        # Catalogs are looked up in the settings of the session that is active in the thread; in a thread that has none,
+        # in those of Spark's first.
+        _jvm(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
 
 
