@@ -73,8 +73,11 @@ def parse(
     )
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
+    # Always true, and not deterministic: else Spark would take a filter on what was parsed to before the parsing, and
+    # parse once more in it for each part of the condition.
+    once = sf.spark_partition_id() >= 0
     parsed = records.filter(sf.col("value").isNotNull()).select(
-        sf.from_json(sf.col("value").cast("string"), envelope, options).alias("e"),
+        sf.when(once, sf.from_json(sf.col("value").cast("string"), envelope, options)).alias("e"),
         "headers",
         "topic",
         "partition",

@@ -15,7 +15,7 @@ A failure is a table's own where it can be: then that table stops, and the other
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -39,7 +39,7 @@ from cdcd.spark.progress import (
 )
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import Progress, TableMirror
-from cdcd.spark.targets.target import Maintained, Target
+from cdcd.spark.targets.target import Maintained, Maintenance, Target
 
 ATTEMPTS: Final = 3
 """How often a table is tried in one batch when it fails for a reason that may pass."""
@@ -328,8 +328,14 @@ class Mirror:
             work = [pool.submit(self._tidy, table.table, table.maintain(policy)) for table in tables]
             for each in work:
                 each.result()
-        own = self._target.own_tables()
-        self._tidy("cdcd", ((name, self._target.maintain(self._spark, name, policy)) for name in own))
+        self._tidy("cdcd", self._maintain_own(policy))
+
+    def _maintain_own(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+        if self._settings.consistent:
+            # A point is of use for as long as there is a version of the tables from it.
+            self._target.prune(self._spark, self._target.own_name(CONTROL), "commit_lsn", policy)
+        for name in self._target.own_tables():
+            yield name, self._target.maintain(self._spark, name, policy)
 
     def _tidy(self, table: str, work: Iterable[tuple[str, Maintained]]) -> None:
         """A table that cannot be tidied up now is as good as before; the next time it is tried again."""

@@ -27,6 +27,9 @@ _ALWAYS: Final = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.int96RebaseModeInWrite": "CORRECTED",
+    # A batch is kept for as long as it takes to apply it: looking for what could be packed tighter costs more than that
+    # saves.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }

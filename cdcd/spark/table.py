@@ -4,18 +4,19 @@ The rule: a table's progress is in the target and nowhere else. What the target 
 on; Spark's own checkpoint only says how far the batch goes. So a table that was stopped goes on where it stopped, one
 that was killed in the middle of a commit finds out whether it was made, and one that is new begins at the beginning.
 
-A batch is parsed in the form of the table that was current so far, once. Only where that turns out not to fit (a
-record names another form, or is none) it is read again, form by form: each change is brought to the newest form, and
-what is no change goes to the quarantine table.
+A batch is parsed in the form of the table that was current so far, and goes into the target in one pass (`_at_once`).
+Where the target finds out that it does not fit (a record names another form, or is none), or where more must be known
+beforehand, it is parsed and kept, and looked at first; and if need be read again, form by form: each change is brought
+to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -23,7 +24,16 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.targets.evolution import upgrade
-from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, Target, kind_of
+from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.target import (
+    Applied,
+    Kind,
+    Maintained,
+    Maintenance,
+    Target,
+    UnfitError,
+    kind_of,
+)
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
@@ -36,7 +46,7 @@ class Progress:
     """What became of one table in one batch.
 
     Attributes:
-        records: that were read, tombstones not counted.
+        records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
         changes: that were new to the target.
         quarantined: records that went to the quarantine table.
         held: records that wait for the next batch: they commit after this one's common LSN, or of a change of a key
@@ -189,7 +199,11 @@ class TableMirror:
     def _step(self, start: Offsets, ends: Offsets, batch_id: int, cut: int | None) -> Progress:
         records = self._source.read(self._spark, self.topic, start, ends)
         form = self._form or self._descriptions.newest(self.topic)
-        changes = parse(records, form.schema, form.rules).persist(StorageLevel.MEMORY_AND_DISK)
+        names = self._names(form)
+        if cut is None and len(names) == 1 and self._has_form(names[0][0], form):
+            with suppress(UnfitError):
+                return self._at_once(names[0][0], records, form, {**start, **ends}, batch_id)
+        changes = parse(records, form.schema, form.rules).persist()
         try:
             groups = _groups(changes, cut)
             held: dict[int, int] = {}
@@ -221,6 +235,31 @@ class TableMirror:
             + sum(applied.waiting for applied in done),
             commit_lsn=max([group.last[0] for group in now], default=0),
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
+        )
+
+    def _has_form(self, name: str, form: Form) -> bool:
+        has = self._target.schema(self._spark, name)
+        return has is not None and has.schema_id == form.schema.schema_id
+
+    def _at_once(
+        self, name: str, records: DataFrame, form: Form, until: dict[int, int], batch_id: int
+    ) -> Progress:
+        """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
+        changes = parse(records, form.schema, form.rules)
+        known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
+        unfit = sf.col(PROBLEM).isNotNull() | ~known
+        applied = self._target.apply(name, changes.withColumn(UNFIT, unfit), batch_id=batch_id)
+        self._form = form
+        if applied.changes:
+            self._changed_at = time.monotonic()
+        self._next = {**until, **applied.held}
+        return Progress(
+            self.table,
+            records=applied.changes + applied.waiting,
+            changes=applied.changes,
+            held=applied.waiting,
+            commit_lsn=applied.state.commit_lsn,
+            commit_time=applied.commit_time,
         )
 
     def _apply(
@@ -269,7 +308,7 @@ class TableMirror:
             together = fitting[0]
             for part in fitting[1:]:
                 together = together.unionByName(part)
-            together = together.persist(StorageLevel.MEMORY_AND_DISK)
+            together = together.persist()
             try:
                 done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
             finally:
@@ -292,7 +331,7 @@ class TableMirror:
             rows = columns if rows is None else rows.unionByName(columns)
         if rows is None:
             return 0
-        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        rows = rows.persist()
         try:
             if rows.isEmpty():
                 return 0

@@ -1,6 +1,8 @@
 """What a target does beyond merging rows: forms, changelogs, versions, tidying up."""
 
 import datetime as dt
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +184,38 @@ def test_rows_of_a_table_of_our_own_are_there_once(spark: SparkSession, target: 
     done = target.maintain(spark, name, Maintenance(keep_s=0, keep_versions=1, small_files_min=2))
     assert (done.compacted_files, done.written_files) == (2, 1)
     assert rows(spark, name, "offset") == [(1,), (2,)]
+
+
+def test_rows_of_a_table_of_our_own_go_as_former_versions_do(spark: SparkSession, target: Lakehouse):
+    name = target.own_name("consistent")
+    hours = "at > current_timestamp() - INTERVAL 1 HOUR"
+    for lsn, at in ((1, "2026-01-01"), (2, "2026-01-02"), (3, "2026-01-03"), (4, "2999-01-01")):
+        row = spark.range(1).select(sf.lit(lsn).alias("commit_lsn"), sf.to_timestamp(sf.lit(at)).alias("at"))
+        target.append(name, row, ["commit_lsn"])
+    # Whatever their age, so many stay.
+    assert target.prune(spark, name, "commit_lsn", Maintenance(keep_s=3600, keep_versions=3)) == 1
+    assert rows(spark, name, "commit_lsn") == [(2,), (3,), (4,)]
+    # However few, what is young stays.
+    assert target.prune(spark, name, "commit_lsn", Maintenance(keep_s=3600, keep_versions=1)) == 2
+    assert target.prune(spark, name, "commit_lsn", Maintenance(keep_s=3600, keep_versions=1)) == 0
+    assert spark.table(name).filter(hours).count() == spark.table(name).count() == 1
+    assert target.prune(spark, target.own_name("nowhere"), "commit_lsn", Maintenance()) == 0
+
+
+def test_files_that_a_killed_commit_left_go_when_they_are_old(
+    spark: SparkSession, target: Lakehouse, warehouse: Path, unique: str
+):
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    there, *_ = (warehouse / target.format / unique).rglob("*.parquet")
+    old, young = there.with_name("00000-0-old.parquet"), there.with_name("00000-0-young.parquet")
+    for file, days in ((old, 40), (young, 0)):
+        file.write_bytes(there.read_bytes())
+        at = time.time() - days * 86_400
+        os.utime(file, (at, at))
+    target.maintain(spark, name, Maintenance())
+    assert (there.exists(), old.exists(), young.exists()) == (True, False, True)
+    assert rows(spark, name, "id") == [(1,)]
 
 
 def test_a_table_of_somebody_else_is_left_alone(spark: SparkSession, target: Lakehouse):

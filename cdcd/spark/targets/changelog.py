@@ -8,13 +8,15 @@ Columns that are dropped at the source stay, under another name, with what they 
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.reduction import EVENT, LSN
+from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Place
 
 CHANGE: Final = "_cdcd_op"
@@ -37,7 +39,7 @@ def columns(schema: TableSchema) -> list[str]:
 
 
 def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """The rows for `changes` (`reduction.prepared`), with `_partition`, `_offset` and `_half` beside them."""
+    """The rows for `changes` (`reduction.prepared`), with `_partition`, `_offset`, `_half` and `_unfit` beside them."""
     wide: list[Column] = []
     images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
     if not schema.key:
@@ -53,6 +55,7 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         sf.col("partition").alias("_partition"),
         sf.col("offset").alias("_offset"),
         sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_half"),
+        sf.col(UNFIT).alias("_unfit"),
     ]
     flat = changes.select(*wide, sf.explode(images).alias("_image"))
     values = [sf.col("_image.row")[column.name].alias(column.name) for column in schema.columns]
@@ -65,6 +68,7 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         "_partition",
         "_offset",
         "_half",
+        "_unfit",
         *values,
     )
 
@@ -75,19 +79,35 @@ def image(first: str, second: str, schema: TableSchema) -> Column:
     return sf.coalesce(sf.col(first), sf.col(second), empty).alias("row")
 
 
-def places(rows_: DataFrame) -> tuple[Mapping[int, Place], int]:
-    """The last change of each partition, and how many rows there are."""
-    found = (
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time."""
+
+    places: Mapping[int, Place]
+    rows: int
+    unfit: int
+    commit_time: datetime | None
+
+
+def found(rows_: DataFrame) -> Found:
+    """Reads the rows once."""
+    each = (
         rows_.groupBy("_partition")
         .agg(
             sf.max(sf.struct(LSN, EVENT, "_half")).alias("place"),
             sf.max("_offset").alias("offset"),
             sf.count(sf.lit(1)).alias("rows"),
+            sf.count_if("_unfit").alias("unfit"),
+            sf.max(TIME).alias("commit_time"),
         )
         .collect()
     )
-    at = {row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in found}
-    return at, sum(row.rows for row in found)
+    return Found(
+        {row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
+        sum(row["rows"] for row in each),
+        sum(row["unfit"] for row in each),
+        max([row["commit_time"] for row in each if row["commit_time"]], default=None),
+    )
 
 
 def dropped(column: str, there: Collection[str]) -> str:

@@ -8,9 +8,10 @@ when it is done, and found done when it is taken again.
 """
 
 import json
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -41,7 +42,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.state import Place, State
-from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance
+from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
 
 PATIENCE: Final = 10
 """For so many batches the other half of a key change is waited for. It comes with the next one, unless it is no sound
@@ -188,6 +189,8 @@ class Lakehouse(ABC):
             if table.kind is Kind.CHANGELOG:
                 return self._apply_changelog(name, table, new, step)
             return self._apply_mirror(name, table, new, step)
+        except UnfitError:
+            raise
         except BaseException:
             # Whether the commit went through is not known; the table itself says so when it is looked at again.
             self.forget(name)
@@ -244,6 +247,21 @@ class Lakehouse(ABC):
             rows.unpersist()
         return count
 
+    def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
+        if not self._exists(spark, name):
+            return 0
+        column = sf.col(order)
+        kept = spark.table(name).orderBy(column.desc()).limit(policy.keep_versions).agg(sf.min(column)).head()
+        if kept is None or kept[0] is None:
+            return 0
+        oldest_us = int((time.time() - policy.keep_s) * 1_000_000)
+        gone = f"{quoted(order)} < {kept[0]} AND at < timestamp_micros({oldest_us})"
+        count = spark.table(name).filter(gone).count()
+        if count:
+            with self._own_tables:
+                spark.sql(f"DELETE FROM {name} WHERE {gone}")
+        return int(count)
+
     def _look(self, spark: SparkSession, name: str) -> _Table | None:
         if name not in self._tables and self._exists(spark, name):
             properties = self._properties(spark, name)
@@ -268,6 +286,16 @@ class Lakehouse(ABC):
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
+        if found.halves or found.moves:
+            # They are looked at again and again from here on. Those of most batches are read once.
+            with _kept(changes) as kept:
+                return self._apply_reduced(name, table, kept, step, (rows, found))
+        return self._apply_reduced(name, table, changes, step, (rows, found))
+
+    def _apply_reduced(
+        self, name: str, table: _Table, changes: DataFrame, step: _Step, batch: tuple[DataFrame, Summary]
+    ) -> Applied:
+        rows, found = batch
         held: dict[int, int] = {}
         waiting = 0
         if found.halves and (until := _cut(changes, table, step.batch_id)) is not None:
@@ -281,7 +309,7 @@ class Lakehouse(ABC):
             rows, found = _reduce(changes, table)
         try:
             if not found.changes:
-                return Applied(0, 0, table.state, held, waiting)
+                return Applied(0, 0, table.state, held, waiting, found.commit_time)
             spark = changes.sparkSession
             state = step.after(table.state, found.places, found.truncated)
             source = rows
@@ -301,7 +329,7 @@ class Lakehouse(ABC):
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
-        return Applied(found.changes, found.keys, state, held, waiting)
+        return Applied(found.changes, found.keys, state, held, waiting, found.commit_time)
 
     def _merge(
         self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary
@@ -326,16 +354,18 @@ class Lakehouse(ABC):
         spark = changes.sparkSession
         rows = changelog.rows(changes, table.schema).persist()
         try:
-            places, count = changelog.places(rows)
-            if not count:
+            found = changelog.found(rows)
+            if found.unfit:
+                raise UnfitError
+            if not found.rows:
                 return Applied(0, 0, table.state)
-            state = step.after(table.state, places, None)
+            state = step.after(table.state, found.places, None)
             with self._committing(spark), self._carrying(spark, state):
                 self._append(rows.select(changelog.columns(table.schema)), name)
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
-        return Applied(count, count, state)
+        return Applied(found.rows, found.rows, state, commit_time=found.commit_time)
 
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
@@ -394,11 +424,23 @@ def _reduce(changes: DataFrame, table: _Table) -> tuple[DataFrame, Summary]:
     while True:
         rows = reduced(changes, table.schema, table.partial).persist()
         found = summary(rows, table.schema)
+        if found.unfit:
+            rows.unpersist()
+            raise UnfitError
         if found.partial <= table.partial:
             return rows, found
         # A column is lacking for the first time: once more, with an eye on it.
         rows.unpersist()
         table.partial |= found.partial
+
+
+@contextmanager
+def _kept(changes: DataFrame) -> Iterator[DataFrame]:
+    kept = changes.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def _cut(changes: DataFrame, table: _Table, batch_id: int) -> tuple[int, int] | None:

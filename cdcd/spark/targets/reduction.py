@@ -11,6 +11,7 @@ column, so it is done for those only that the caller names (`partial`), which ar
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -37,6 +38,10 @@ MOVED: Final = "_moved"
 """Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
 sent; null without one."""
 
+UNFIT: Final = "unfit"
+"""Of changes: whether it is none, or of another form than the caller takes it for. The target refuses a batch with such
+(`UnfitError`) before it has an effect; so one pass over the records tells, and applies."""
+
 _PRUNABLE: Final = (ShortType, IntegerType, LongType)
 
 
@@ -51,8 +56,10 @@ class Summary:
         truncated: where the last truncate lies.
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
-        halves: there is a change of a key among the changes.
+        halves: of some change of a key there may be one half only.
         key_range: around the values of the first column of the key (`rounded`), where files can be left out by it.
+        unfit: how many went in that are UNFIT.
+        commit_time: the latest.
     """
 
     changes: int
@@ -63,10 +70,16 @@ class Summary:
     moves: bool
     halves: bool
     key_range: tuple[int, int] | None
+    unfit: int
+    commit_time: datetime | None
 
 
 def prepared(changes: DataFrame) -> DataFrame:
-    """`changes` with 0 for a snapshot row's number, `old_key`, and `moves_away`: it is half of a change of a key."""
+    """`changes` with 0 for a snapshot row's number, `old_key`, UNFIT, and `moves_away`: it is half of a change of a
+    key.
+    """
+    if UNFIT not in changes.columns:
+        changes = changes.withColumn(UNFIT, sf.lit(False))
     if "old_key" not in changes.columns:
         changes = changes.withColumn("old_key", sf.lit(None).cast(changes.schema["key"].dataType))
     leaves = sf.col("new_key").isNotNull() if "new_key" in changes.columns else sf.lit(False)
@@ -121,7 +134,8 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         sf.max(at).alias("at"),
         sf.count(sf.lit(1)).alias("_changes"),
     ]
-    aggregates.append(sf.bool_or(sf.col("old_key").isNotNull() | sf.col("moves_away")).alias("_halves"))
+    aggregates += [sf.sum(part).alias(name) for name, part in _halves().items()]
+    aggregates += [sf.count_if(UNFIT).alias("_unfit"), sf.max("commit_time").alias("_commit_time")]
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
     filled = {name: number for number, name in enumerate(names) if name in partial}
@@ -140,14 +154,16 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         *aggregates
     )
     unknown = sf.coalesce(sf.col("last.unchanged"), sf.array().cast("array<string>"))
-    columns = [
+    columns: list[Column | str] = [
         sf.col("last.op").alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
         sf.col("at.event_no").alias(EVENT),
         sf.col("last.partition").alias("_partition"),
         sf.col("last.offset").alias("_offset"),
         sf.col("_changes"),
-        sf.col("_halves"),
+        *_halves(),
+        sf.col("_unfit"),
+        sf.col("_commit_time"),
         unknown.alias("_partial"),
         sf.col(MOVED),
     ]
@@ -186,7 +202,9 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
             sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
             sf.collect_set(sf.when(sf.size("_partial") > 0, sf.col("_partial"))).alias("partial"),
             sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
-            sf.bool_or("_halves").alias("halves"),
+            *[sf.sum(part).alias(part) for part in _halves()],
+            sf.sum("_unfit").alias("unfit"),
+            sf.max("_commit_time").alias("commit_time"),
             sf.min(first).alias("least") if first else sf.lit(None).alias("least"),
             sf.max(first).alias("greatest") if first else sf.lit(None).alias("greatest"),
         )
@@ -204,9 +222,23 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         truncated=max(truncates, default=None),
         partial=frozenset(name for row in rows for names in row.partial for name in names),
         moves=any(row.moves for row in rows),
-        halves=any(row.halves for row in rows),
+        halves=any(sum(row[part] for row in rows) for part in _halves()),
         key_range=None if least is None or greatest is None else rounded(least, greatest),
+        unfit=sum(row.unfit for row in rows),
+        commit_time=max([row.commit_time for row in rows if row.commit_time], default=None),
     )
+
+
+def _halves() -> dict[str, Column]:
+    """Numbers whose sums over all changes are 0 if both halves of every change of a key are there: what the one half
+    adds, the other takes away. Two of 32 bits, for a sum of 64 bits must not overflow.
+    """
+    place = sf.xxhash64("commit_lsn", "event_no")
+    sign = sf.when(sf.col("old_key").isNotNull(), 1).when(sf.col("moves_away"), -1).otherwise(0)
+    return {
+        "_halves_high": sign * sf.shiftright(place, 32),
+        "_halves_low": sign * place.bitwiseAND(sf.lit(0xFFFF_FFFF)),
+    }
 
 
 def rounded(least: int, greatest: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ any error of a table.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -17,6 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.state import State
+
+
+class UnfitError(Exception):
+    """A batch has changes that are `reduction.UNFIT`. The table is as it was."""
 
 
 class Kind(StrEnum):
@@ -42,6 +47,7 @@ class Applied:
         held: by partition, the first offset that was left alone with all after it, because of one change of a key only
             one half was there. From there it must come again, with more of the other partitions.
         waiting: how many changes that are.
+        commit_time: the latest of the batch's.
     """
 
     changes: int
@@ -49,6 +55,7 @@ class Applied:
     state: State
     held: Mapping[int, int] = field(default_factory=dict)
     waiting: int = 0
+    commit_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +67,15 @@ class Maintenance:
         keep_versions: how many are kept whatever their age.
         small_files_min: so many small files are written together; fewer are left alone.
         target_file_bytes: how large files should be.
+        orphans_s: after so long a file goes that belongs to no version: a commit that was killed leaves such, and one
+            that is under way has some too. As long as Iceberg waits by itself; Delta goes by a rule of its own.
     """
 
     keep_s: int = 24 * 3600
     keep_versions: int = 10
     small_files_min: int = 8
     target_file_bytes: int = 128 * 1024 * 1024
+    orphans_s: int = 3 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +118,13 @@ class Target(Protocol):
         What the table has already is left out, so a batch may come any number of times, whole or in part.
 
         Args:
-            changes: as `read_changes` gives them, of one table, in the form that `prepare` returned.
+            changes: as `read_changes` gives them, of one table, in the form that `prepare` returned. Read once, unless
+                a change of a key needs a closer look.
             batch_id: to be shown.
             consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
+
+        Raises:
+            UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere.
         """
 
     def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
@@ -141,6 +155,11 @@ class Target(Protocol):
 
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
         """Write small files together and let go of former versions. Between batches, not during one."""
+
+    def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
+        """Let go of rows of a table of our own as of former versions: those with an `at` before what `policy` keeps,
+        but not the last `keep_versions` of them by the column `order`; how many.
+        """
 
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""

@@ -1,6 +1,7 @@
 import re
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -185,9 +186,18 @@ def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody
             yield f"lake.{self.table}", Maintained(9, 1, 3)
             yield f"lake.{self.table}_changes", Maintained(0, 0, 0)
 
+    pruned: list[tuple[str, str]] = []
+
     class Target:
         def own_tables(self) -> list[str]:
             return ["lake.cdcd.quarantine"]
+
+        def own_name(self, name: str) -> str:
+            return f"lake.cdcd.{name}"
+
+        def prune(self, _spark: Any, name: str, order: str, policy: Maintenance) -> int:
+            pruned.append((name, order))
+            return 1
 
         def maintain(self, _spark: Any, name: str, policy: Maintenance) -> Maintained:
             return Maintained(4, 1, 0)
@@ -203,3 +213,8 @@ def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody
     ]
     (failed,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
     assert (failed.table, failed.stopped, failed.message) == ("public.a", False, "maintenance: conflict")
+    # AND consistent points, where there are such, are let go of with the versions.
+    assert pruned == []
+    harness.mirror._settings = replace(harness.mirror._settings, consistent=True)
+    harness.mirror._maintain()
+    assert pruned == [("lake.cdcd.consistent", "commit_lsn")]

@@ -1,4 +1,13 @@
-from cdcd.spark.table import _slice, is_due
+from typing import Any, cast
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.table import TableMirror, _slice, is_due
+from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.state import State
+from cdcd.spark.targets.target import Applied, Kind, UnfitError
+from tests.spark.topic_model import NEW, TOPIC, Described, Topic, record
 
 
 def test_a_batch_that_is_small_enough_is_taken_whole():
@@ -26,3 +35,66 @@ def test_an_idle_table_is_maintained_after_its_last_change_and_when_that_is_old_
     assert not is_due(100, 101, 1099, 1000)
     assert is_due(100, 101, 1100, 1000)
     assert not is_due(100, 1100, 9999, 1000)
+
+
+class FakeTarget:
+    """Takes down what it is given, and refuses what is unfit, as every target does."""
+
+    def __init__(self, has: TableSchema | None) -> None:
+        self.has = has
+        self.applied: list[tuple[bool, list[int]]] = []
+        self.quarantined: list[int] = []
+
+    def name_of(self, schema: TableSchema, kind: Kind) -> str:
+        return schema.name
+
+    def own_name(self, name: str) -> str:
+        return name
+
+    def schema(self, _spark: Any, _name: str) -> TableSchema | None:
+        return self.has
+
+    def reached(self, _spark: Any, _name: str) -> State:
+        return State()
+
+    def prepare(self, _spark: Any, _name: str, schema: TableSchema, *_: Any) -> TableSchema:
+        self.has = schema
+        return schema
+
+    def apply(self, _name: str, changes: DataFrame, **_: Any) -> Applied:
+        at_once = UNFIT in changes.columns
+        if at_once and not changes.filter(UNFIT).isEmpty():
+            raise UnfitError
+        ids = sorted(row["key"]["id"] for row in changes.collect())
+        self.applied.append((at_once, ids))
+        return Applied(len(ids), len(ids), State(commit_lsn=99))
+
+    def append(self, _name: str, rows: DataFrame, _unique: Any) -> int:
+        self.quarantined += sorted(row["offset"] for row in rows.collect())
+        return len(self.quarantined)
+
+
+class FakeAdmin:
+    def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
+        return {TOPIC: {0: 0}}
+
+
+def test_a_batch_goes_in_at_once_where_the_table_is_there_and_all_of_it_fits(spark: SparkSession):
+    def mirror(target: FakeTarget, *values: str) -> TableMirror:
+        fakes = cast("Any", {"admin": FakeAdmin(), "target": target, "descriptions": Described()})
+        return TableMirror(spark, Topic(*values), TOPIC, **fakes)
+
+    two = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
+    # What is new has to be made first, from the form of its last change.
+    fresh = FakeTarget(None)
+    table = mirror(fresh, *two, *two)
+    assert table.advance({0: 2}, 1).changes == 2
+    step = table.advance({0: 4}, 2)
+    assert (step.records, step.changes, step.quarantined, step.commit_lsn) == (2, 2, 0, 99)
+    assert fresh.applied == [(False, [1, 2]), (True, [1, 2])]
+    # An older form, and what is no change: refused as a whole, and sorted out then.
+    mixed = FakeTarget(NEW.schema)
+    step = mirror(mixed, *two, record("old", 3, {"id": 3}), "{").advance({0: 4}, 1)
+    assert (step.records, step.changes, step.quarantined) == (4, 3, 1)
+    assert mixed.applied == [(False, [1, 2, 3])]
+    assert mixed.quarantined == [3]

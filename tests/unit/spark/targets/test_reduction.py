@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
 
-from cdcd.spark.targets.reduction import fresh, prepared, reduced, rounded, summary
+from cdcd.spark.targets.reduction import UNFIT, fresh, prepared, reduced, rounded, summary
 from cdcd.spark.targets.state import Place, State
 from tests.spark.source_model import FORM, change, frame
 
@@ -86,6 +87,35 @@ def test_a_summary_has_in_a_few_numbers_what_a_target_asks_for(spark: SparkSessi
     assert (found.changes, found.keys, found.truncated, found.key_range) == (5, 3, (15, 1), (-2, 7))
     assert found.places == {0: Place(40, 1, 0, 20), 1: Place(30, 1, 0, 3)}
     assert (found.partial, found.moves, found.halves) == (frozenset({"body"}), False, True)
+    assert (found.unfit, found.commit_time) == (0, None)
+
+
+def test_a_summary_says_whether_halves_of_key_changes_may_be_missing(spark: SparkSession):
+    def halves(*changes: dict[str, Any]) -> bool:
+        return summary(reduced(given(spark, *changes), FORM, ()), FORM).halves
+
+    moves = [
+        each
+        for lsn in range(10, 60, 10)
+        for each in (
+            change("d", lsn, lsn, new_key=(lsn + 1,)),
+            change("c", lsn, lsn + 1, old_key=(lsn,), partition=lsn % 3),
+        )
+    ]
+    assert not halves(*moves, change("u", 15, 1))
+    assert halves(*moves[1:])
+    assert halves(*moves[:-1])
+    # What comes twice is looked at more closely: it may hide that another is missing.
+    assert halves(*moves, moves[0])
+    assert not halves(*moves, *moves)
+
+
+def test_changes_that_are_unfit_are_counted_whatever_they_lack(spark: SparkSession):
+    nothing = dict.fromkeys(change("u", 10, 1)) | {"partition": 0, "offset": 7}
+    changes = frame(spark, [change("u", 10, 1), nothing]).withColumn(UNFIT, sf.col("op").isNull())
+    kept = fresh(prepared(changes), State(partitions={0: Place(10, 1, 1, 100)}))
+    found = summary(reduced(kept, FORM, ()), FORM)
+    assert (found.changes, found.unfit) == (1, 1)
 
 
 @pytest.mark.parametrize(
