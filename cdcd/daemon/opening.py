@@ -36,10 +36,7 @@ from cdcd.daemon.pipeline import Limits, Pipeline
 from cdcd.daemon.postgres_side import PostgresSide, read_source
 from cdcd.daemon.snapshot_source import SnapshotSource
 from cdcd.daemon.snapshots import open_snapshots
-from cdcd.errors import (
-    LimitError,
-    PositionError,
-)
+from cdcd.errors import LimitError, PositionError, SinkError
 from cdcd.kafka.sink import Sink
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
@@ -382,9 +379,14 @@ class Opening:
         if missing:
             self._types.update(await catalog.types(sql, missing))
         tables = await catalog.describe(sql, [relation.oid])
-        if foretold and not tables[relation.oid].has_columns_of(relation):
+        table = tables[relation.oid]
+        if foretold:
+            # What is wrong with its topic is nobody's concern until the transaction is committed.
+            with suppress(SinkError):
+                if table.has_columns_of(relation):
+                    encoder.define(relation, table, self._types)
             return
-        encoder.define(relation, tables[relation.oid], self._types)
+        encoder.define(relation, table, self._types)
         await self._kafka.await_topic(encoder.topic_of(relation.oid))
 
 
