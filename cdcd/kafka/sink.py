@@ -272,6 +272,9 @@ class Sink:
         if self._settings.exactly_once:
             time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
             producer.begin_transaction()
+            # First, so that one request takes its partition and those of the records into the transaction, and while
+            # librdkafka's queue has room for it.
+            self._produce_checkpoint(producer, checkpoint)
         for topic, key, value, headers in batch.records:
             while True:
                 try:
@@ -289,12 +292,15 @@ class Sink:
             # The checkpoint must not outlive records that it covers: first they, then it.
             self._flush(producer)
             self._check_lease()
-        produce(self._settings.checkpoint_topic, checkpoint.encode(), self._settings.key, PARTITION)
-        if self._settings.exactly_once:
+            self._produce_checkpoint(producer, checkpoint)
+            self._flush(producer)
+        else:
             self._insist(producer.commit_transaction)
             self._answered_at = time.monotonic()
-        else:
-            self._flush(producer)
+
+    def _produce_checkpoint(self, producer: Producer, checkpoint: Checkpoint) -> None:
+        settings = self._settings
+        producer.produce(settings.checkpoint_topic, checkpoint.encode(), settings.key, PARTITION)
 
     def _check_lease(self) -> None:
         if self._lapsed():
