@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -98,7 +98,7 @@ def main() -> None:
                 if arguments.kills:
                     _killed(killed, folder, arguments.kills)
                 config = _config(broker, folder / f"lake-{format_}", format_, arguments)
-                with _spark(killed, config) as spark:
+                with _spark(arguments.format, killed, config) as spark:
                     if arguments.kills:
                         _mirror(spark, killed)
                         _compare(spark, killed, want)
@@ -172,14 +172,15 @@ def _config(
 
 
 @contextmanager
-def _spark(*configs: MirrorConfig) -> Iterator[SparkSession]:
+def _spark(formats: Sequence[str], *configs: MirrorConfig) -> Iterator[SparkSession]:
+    # All that will be asked for: a process has one Java, and that has its jars from the first session.
     conf: dict[str, str] = {}
     for config in configs:
         place = config.target
         assert place.location is not None
         conf |= catalog_conf(place.format, place.catalog, place.location)
         conf |= {name: str(value) for name, value in config.spark.items()}
-    spark = session((configs[0].target.format,), conf=conf)
+    spark = session(formats, conf=conf)
     spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
