@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from cdcd.protocol.lsn import Lsn
-from deploy.demo.fold import await_flushed, compare
+from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
@@ -300,8 +300,13 @@ def test_prepared_transactions_stay_open_over_restarts_of_everything(
             assert confirmed(dsn, slot) <= held, "confirmed past an undecided PREPARE"
         else:
             await_confirmed(dsn, slot, end)
+
     # THEN nothing of them is visible, and after their decision the committed ones are, once
-    report = compare(dsn, broker.bootstrap_servers, unique)
+    def six_events() -> Report | None:
+        found = compare(dsn, broker.bootstrap_servers, unique)
+        return found if found.events >= 6 else None
+
+    report = until(six_events, "the topic has less than six events")
     assert (report.equal, report.events) == (True, 6), report
     postgres.execute("COMMIT PREPARED 'large'")
     postgres.execute("ROLLBACK PREPARED 'doomed'")
