@@ -17,7 +17,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.merge import UNKNOWN
-from cdcd.spark.targets.reduction import EVENT, LSN
+from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Place, State
 
 FIRST: Final = 1
@@ -55,7 +55,9 @@ def logged_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> Dat
     placed = changes.withColumn("commit_lsn", sf.lit(commit_lsn).cast("bigint")).withColumn(
         "event_no", sf.lit(FIRST).cast("bigint")
     )
-    return changelog.rows(placed, schema).select(changelog.columns(schema))
+    # Rows that fit nowhere were left out before.
+    fitting = placed.withColumn(UNFIT, sf.lit(False))
+    return changelog.rows(fitting, schema).select(changelog.columns(schema))
 
 
 def overwrite(rows: DataFrame, name: str) -> None:
