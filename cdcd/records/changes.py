@@ -33,9 +33,6 @@ HEAD: Final = Struct("!xQ16xBIBH")
 STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
 """The same with an xid after the tag, which is left out."""
 
-XID_AT: Final = XLOG_HEADER + 1
-"""Where that xid is."""
-
 Plan = list[tuple[int, int, int]]
 """For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
 

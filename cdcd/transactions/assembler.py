@@ -49,7 +49,7 @@ from cdcd.protocol.messages import (
     Type,
 )
 from cdcd.protocol.reader import read_message
-from cdcd.transactions.drafts import PARTS, Kept, without_first
+from cdcd.transactions.drafts import PARTS, Kept, without_first, xid_of
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
 from cdcd.transactions.spool import Spool
@@ -88,7 +88,6 @@ _DESCRIPTIONS: Final = frozenset(b"RY")
 _ROWS: Final = frozenset(b"IUD")
 _TRUNCATE: Final = ord("T")
 _MESSAGE: Final = ord("M")
-_XID_AT: Final = XLOG_HEADER + 1
 _BODY_AT: Final = XLOG_HEADER + 1
 _BEGIN: Final = Struct("!26xQqI")
 _COMMIT: Final = Struct("!26xBQQq")
@@ -504,19 +503,19 @@ class Assembler:
             yield Described(relation)
         for items in self._spool.replay(kept.xid):
             run: list[Kept] = []
-            for item in items:
-                if not isinstance(item, bytes):
-                    if self._skip == COVERED or item[0] in kept.aborted:
+            for frame in items:
+                if not isinstance(frame, bytes):
+                    draft = frame
+                    if self._skip == COVERED or draft[0] in kept.aborted:
                         continue
-                    count = len(item[5]) // PARTS
+                    count = len(draft[5]) // PARTS
                     skipped = min(self._skip, count)
                     self._skip -= skipped
                     if skipped < count:
-                        run.append(without_first(item, skipped) if skipped else item)
+                        run.append(without_first(draft, skipped) if skipped else draft)
                     continue
-                frame = item
                 if frame[XLOG_HEADER] in EVENTS:
-                    if self._skip == COVERED or (kept.aborted and _xid(frame) in kept.aborted):
+                    if self._skip == COVERED or (kept.aborted and xid_of(frame) in kept.aborted):
                         continue
                     if self._skip > 0:
                         self._skip -= 1
@@ -672,10 +671,6 @@ _PLACES: Final = _places(TRANSITIONS)
 
 def _nothing() -> Iterator[Step]:
     return iter(())
-
-
-def _xid(frame: bytes) -> int:
-    return int.from_bytes(frame[_XID_AT : _XID_AT + 4], "big")
 
 
 def _prepare_time(kept: _Kept) -> int:

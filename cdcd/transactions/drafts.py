@@ -10,10 +10,12 @@ A draft is a tuple of what `marshal` writes in one call, for a run of rows that 
 
 from typing import Final
 
+from cdcd.protocol.frames import XLOG_HEADER
+
 Draft = tuple[int, int, int, int, bytes, list[bytes], int]
 """xid that wrote the rows, oid of their relation, form, op, header, parts of each row, bytes of memory.
 
-`form` says what of the relation's description is in the parts. `op` is that of the records, as a byte; `header`
+`form` says what of the relation's description is in the parts. `op` is that of the records, by its number; `header`
 is that of the columns that the server did not send, or empty. Each row is one event and has `PARTS` parts: the key,
 or empty; the value up to its source block; the event's LSN as text.
 """
@@ -23,8 +25,12 @@ PARTS: Final = 3
 Kept = bytes | Draft
 """An event, or another message, as its frame; or several events as a draft."""
 
-PART_BYTES: Final = 48
-"""What a part costs in memory beside its bytes, as a frame does."""
+_XID_AT: Final = XLOG_HEADER + 1
+
+
+def xid_of(frame: bytes) -> int:
+    """Which transaction or subtransaction wrote the change in the frame of a stream: the xid after its tag."""
+    return int.from_bytes(frame[_XID_AT : _XID_AT + 4], "big")
 
 
 def events(kept: list[Kept]) -> int:

@@ -21,7 +21,7 @@ from cdcd.errors import LimitError
 from cdcd.transactions.drafts import Kept
 
 FRAME_BYTES: Final = 48
-"""What a frame costs in memory beside its bytes: the object's head, its place in a list, the allocator's rounding."""
+"""What a frame, or a part of a draft, costs in memory beside its bytes: head, place in a list, malloc's rounding."""
 
 REPLAY_BYTES: Final = 262_144
 """How much is read, and handed on, at a time; one frame or draft more at most."""

@@ -10,12 +10,12 @@ from random import Random
 from typing import Final
 
 from cdcd.errors import FencedError, TransientError
-from cdcd.protocol.frames import XLOG_HEADER, write_frame
+from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
 from cdcd.transactions.assembler import Assembler, UndecidableMessageError
 from cdcd.transactions.batches import Batch, Batches
-from cdcd.transactions.drafts import PARTS, Kept, events
+from cdcd.transactions.drafts import PARTS, Kept, events, xid_of
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Position, resume
@@ -42,7 +42,6 @@ from tests.sim.sink import Sink
 from tests.sim.walsender import Options
 
 KEEPALIVE_BYTES: Final = 18
-XID_AT: Final = XLOG_HEADER + 1
 GRACE_TICKS: Final = 300
 """How long a life goes on after it heard of a fast shutdown."""
 
@@ -313,7 +312,7 @@ class Life:
         kept: list[Kept] = []
         for one in step.kept:
             assert isinstance(one, bytes)
-            xid = int.from_bytes(one[XID_AT : XID_AT + 4], "big")
+            xid = xid_of(one)
             last = kept[-1] if kept else b""
             if self.rng.random() < 0.3:
                 kept.append(one)

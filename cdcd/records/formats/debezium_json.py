@@ -33,7 +33,7 @@ from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
-from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, XID_AT, explain, read_row
+from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, explain, read_row
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -63,7 +63,7 @@ from cdcd.records.routing import Routes, topic_name
 from cdcd.records.schemas import table_form
 from cdcd.records.wiretext import checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
-from cdcd.transactions.drafts import PARTS, Draft, Kept
+from cdcd.transactions.drafts import PARTS, Draft, Kept, xid_of
 
 _NEW_ROW: Final = ord("N")
 _OLD_ROW: Final = ord("O")
@@ -247,7 +247,7 @@ class DebeziumJsonEncoder:
             if lsn != self._lsn:
                 self._lsn = lsn
                 self._lsn_text = str(lsn).encode("ascii")
-            drafts.xid = int.from_bytes(frame[XID_AT : XID_AT + 4], "big")
+            drafts.xid = xid_of(frame)
             return self._row(table, tag, kind, width, frame, _STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
         except (ValueError, IndexError, error, SourceError):
             return False
@@ -339,9 +339,7 @@ class DebeziumJsonEncoder:
         if kind != _NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
-        unchanged: list[int] = []
-        if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
-            raise ValueError("the row does not end with the frame")
+        unchanged = _read_last_row(table, frame, at, parts)
         headers = _headers(table.stand_in(parts, unchanged)) if unchanged else None
         return self._append(table, CREATED, table.key(parts), parts, headers, out)
 
@@ -359,9 +357,7 @@ class DebeziumJsonEncoder:
         if kind != _NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
-        unchanged: list[int] = []
-        if read_row(frame, at, table.plan, table.converters, parts, unchanged) != len(frame):
-            raise ValueError("the row does not end with the frame")
+        unchanged = _read_last_row(table, frame, at, parts)
         missing_old = table.stand_in(old, unchanged_old) if old is not None and unchanged_old else []
         if unchanged and old is not None:
             unchanged = table.take_over(parts, unchanged, old, unchanged_old, whole)
@@ -385,9 +381,7 @@ class DebeziumJsonEncoder:
         if kind not in (_OLD_KEY, _OLD_ROW):
             raise ValueError("unknown kind of row")
         old = table.old_template.copy()
-        unchanged: list[int] = []
-        if read_row(frame, at, table.plan, table.converters, old, unchanged) != len(frame):
-            raise ValueError("the row does not end with the frame")
+        unchanged = _read_last_row(table, frame, at, old)
         headers = _headers(table.stand_in(old, unchanged)) if unchanged else None
         return self._append_delete(table, table.key(old), b"".join(old), headers, out)
 
@@ -480,6 +474,14 @@ _NO_TABLE: Final = of_table("", "")
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
+
+
+def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:
+    """Convert the row with which the frame ends; the slots of its columns that are unchanged TOAST."""
+    unchanged: list[int] = []
+    if read_row(frame, at, table.plan, table.converters, values, unchanged) != len(frame):
+        raise ValueError("the row does not end with the frame")
+    return unchanged
 
 
 def _headers(missing: list[bytes]) -> Headers:

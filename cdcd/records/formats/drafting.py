@@ -16,7 +16,8 @@ from cdcd.errors import WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from cdcd.records.envelope import HEADER_UNCHANGED, Record
 from cdcd.records.formats.table_fragments import DELETED, Headers, TableFragments
-from cdcd.transactions.drafts import PART_BYTES, PARTS, Draft, Kept
+from cdcd.transactions.drafts import PARTS, Draft, Kept
+from cdcd.transactions.spool import FRAME_BYTES
 
 SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
 
@@ -65,7 +66,7 @@ class DraftWriter:
         key = key or b""
         self._parts += (key, value, lsn)
         size = len(key) + len(value)
-        self._size += size + len(lsn) + PARTS * PART_BYTES
+        self._size += size + len(lsn) + PARTS * FRAME_BYTES
         return size
 
     def keep(self, frame: bytes) -> None:
