@@ -11,17 +11,18 @@ to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
+from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.targets.evolution import upgrade
 from cdcd.spark.targets.reduction import UNFIT
@@ -64,19 +65,6 @@ class Progress:
     commit_lsn: int = 0
     commit_time: datetime | None = None
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Records of a batch that have form, soundness and side of the cut in common."""
-
-    schema_id: str | None
-    sound: bool
-    held: bool
-    count: int
-    last: tuple[int, int]
-    commit_time: datetime | None
-    first_held: Mapping[int, int]
 
 
 class TableMirror:
@@ -200,12 +188,12 @@ class TableMirror:
         records = self._source.read(self._spark, self.topic, start, ends)
         form = self._form or self._descriptions.newest(self.topic)
         names = self._names(form)
-        if cut is None and len(names) == 1 and self._has_form(names[0][0], form):
+        if cut is None and len(names) == 1 and self._may_have(names[0][0], form):
             with suppress(UnfitError):
-                return self._at_once(names[0][0], records, form, {**start, **ends}, batch_id)
+                return self._at_once(names[0], records, form, {**start, **ends}, batch_id)
         changes = parse(records, form.schema, form.rules).persist()
         try:
-            groups = _groups(changes, cut)
+            groups = grouped(changes, cut)
             held: dict[int, int] = {}
             for group in groups:
                 for partition, offset in group.first_held.items():
@@ -214,7 +202,7 @@ class TableMirror:
             quarantined = 0
             done: list[Applied] = []
             if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
-                done = self._apply(_until(changes, cut), form, now, batch_id, cut) if now else []
+                done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
                 done, quarantined = self._sort_out(records, form, now, batch_id, cut)
@@ -237,18 +225,21 @@ class TableMirror:
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
-    def _has_form(self, name: str, form: Form) -> bool:
+    def _may_have(self, name: str, form: Form) -> bool:
+        """The table has this form, or none yet."""
         has = self._target.schema(self._spark, name)
-        return has is not None and has.schema_id == form.schema.schema_id
+        return has is None or has.schema_id == form.schema.schema_id
 
     def _at_once(
-        self, name: str, records: DataFrame, form: Form, until: dict[int, int], batch_id: int
+        self, table: tuple[str, Kind], records: DataFrame, form: Form, until: dict[int, int], batch_id: int
     ) -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
         changes = parse(records, form.schema, form.rules)
         known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
         unfit = sf.col(PROBLEM).isNotNull() | ~known
-        applied = self._target.apply(name, changes.withColumn(UNFIT, unfit), batch_id=batch_id)
+        name, kind = table
+        changes = changes.withColumn(UNFIT, unfit)
+        applied = self._target.apply(name, changes, batch_id=batch_id, new=(form.schema, kind))
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
@@ -263,7 +254,7 @@ class TableMirror:
         )
 
     def _apply(
-        self, changes: DataFrame, form: Form, groups: Iterable[_Group], batch_id: int, cut: int | None
+        self, changes: DataFrame, form: Form, groups: Iterable[Group], batch_id: int, cut: int | None
     ) -> list[Applied]:
         """Changes that are all in one form, into every target."""
         at = max(group.last for group in groups)
@@ -278,7 +269,7 @@ class TableMirror:
         return done
 
     def _sort_out(
-        self, records: DataFrame, guess: Form, groups: list[_Group], batch_id: int, cut: int | None
+        self, records: DataFrame, guess: Form, groups: list[Group], batch_id: int, cut: int | None
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
         ids = {group.schema_id for group in groups if group.schema_id is not None}
@@ -289,11 +280,11 @@ class TableMirror:
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts.append((form, _until(sound, cut)))
+            parts.append((form, up_to(sound, cut)))
         rest = parse(records, guess.schema, guess.rules, keep=True)
         if forms:
             rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
-        poison.append(rest.withColumn(PROBLEM, _why(sf.col("schema_id"), sf.col(PROBLEM))))
+        poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
         known = [group for group in groups if group.schema_id in forms]
         if not known:
@@ -348,46 +339,6 @@ def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: f
     if maintained_at is None or maintained_at <= changed_at:
         return True
     return maintained_at - changed_at < keep_s <= now - changed_at
-
-
-def _why(schema_id: Column, problem: Column) -> Column:
-    unknown = sf.concat(sf.lit("no description is known of its source.schema_id "), schema_id)
-    anonymous = sf.lit("it has no source.schema_id: was it written with topics.schemas off?")
-    return sf.coalesce(sf.when(schema_id.isNotNull(), unknown), problem, anonymous)
-
-
-def _until(changes: DataFrame, cut: int | None) -> DataFrame:
-    return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
-
-
-def _groups(changes: DataFrame, cut: int | None) -> list[_Group]:
-    """What a parsed batch consists of; by this it is parsed and kept."""
-    lsn = sf.coalesce("commit_lsn", sf.lit(0))
-    held = sf.lit(False) if cut is None else lsn > cut
-    rows = (
-        changes.groupBy("partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"))
-        .agg(
-            sf.count(sf.lit(1)).alias("count"),
-            sf.max(sf.struct(lsn.alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))).alias(
-                "last"
-            ),
-            sf.max("commit_time").alias("commit_time"),
-            sf.min("offset").alias("first"),
-        )
-        .collect()
-    )
-    return [
-        _Group(
-            row["schema_id"],
-            row["sound"],
-            row["held"],
-            row["count"],
-            (row["last"]["lsn"], row["last"]["event"]),
-            row["commit_time"],
-            {row["partition"]: row["first"]} if row["held"] else {},
-        )
-        for row in rows
-    ]
 
 
 def _slice(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:

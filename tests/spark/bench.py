@@ -270,7 +270,7 @@ class _Clock:
     def watching(self) -> Iterator[None]:
         """The three parts of a table's batch: read and parse, reduce, write."""
         places: list[tuple[Any, str, str]] = [
-            (table, "_groups", "read and parse"),
+            (table, "grouped", "read and parse"),
             (lakehouse, "_reduce", "reduce"),
             (lakehouse.Lakehouse, "_merge", "merge"),
             (lakehouse.Lakehouse, "_append", "append"),

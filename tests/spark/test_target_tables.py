@@ -28,7 +28,8 @@ from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.target import Kind, Maintenance
+from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.target import Kind, Maintenance, UnfitError
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
 
@@ -76,6 +77,39 @@ def test_a_truncate_is_in_order_with_rows_of_partitions_that_are_ahead_or_behind
     late = [change("c", 15, (3, 3, "c"), partition=2), change("c", 25, (4, 4, "d"), partition=2)]
     target.apply(name, frame(spark, late, FORM))
     assert rows(spark, name, "id") == [(2,), (4,)]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_table_is_made_by_its_first_batch_and_not_by_one_that_does_not_fit(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    target = make_target()
+    name = target.name_of(FORM, kind)
+    new = (FORM, kind)
+    changes = frame(spark, [change("c", 10, (1, 1, "a")), change("c", 12, (2, 2, "b"), partition=1)], FORM)
+    with pytest.raises(UnfitError):
+        target.apply(name, changes.withColumn(UNFIT, sf.col("commit_lsn") == 12), new=new)
+    own = replace(FORM, columns=(*FORM.columns, replace(N, name="_cdcd_n")))
+    with pytest.raises(IncompatibleSchemaError):
+        target.apply(name, changes, new=(own, kind))
+    assert target.schema(spark, name) is None
+    target.apply(name, changes.withColumn(UNFIT, sf.lit(False)), new=new)
+    # What it is like is as of the last change: an older form does not take it back.
+    again = make_target()
+    assert again.schema(spark, name) == FORM
+    assert again.prepare(spark, name, replace(FORM, schema_id="old"), kind, (12, 1)) == FORM
+    assert again.reached(spark, name).partitions.keys() == {0, 1}
+    assert rows(spark, name, "id") == [(1,), (2,)]
+
+
+def test_a_table_that_is_not_there_is_not_made_by_a_batch_that_needs_a_closer_look(
+    spark: SparkSession, target: Lakehouse
+):
+    name = target.name_of(FORM, Kind.MIRROR)
+    half = [change("c", 10, (1, 1, "a")), change("c", 11, (3, 1, "b"), old_key=(2,))]
+    with pytest.raises(UnfitError):
+        target.apply(name, frame(spark, half, FORM), new=(FORM, Kind.MIRROR))
+    assert target.schema(spark, name) is None
 
 
 def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_columns(

@@ -21,6 +21,15 @@ from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
+_MERGE: Final = {
+    # Delta reads what it merges three times, and writes it to disk first unless it is sure to find the same each time,
+    # which it never is of what Spark keeps in memory (MergeIntoMaterializeSource). Our batch is the same each time: it
+    # is kept, and what is lost of it with an executor is made anew from the same offsets, by a reduction that does not
+    # go by the order in which changes come. Where the topic has them no more, that fails, and so does the merge.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    "spark.databricks.delta.merge.failSourceCachedAfterMaterialization": "false",
+}
+
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
     "delta.columnMapping.mode": "name",
@@ -120,6 +129,16 @@ class DeltaTarget(Lakehouse):
             yield
         finally:
             spark.conf.unset(_METADATA)
+
+    @contextmanager
+    def _merging(self, spark: SparkSession) -> Iterator[None]:
+        for key, value in _MERGE.items():
+            spark.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in _MERGE:
+                spark.conf.unset(key)
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         # The newest commits nearly always have it; the whole history is read where they do not.

@@ -8,12 +8,9 @@ when it is done, and found done when it is taken again.
 """
 
 import json
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Final
 from uuid import uuid4
 
@@ -26,12 +23,11 @@ from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, merge, quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
 from cdcd.spark.targets.moves import first_half, resolved
+from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
     EVENT,
-    KEEP,
-    LOST,
     LSN,
     OP,
     Summary,
@@ -42,7 +38,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.state import Place, State
-from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
+from cdcd.spark.targets.target import Applied, Kind, UnfitError
 
 PATIENCE: Final = 10
 """For so many batches the other half of a key change is waited for. It comes with the next one, unless it is no sound
@@ -64,6 +60,7 @@ class _Table:
         partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
         waits: the change of a key that was held first, and in which batch.
         empty: nothing was ever written.
+        is_there: False until it is created, which waits for the first batch to be looked at.
     """
 
     schema: TableSchema
@@ -71,6 +68,7 @@ class _Table:
     kind: Kind
     state: State
     empty: bool
+    is_there: bool = True
     partial: set[str] = field(default_factory=set)
     waits: tuple[tuple[int, int], int] | None = None
 
@@ -90,64 +88,15 @@ class _Step:
         return state.advanced(places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id)
 
 
-class Lakehouse(ABC):
+class Lakehouse(OwnTables):
     """A `Target`, but for what a format does in its own way."""
 
-    format: str
-
     def __init__(self) -> None:
+        super().__init__()
         self._tables: dict[str, _Table] = {}
-        # Position and data meet in settings of the session: one commit at a time in each.
-        self._sessions: dict[str, Lock] = {}
-        self._own_tables = Lock()
-        self._appended: set[str] = set()
-
-    def _committing(self, spark: SparkSession) -> Lock:
-        return self._sessions.setdefault(str(spark._jsparkSession.sessionUUID()), Lock())
-
-    @abstractmethod
-    def _exists(self, spark: SparkSession, name: str) -> bool: ...
-
-    @abstractmethod
-    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
-
-    @abstractmethod
-    def _create(
-        self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]
-    ) -> None: ...
-
-    @abstractmethod
-    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
-        """Commits that are made meanwhile carry `state`."""
-
-    @abstractmethod
-    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
-        """Version and state of each commit that carries one, newest first."""
-
-    @abstractmethod
-    def _is_whole(self, spark: SparkSession, name: str) -> bool:
-        """No version is gone yet, from the empty table on."""
-
-    @abstractmethod
-    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame: ...
-
-    @abstractmethod
-    def _append(self, rows: DataFrame, name: str) -> None: ...
-
-    @abstractmethod
-    def name_of(self, schema: TableSchema, kind: Kind) -> str: ...
-
-    @abstractmethod
-    def own_name(self, name: str) -> str: ...
-
-    @abstractmethod
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained: ...
 
     def forget(self, name: str) -> None:
         self._tables.pop(name, None)
-
-    def own_tables(self) -> Sequence[str]:
-        return sorted(self._appended)
 
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         table = self._look(spark, name)
@@ -166,9 +115,8 @@ class Lakehouse(ABC):
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            check(schema)
-            self._create(spark, name, _columns(schema, kind), _described(schema, kind, at))
-            self._tables[name] = _Table(schema, at, kind, State(), empty=True)
+            table = _planned(schema, kind)
+            self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
             try:
                 self._evolve(spark, name, table, schema, at)
@@ -177,18 +125,33 @@ class Lakehouse(ABC):
                 raise
         return self._tables[name].schema
 
+    def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
+        """Create a table that was `_planned`."""
+        described = {SCHEMA: table.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: table.kind.value}
+        self._create(spark, name, _columns(table.schema, table.kind), described)
+        table.schema_at, table.is_there = at, True
+        self._tables[name] = table
+
     def apply(
-        self, name: str, changes: DataFrame, *, batch_id: int = 0, consistent_lsn: int | None = None
+        self,
+        name: str,
+        changes: DataFrame,
+        *,
+        batch_id: int = 0,
+        consistent_lsn: int | None = None,
+        new: tuple[TableSchema, Kind] | None = None,
     ) -> Applied:
         spark = changes.sparkSession
         table = self._look(spark, name)
-        assert table is not None, "prepare comes first"
-        new = fresh(prepared(changes), table.state)
+        if table is None:
+            assert new is not None, "prepare comes first"
+            table = _planned(*new)
+        changes = fresh(prepared(changes), table.state)
         try:
             step = _Step(batch_id, consistent_lsn)
             if table.kind is Kind.CHANGELOG:
-                return self._apply_changelog(name, table, new, step)
-            return self._apply_mirror(name, table, new, step)
+                return self._apply_changelog(name, table, changes, step)
+            return self._apply_mirror(name, table, changes, step)
         except UnfitError:
             raise
         except BaseException:
@@ -226,42 +189,6 @@ class Lakehouse(ABC):
             hint="Former versions are kept as long as maintenance.keep says; choose a later LSN.",
         )
 
-    def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
-        spark = rows.sparkSession
-        rows = rows.dropDuplicates(list(unique)).persist()
-        try:
-            with self._own_tables:
-                if not self._exists(spark, name):
-                    columns = ", ".join(
-                        f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
-                    )
-                    self._create(spark, name, columns, {})
-                had = spark.table(name).select(*unique)
-                new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
-                count = new.count()
-                if count:
-                    self._append(new, name)
-                    self._appended.add(name)
-                new.unpersist()
-        finally:
-            rows.unpersist()
-        return count
-
-    def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
-        if not self._exists(spark, name):
-            return 0
-        column = sf.col(order)
-        kept = spark.table(name).orderBy(column.desc()).limit(policy.keep_versions).agg(sf.min(column)).head()
-        if kept is None or kept[0] is None:
-            return 0
-        oldest_us = int((time.time() - policy.keep_s) * 1_000_000)
-        gone = f"{quoted(order)} < {kept[0]} AND at < timestamp_micros({oldest_us})"
-        count = spark.table(name).filter(gone).count()
-        if count:
-            with self._own_tables:
-                spark.sql(f"DELETE FROM {name} WHERE {gone}")
-        return int(count)
-
     def _look(self, spark: SparkSession, name: str) -> _Table | None:
         if name not in self._tables and self._exists(spark, name):
             properties = self._properties(spark, name)
@@ -287,6 +214,9 @@ class Lakehouse(ABC):
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
         if found.halves or found.moves:
+            if not table.is_there:
+                rows.unpersist()
+                raise UnfitError
             # They are looked at again and again from here on. Those of most batches are read once.
             with _kept(changes) as kept:
                 return self._apply_reduced(name, table, kept, step, (rows, found))
@@ -319,9 +249,11 @@ class Lakehouse(ABC):
             source = source.filter(sf.col(OP) != "t")
             if state.truncated is not None:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
+            if not table.is_there:
+                self._make(spark, name, table, _latest(found.places))
             with self._committing(spark), self._carrying(spark, state):
                 if table.empty:
-                    self._append(_first_rows(source, table.schema), name)
+                    self._append(first_rows(source, table.schema), name)
                 else:
                     self._merge(spark, name, table, source, found)
             if found.moves:
@@ -336,17 +268,17 @@ class Lakehouse(ABC):
     ) -> None:
         view = f"cdcd_batch_{uuid4().hex}"
         source.createOrReplaceTempView(view)
+        statement = merge(
+            name,
+            view,
+            table.schema,
+            keeps=found.partial,
+            truncated=found.truncated,
+            key_range=found.key_range,
+        )
         try:
-            spark.sql(
-                merge(
-                    name,
-                    view,
-                    table.schema,
-                    keeps=found.partial,
-                    truncated=found.truncated,
-                    key_range=found.key_range,
-                )
-            )
+            with self._merging(spark):
+                spark.sql(statement)
         finally:
             spark.catalog.dropTempView(view)
 
@@ -360,6 +292,8 @@ class Lakehouse(ABC):
             if not found.rows:
                 return Applied(0, 0, table.state)
             state = step.after(table.state, found.places, None)
+            if not table.is_there:
+                self._make(spark, name, table, _latest(found.places))
             with self._committing(spark), self._carrying(spark, state):
                 self._append(rows.select(changelog.columns(table.schema)), name)
         finally:
@@ -403,9 +337,6 @@ class Lakehouse(ABC):
                     self._fill(spark, name, table, step)
             case _:
                 pass
-
-    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
-        spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
@@ -456,13 +387,6 @@ def _cut(changes: DataFrame, table: _Table, batch_id: int) -> tuple[int, int] | 
     return (first[0], first[1] - 1)
 
 
-def _first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
-    none = sf.array().cast("array<string>")
-    unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
-    names = [column.name for column in schema.columns]
-    return source.filter(sf.col(OP) != "d").select(*names, LSN, EVENT, unknown)
-
-
 def _columns(schema: TableSchema, kind: Kind) -> str:
     own = _MIRROR_COLUMNS if kind is Kind.MIRROR else changelog.COLUMNS
     source = {column.name: column.spark.simpleString() for column in schema.columns}
@@ -470,5 +394,12 @@ def _columns(schema: TableSchema, kind: Kind) -> str:
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
 
 
-def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
-    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}
+def _planned(schema: TableSchema, kind: Kind) -> _Table:
+    """A table that is still to be created. IncompatibleSchemaError: it cannot be."""
+    check(schema)
+    return _Table(schema, (0, 0), kind, State(), empty=True, is_there=False)
+
+
+def _latest(places: Mapping[int, Place]) -> tuple[int, int]:
+    """(commit LSN, number of the event) of the last change of all partitions."""
+    return max((place.commit_lsn, place.event_no) for place in places.values())

@@ -3,6 +3,9 @@
 from collections.abc import Collection
 from typing import Final
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP
 
@@ -69,6 +72,14 @@ def merge(
         before = f"(t.{LSN} < {lsn} OR (t.{LSN} = {lsn} AND t.{EVENT} < {event}))"
         lines.append(f"WHEN NOT MATCHED BY SOURCE AND {before} THEN DELETE")
     return "\n".join(lines)
+
+
+def first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
+    """What the MERGE of `source` inserts into a table that has no rows."""
+    none = sf.array().cast("array<string>")
+    unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
+    names = [column.name for column in schema.columns]
+    return source.filter(sf.col(OP) != "d").select(*names, LSN, EVENT, unknown)
 
 
 def text(value: str) -> str:

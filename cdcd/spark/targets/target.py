@@ -21,7 +21,8 @@ from cdcd.spark.targets.state import State
 
 
 class UnfitError(Exception):
-    """A batch has changes that are `reduction.UNFIT`. The table is as it was."""
+    """A batch has changes that are `reduction.UNFIT`, or of a key, of which more must be known than a table that is not
+    there yet can tell. All is as it was."""
 
 
 class Kind(StrEnum):
@@ -111,7 +112,13 @@ class Target(Protocol):
         """
 
     def apply(
-        self, name: str, changes: DataFrame, *, batch_id: int = 0, consistent_lsn: int | None = None
+        self,
+        name: str,
+        changes: DataFrame,
+        *,
+        batch_id: int = 0,
+        consistent_lsn: int | None = None,
+        new: tuple[TableSchema, Kind] | None = None,
     ) -> Applied:
         """Bring changes into the table in one commit that also records the position.
 
@@ -122,9 +129,12 @@ class Target(Protocol):
                 a change of a key needs a closer look.
             batch_id: to be shown.
             consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
+            new: the form that `changes` have and what the rows are to be, if the table may not be there yet. It is
+                created when the batch has been looked at; `prepare` need not come first then.
 
         Raises:
-            UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere.
+            UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere; or see there.
+            IncompatibleSchemaError: `new` cannot be had.
         """
 
     def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:

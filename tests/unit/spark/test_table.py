@@ -61,10 +61,11 @@ class FakeTarget:
         self.has = schema
         return schema
 
-    def apply(self, _name: str, changes: DataFrame, **_: Any) -> Applied:
+    def apply(self, _name: str, changes: DataFrame, *, new: Any = None, **_: Any) -> Applied:
         at_once = UNFIT in changes.columns
         if at_once and not changes.filter(UNFIT).isEmpty():
             raise UnfitError
+        self.has = self.has or new[0]
         ids = sorted(row["key"]["id"] for row in changes.collect())
         self.applied.append((at_once, ids))
         return Applied(len(ids), len(ids), State(commit_lsn=99))
@@ -79,19 +80,20 @@ class FakeAdmin:
         return {TOPIC: {0: 0}}
 
 
-def test_a_batch_goes_in_at_once_where_the_table_is_there_and_all_of_it_fits(spark: SparkSession):
+def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     def mirror(target: FakeTarget, *values: str) -> TableMirror:
         fakes = cast("Any", {"admin": FakeAdmin(), "target": target, "descriptions": Described()})
         return TableMirror(spark, Topic(*values), TOPIC, **fakes)
 
     two = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
-    # What is new has to be made first, from the form of its last change.
+    # Also the first one, for a table that is not there yet.
     fresh = FakeTarget(None)
     table = mirror(fresh, *two, *two)
     assert table.advance({0: 2}, 1).changes == 2
     step = table.advance({0: 4}, 2)
     assert (step.records, step.changes, step.quarantined, step.commit_lsn) == (2, 2, 0, 99)
-    assert fresh.applied == [(False, [1, 2]), (True, [1, 2])]
+    assert fresh.applied == [(True, [1, 2]), (True, [1, 2])]
+    assert fresh.has == NEW.schema
     # An older form, and what is no change: refused as a whole, and sorted out then.
     mixed = FakeTarget(NEW.schema)
     step = mirror(mixed, *two, record("old", 3, {"id": 3}), "{").advance({0: 4}, 1)

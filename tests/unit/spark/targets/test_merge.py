@@ -1,9 +1,12 @@
 from dataclasses import replace
 
+from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import merge, quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.targets.reduction import prepared, reduced
+from tests.spark import source_model
 
 FORM = TableSchema(
     "shop.public.t",
@@ -50,3 +53,16 @@ def test_bounds_of_the_key_leave_files_out():
 def test_a_key_of_several_columns_is_compared_whole():
     both = replace(FORM, key=("id", "it's `odd`"))
     assert "ON t.`id` = s.`id` AND t.`it's ``odd``` = s.`it's ``odd```" in merge("lake.t", "batch", both)
+
+
+def test_a_table_without_rows_gets_those_that_are_left_and_knows_what_was_never_sent(spark: SparkSession):
+    changes = [
+        source_model.change("c", 10, 1, n=5),
+        source_model.change("c", 10, 2),
+        source_model.change("d", 20, 2),
+        source_model.change("u", 20, 3, title=None, unchanged=["title"]),
+    ]
+    batch = prepared(source_model.frame(spark, changes))
+    rows = first_rows(reduced(batch, source_model.FORM, {"title"}), source_model.FORM)
+    found = [(row.id, row.n, row.title, row[UNKNOWN]) for row in rows.orderBy("id").collect()]
+    assert found == [(1, 5, "title 5", None), (3, 0, None, ["title"])]

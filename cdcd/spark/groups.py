@@ -1,0 +1,68 @@
+"""What a parsed batch consists of, where that must be known before it is applied: which forms, what is no change.
+
+Reads the batch once, by which it is kept (`persist`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from cdcd.spark.changes import PROBLEM
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Records of a batch that have form, soundness and side of the cut in common."""
+
+    schema_id: str | None
+    sound: bool
+    held: bool
+    count: int
+    last: tuple[int, int]
+    commit_time: datetime | None
+    first_held: Mapping[int, int]
+
+
+def grouped(changes: DataFrame, cut: int | None) -> list[Group]:
+    """Of a batch as `changes.parse` gives it. What commits after the LSN `cut` is held."""
+    lsn = sf.coalesce("commit_lsn", sf.lit(0))
+    held = sf.lit(False) if cut is None else lsn > cut
+    rows = (
+        changes.groupBy("partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"))
+        .agg(
+            sf.count(sf.lit(1)).alias("count"),
+            sf.max(sf.struct(lsn.alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))).alias(
+                "last"
+            ),
+            sf.max("commit_time").alias("commit_time"),
+            sf.min("offset").alias("first"),
+        )
+        .collect()
+    )
+    return [
+        Group(
+            row["schema_id"],
+            row["sound"],
+            row["held"],
+            row["count"],
+            (row["last"]["lsn"], row["last"]["event"]),
+            row["commit_time"],
+            {row["partition"]: row["first"]} if row["held"] else {},
+        )
+        for row in rows
+    ]
+
+
+def up_to(changes: DataFrame, cut: int | None) -> DataFrame:
+    """Those of sound `changes` that commit at or before `cut`."""
+    return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
+
+
+def reason(schema_id: Column, problem: Column) -> Column:
+    """Why a record goes to the quarantine table."""
+    unknown = sf.concat(sf.lit("no description is known of its source.schema_id "), schema_id)
+    anonymous = sf.lit("it has no source.schema_id: was it written with topics.schemas off?")
+    return sf.coalesce(sf.when(schema_id.isNotNull(), unknown), problem, anonymous)

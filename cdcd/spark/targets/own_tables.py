@@ -1,0 +1,63 @@
+"""Tables of the mirror's own, which no source table has: the quarantine, and the points of consistent batches.
+
+They only grow, and know each row by some columns: what is appended again is left out. `prune` lets go of what is old.
+"""
+
+import time
+from collections.abc import Sequence
+from threading import Lock
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.spark.targets.merge import quoted
+from cdcd.spark.targets.table_format import TableFormat
+from cdcd.spark.targets.target import Maintenance
+
+
+class OwnTables(TableFormat):
+    """`append`, `prune` and `own_tables` of a `Target`, for any format."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own_tables = Lock()
+        self._appended: set[str] = set()
+
+    def own_tables(self) -> Sequence[str]:
+        return sorted(self._appended)
+
+    def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
+        spark = rows.sparkSession
+        rows = rows.dropDuplicates(list(unique)).persist()
+        try:
+            with self._own_tables:
+                if not self._exists(spark, name):
+                    columns = ", ".join(
+                        f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
+                    )
+                    self._create(spark, name, columns, {})
+                had = spark.table(name).select(*unique)
+                new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
+                count = new.count()
+                if count:
+                    self._append(new, name)
+                    self._appended.add(name)
+                new.unpersist()
+        finally:
+            rows.unpersist()
+        return count
+
+    def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
+        if not self._exists(spark, name):
+            return 0
+        column = sf.col(order)
+        kept = spark.table(name).orderBy(column.desc()).limit(policy.keep_versions).agg(sf.min(column)).head()
+        if kept is None or kept[0] is None:
+            return 0
+        oldest_us = int((time.time() - policy.keep_s) * 1_000_000)
+        gone = f"{quoted(order)} < {kept[0]} AND at < timestamp_micros({oldest_us})"
+        count = spark.table(name).filter(gone).count()
+        if count:
+            with self._own_tables:
+                spark.sql(f"DELETE FROM {name} WHERE {gone}")
+        return int(count)

@@ -1,0 +1,71 @@
+"""What a table format does in its own way; `lakehouse` has the rest."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+
+from pyspark.sql import DataFrame, SparkSession
+
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.merge import quoted
+from cdcd.spark.targets.state import State
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+
+
+class TableFormat(ABC):
+    """Tables by their names in SQL, whose commits carry a `State`."""
+
+    format: str
+
+    def __init__(self) -> None:
+        # Position and data meet in settings of the session: one commit at a time in each.
+        self._sessions: dict[str, Lock] = {}
+
+    def _committing(self, spark: SparkSession) -> Lock:
+        return self._sessions.setdefault(str(spark._jsparkSession.sessionUUID()), Lock())
+
+    @abstractmethod
+    def name_of(self, schema: TableSchema, kind: Kind) -> str: ...
+
+    @abstractmethod
+    def own_name(self, name: str) -> str: ...
+
+    @abstractmethod
+    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained: ...
+
+    @abstractmethod
+    def _exists(self, spark: SparkSession, name: str) -> bool: ...
+
+    @abstractmethod
+    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
+
+    @abstractmethod
+    def _create(
+        self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]
+    ) -> None: ...
+
+    @abstractmethod
+    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+        """Commits that are made meanwhile carry `state`."""
+
+    def _merging(self, spark: SparkSession) -> AbstractContextManager[None]:
+        """What a format has to have set for a MERGE."""
+        return nullcontext()
+
+    @abstractmethod
+    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+        """Version and state of each commit that carries one, newest first."""
+
+    @abstractmethod
+    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+        """No version is gone yet, from the empty table on."""
+
+    @abstractmethod
+    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame: ...
+
+    @abstractmethod
+    def _append(self, rows: DataFrame, name: str) -> None: ...
+
+    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
