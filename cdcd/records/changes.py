@@ -13,25 +13,27 @@ and offset. So this walk and that reader accept the same frames, which the tests
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be
+
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, TupleData, Update, Value
 from cdcd.protocol.reader import read_message
 from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
-from cdcd.records.wiretext import escaped
+from cdcd.records.wiretext import COMPILED, escaped
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # an int, for mypyc one of the machine's
 
-_NULL: Final = ord("n")
-_UNCHANGED: Final = ord("u")
-_TEXT: Final = ord("t")
-_BINARY: Final = ord("b")
+_NULL: Final = 0x6E  # n
+_UNCHANGED: Final = 0x75  # u
+_TEXT: Final = 0x74  # t
+_BINARY: Final = 0x62  # b
 
-HEAD: Final = Struct("!xQ16xBIBH")
-"""The first fields of a row frame: LSN, message tag, relation oid, kind of the first row, its number of columns."""
-STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
-"""The same with an xid after the tag, which is left out."""
+_HEAD: Final = Struct("!xQ16xBIBH")
+_STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
+HEAD_BYTES: Final = _HEAD.size
+STREAMED_HEAD_BYTES: Final = _STREAMED_HEAD.size
 
 Plan = list[tuple[int, int, int]]
 """For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
@@ -39,10 +41,34 @@ Plan = list[tuple[int, int, int]]
 Where the mode is one of `QUOTED`, the slots around it hold the quotes of the JSON string that the value usually is.
 """
 
-_ZERO: Final = ord("0")
-_NINE: Final = ord("9")
-_POINT: Final = ord(".")
-_EXPONENT: Final = ord("e")
+LEFT: Final = -1
+"""Of a row that `write_row` leaves to `read_row`: some of its values were not sent."""
+
+
+class Place:
+    """Where a column of a row that is written stands.
+
+    Attributes:
+        fragment: the JSON before its value.
+        is_key: it is of the key, in which `key_fragment` stands before it.
+        begin, end: between which its value lies in what was written last, if it is of the key.
+    """
+
+    __slots__ = ("begin", "converter", "end", "fragment", "is_key", "key_fragment")
+
+    def __init__(self, fragment: bytes, converter: Converter) -> None:
+        self.fragment = fragment
+        self.converter = converter
+        self.is_key = False
+        self.key_fragment = b""
+        self.begin: i64 = 0
+        self.end: i64 = 0
+
+
+_ZERO: Final = 0x30  # 0
+_NINE: Final = 0x39  # 9
+_POINT: Final = 0x2E  # .
+_EXPONENT: Final = 0x65  # e
 _TRUE: Final = b"t"
 
 HINT: Final = (
@@ -53,6 +79,62 @@ HINT_ENCODING: Final = (
     "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
     " Correct the row, or leave the table out of the publication."
 )
+
+
+def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
+    """The first fields of a row frame: LSN, message tag, relation oid, kind of the first row, its number of columns.
+
+    The xid that follows the tag in a stream is left out. Raises `struct.error` or IndexError: it ends before.
+    """
+    if COMPILED:
+        at: i64 = XLOG_HEADER + 5 if in_stream else XLOG_HEADER + 1
+        lsn = int(read_i64_be(frame, 1))
+        oid = int(read_i32_be(frame, at))
+        width = int(read_i16_be(frame, at + 5))
+        # The wire's are without a sign.
+        if lsn < 0:
+            lsn += 1 << 64
+        return lsn, frame[XLOG_HEADER], oid & 0xFFFFFFFF, frame[at + 4], width & 0xFFFF
+    head: tuple[int, int, int, int, int] = (_STREAMED_HEAD if in_stream else _HEAD).unpack_from(frame)
+    return head
+
+
+def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter) -> "i64":
+    """As `read_row`, but append fragments and values to `out`: what compiled code does, where it can.
+
+    Returns:
+        Where the row ends by what it says itself, or LEFT.
+
+    Raises:
+        ValueError, IndexError: the row is malformed; `explain` says how.
+    """
+    at: i64 = start
+    limit: i64 = len(frame)
+    for place in places:
+        out.write(place.fragment)
+        begin: i64 = len(out)
+        kind = frame[at]
+        if kind in (_TEXT, _BINARY):
+            size: i64 = int(read_i32_be(frame, at + 1))
+            at += 5
+            if size < 0 or size > limit - at:
+                raise ValueError("a value ends after the frame")
+            if kind == _TEXT:
+                place.converter.write(frame, at, at + size, out)
+            else:
+                place.converter.write_binary(frame, at, at + size, out)
+            at += size
+        elif kind == _NULL:
+            out.write(b"null")
+            at += 1
+        elif kind == _UNCHANGED:
+            return LEFT
+        else:
+            raise ValueError("unknown kind of value")
+        if place.is_key:
+            place.begin = begin
+            place.end = len(out)
+    return at
 
 
 def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an object, would cost as much as a column

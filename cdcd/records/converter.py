@@ -5,9 +5,15 @@ into a ProtocolError.
 """
 
 from binascii import b2a_base64
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from librt.strings import BytesWriter
 
 from cdcd.records.wiretext import quote, wire
+from cdcd.records.writing import write_string
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 # What stage 4 does itself with a text in the usual case, since a call costs it as much as a column: the mode.
 CONVERTED: Final = 0
@@ -46,6 +52,14 @@ class Converter:
         """The same JSON for the same value in binary form."""
         raise ValueError("there is no reader for the binary form of this type")
 
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """Append what `wire` makes of `frame[at:end]`; types that are usual do it without an object for the value."""
+        out.write(self.wire(frame[at:end]))
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        """The same for `binary`."""
+        out.write(self.binary(frame[at:end]).encode("latin-1"))
+
     def reads_binary(self) -> bool:
         """Whether `binary` knows the type's binary form."""
         return True
@@ -70,6 +84,15 @@ class Text(Converter):
 
     def binary(self, data: bytes) -> str:
         return quote(data.decode("latin-1"))
+
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        write_string(frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if self.binary_is_text:
+            write_string(frame, at, end, out)
+        else:
+            Converter.write_binary(self, frame, at, end, out)
 
 
 class Opaque(Text):

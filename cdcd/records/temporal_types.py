@@ -1,11 +1,25 @@
 """Dates, times and intervals; the rules for infinities, BC and far years are in `values.py`."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from librt.strings import BytesWriter, read_i32_be, read_i64_be
 
 from cdcd.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.records import binary, temporal
 from cdcd.records.converter import Converter, Number
+from cdcd.records.temporal_writing import (
+    DAY_BYTES,
+    UNUSUAL,
+    read_days,
+    read_timestamp,
+    write_timestamp,
+    write_timestamp_text,
+)
+from cdcd.records.writing import write_integer
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 TIME_DIGITS: Final = 6
 """Digits after the second where a time type has no declared precision."""
@@ -15,11 +29,17 @@ DATES_MAX: Final = 8192
 
 _FULL: Final = 29
 """The length of a timestamp with time zone with a year of four and a fraction of six digits."""
-_DASH: Final = ord("-")
+_DASH: Final = 0x2D  # -
 
 _GREATEST: Final = {32: 2**31 - 1, 64: 2**63 - 1}
 
 _POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
+
+_FAR_DAYS: Final = 2**31 - 1
+"""PostgreSQL's dates end before this many days on either side of 2000; from there on they are infinite."""
+
+_NEAR_US: Final = 2**61
+"""In microseconds to either side of 2000: 73,000 years, from which on a sum may need more than 64 bits."""
 
 
 class Date(Number):
@@ -46,6 +66,20 @@ class Date(Number):
         days = binary.integer(data, 4)
         infinite = _infinity(days, 32)
         return str(days + _POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
+
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        days: i64 = read_days(frame, at) if end - at == DAY_BYTES else UNUSUAL
+        if days == UNUSUAL:
+            Converter.write(self, frame, at, end, out)
+        else:
+            write_integer(days, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        days: i64 = int(read_i32_be(frame, at)) if end - at == 4 else UNUSUAL
+        if -_FAR_DAYS < days < _FAR_DAYS:
+            write_integer(days + _POSTGRES_EPOCH_DAYS, out)
+        else:
+            Converter.write_binary(self, frame, at, end, out)
 
 
 def _named(numbers: Mapping[str, int], text: str) -> int:
@@ -112,6 +146,21 @@ class Timestamp(Number):
             return self.json(infinite)
         return str((micros + POSTGRES_EPOCH_US) // self._unit_us)
 
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_timestamp(frame, at, end)
+        if micros == UNUSUAL:
+            Converter.write(self, frame, at, end, out)
+        else:
+            write_integer(micros if self._unit_us == 1 else micros // 1000, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_i64_be(frame, at) if end - at == 8 else UNUSUAL
+        if -_NEAR_US < micros < _NEAR_US:
+            micros += POSTGRES_EPOCH_US
+            write_integer(micros if self._unit_us == 1 else micros // 1000, out)
+        else:
+            Converter.write_binary(self, frame, at, end, out)
+
 
 class TimestampTz(Converter):
     """`2024-01-31 17:00:00.25+00`."""
@@ -136,6 +185,17 @@ class TimestampTz(Converter):
         if infinite is not None:
             return f'"{infinite}"'
         return f'"{temporal.iso_timestamp_of(micros + POSTGRES_EPOCH_US, self._digits)}"'
+
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if not write_timestamp_text(frame, at, end, self._digits, out):
+            Converter.write(self, frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        micros: i64 = read_i64_be(frame, at) if end - at == 8 else UNUSUAL
+        if not (
+            -_NEAR_US < micros < _NEAR_US and write_timestamp(micros + POSTGRES_EPOCH_US, self._digits, out)
+        ):
+            Converter.write_binary(self, frame, at, end, out)
 
 
 class IntervalString(Converter):

@@ -37,8 +37,10 @@ import re
 from collections.abc import Callable, Mapping
 from hashlib import md5
 from struct import pack
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
+
+from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, read_i64_be
 
 from cdcd.errors import SourceError
 from cdcd.records import binary, literals
@@ -58,8 +60,27 @@ from cdcd.records.extension_types import EXTENSION_TYPES
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
 from cdcd.records.temporal_types import Date, IntervalString, Time, Timestamp, TimestampTz, TimeTz
 from cdcd.records.wiretext import quote
+from cdcd.records.writing import (
+    NINE,
+    POINT,
+    QUOTE,
+    ZERO,
+    copy,
+    write_decimal,
+    write_double,
+    write_integer,
+    write_string,
+    write_uuid,
+)
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 _NESTING_MAX: Final = 64
+
+_TRUE: Final = 0x74  # t
+_FALSE: Final = 0x66  # f
+_EXPONENT: Final = 0x65  # e
 
 
 class Jsonb(Text):
@@ -71,6 +92,11 @@ class Jsonb(Text):
         if data[:1] != b"\x01":
             raise ValueError("a jsonb version other than 1")
         return quote(data[1:].decode("latin-1"))
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if at == end or frame[at] != 1:
+            raise ValueError("a jsonb version other than 1")
+        write_string(frame, at + 1, end, out)
 
 
 class Char(Text):
@@ -100,6 +126,20 @@ class Integer(Number):
     def binary(self, data: bytes) -> str:
         return str(binary.integer(data, self._size, signed=self._with_sign))
 
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        copy(frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        size = self._size
+        if end - at != size or not self._with_sign:
+            Converter.write_binary(self, frame, at, end, out)
+        elif size == 4:
+            write_integer(int(read_i32_be(frame, at)), out)
+        elif size == 8:
+            write_integer(read_i64_be(frame, at), out)
+        else:
+            write_integer(int(read_i16_be(frame, at)), out)
+
 
 class Boolean(Converter):
     """`t` and `f`."""
@@ -116,6 +156,20 @@ class Boolean(Converter):
     def binary(self, data: bytes) -> str:
         return "true" if binary.integer(data, 1) else "false"
 
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at == 1 and frame[at] == _TRUE:
+            out.write(b"true")
+        elif end - at == 1 and frame[at] == _FALSE:
+            out.write(b"false")
+        else:
+            Converter.write(self, frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at == 1:
+            out.write(b"true" if frame[at] else b"false")
+        else:
+            Converter.write_binary(self, frame, at, end, out)
+
 
 class Float(Number):
     """float4 and float8, by their size in bytes."""
@@ -130,6 +184,26 @@ class Float(Number):
 
     def binary(self, data: bytes) -> str:
         return float_json(binary.float4_text(data) if self._size == 4 else binary.float8_text(data))
+
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        whole = True
+        place: i64 = at
+        while place < end:
+            byte = frame[place]
+            if byte == POINT:
+                copy(frame, at, end, out)
+                return
+            whole = whole and byte != _EXPONENT
+            place += 1
+        if whole and end > at and ZERO <= frame[end - 1] <= NINE:
+            copy(frame, at, end, out)
+            out.write(b".0")
+        else:
+            Converter.write(self, frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if self._size != 8 or end - at != 8 or not write_double(read_f64_be(frame, at), out):
+            Converter.write_binary(self, frame, at, end, out)
 
     def unchanged_element(self, placeholder: str) -> list[str]:
         return [f"{byte}.0" for byte in Number.unchanged_element(self, placeholder)]
@@ -157,6 +231,18 @@ class DecimalString(Converter):
 
     def binary(self, data: bytes) -> str:
         return self.json(binary.numeric_text(data))
+
+    def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end > at and frame[end - 1] <= NINE:
+            out.append(QUOTE)
+            copy(frame, at, end, out)
+            out.append(QUOTE)
+        else:
+            Converter.write(self, frame, at, end, out)
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if not write_decimal(frame, at, end, out):
+            Converter.write_binary(self, frame, at, end, out)
 
 
 class Money(Converter):
@@ -233,6 +319,12 @@ class Uuid(Text):
 
     def binary(self, data: bytes) -> str:
         return f'"{binary.uuid_text(data)}"'
+
+    def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+        if end - at == 16:
+            write_uuid(frame, at, out)
+        else:
+            Converter.write_binary(self, frame, at, end, out)
 
     def unchanged_element(self, placeholder: str) -> list[str]:
         """Java's UUID.nameUUIDFromBytes of the placeholder."""

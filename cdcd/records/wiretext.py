@@ -21,8 +21,8 @@ _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 COMPILED: Final = not __file__.endswith(".py")
 """Where the quickest way is not the same in both: `setup.py`."""
 
-_QUOTE: Final = ord('"')
-_BACKSLASH: Final = ord("\\")
+_QUOTE: Final = 0x22  # "
+_BACKSLASH: Final = 0x5C  # \
 find_escaped: Final = re.compile(rb'[\x00-\x1f"\\]').search
 
 SHORT: Final = 128

@@ -82,12 +82,12 @@ M = TypeVar("M")
 EVENTS: Final = frozenset(b"IUDTM")
 """Tags of the messages that are an event each: rows, Truncate, logical messages."""
 
-_XLOG_DATA: Final = ord("w")
-_RELATION: Final = ord("R")
+_XLOG_DATA: Final = 0x77  # w
+_RELATION: Final = 0x52  # R
 _DESCRIPTIONS: Final = frozenset(b"RY")
 _ROWS: Final = frozenset(b"IUD")
-_TRUNCATE: Final = ord("T")
-_MESSAGE: Final = ord("M")
+_TRUNCATE: Final = 0x54  # T
+_MESSAGE: Final = 0x4D  # M
 _BODY_AT: Final = XLOG_HEADER + 1
 _BEGIN: Final = Struct("!26xQqI")
 _COMMIT: Final = Struct("!26xBQQq")

@@ -45,6 +45,8 @@ ALSO = {
     "cdcd.spark.snapshot": {"postgres"},
 }
 PURE = {"errors", "findings", "protocol", "snapshots", "transactions", "records"}
+# mypyc's own library: buffers and machine integers for what is compiled.
+PRIMITIVES = {"librt"}
 
 # The packages that one place alone may know, by the beginning of that place's name.
 CONFINED = {
@@ -97,7 +99,7 @@ def offences(module: str, source: str, is_package: bool = False) -> list[str]:
         elif top in CONFINED:
             if not module.startswith(CONFINED[top]):
                 found.append(f"{top} belongs in {CONFINED[top]}")
-        elif own in PURE and (top not in sys.stdlib_module_names or top in IMPURE_MODULES):
+        elif own in PURE and (top not in sys.stdlib_module_names | PRIMITIVES or top in IMPURE_MODULES):
             if name in named_by_types_only(tree):
                 continue
             found.append(f"{own} is pure and imports {name}")

@@ -33,7 +33,15 @@ from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
-from cdcd.records.changes import HEAD, HINT, STREAMED_HEAD, explain, read_row
+from cdcd.records.changes import (
+    HEAD_BYTES,
+    HINT,
+    LEFT,
+    STREAMED_HEAD_BYTES,
+    explain,
+    read_head,
+    read_row,
+)
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -47,6 +55,16 @@ from cdcd.records.envelope import (
     unix_us,
 )
 from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
+from cdcd.records.formats.row_writer import (
+    DELETE,
+    INSERT,
+    LSN_MAX,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    UPDATE,
+    RowWriter,
+)
 from cdcd.records.formats.table_fragments import (
     CREATED,
     DELETED,
@@ -61,24 +79,11 @@ from cdcd.records.formats.table_fragments import (
 from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
 from cdcd.records.routing import Routes, topic_name
 from cdcd.records.schemas import table_form
-from cdcd.records.wiretext import checked, quote, to_bytes, wire
+from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
 from cdcd.transactions.drafts import PARTS, Draft, Kept, xid_of
 
-_NEW_ROW: Final = ord("N")
-_OLD_ROW: Final = ord("O")
-_OLD_KEY: Final = ord("K")
-
-_INSERT: Final = ord("I")
-_UPDATE: Final = ord("U")
-_DELETE: Final = ord("D")
-
-_HEAD_BYTES: Final = HEAD.size
-_STREAMED_HEAD_BYTES: Final = STREAMED_HEAD.size
-_read_head: Final = HEAD.unpack_from
-_read_streamed_head: Final = STREAMED_HEAD.unpack_from
-
-_ROWS: Final = (_INSERT, _UPDATE, _DELETE)
+_ROWS: Final = (INSERT, UPDATE, DELETE)
 
 _NOT_DRAFTED: Final = -1
 
@@ -113,8 +118,11 @@ class DebeziumJsonEncoder:
         self._drafts: DraftWriter | None = None
         """While rows are drafted: where they go."""
         self._forms: dict[RowForm, int] = {}
-        self._lsn = -1
-        self._lsn_text = b""
+        self._lsn = 0
+        self._lsn_text = (-1, b"")
+        self._writer = RowWriter()
+        self.writes = COMPILED
+        """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
         self._now_us = -1
         self._processed_at = b""
 
@@ -230,8 +238,7 @@ class DebeziumJsonEncoder:
         drafts: DraftWriter,
     ) -> bool:
         try:
-            head: tuple[int, int, int, int, int] = _read_streamed_head(frame)
-            lsn, tag, oid, kind, width = head
+            self._lsn, tag, oid, kind, width = read_head(frame, True)
             if oid in tables:
                 table = tables[oid]
             else:
@@ -244,11 +251,8 @@ class DebeziumJsonEncoder:
                 return False
             if table.transaction != DRAFTING:
                 table.renew_for_drafts()
-            if lsn != self._lsn:
-                self._lsn = lsn
-                self._lsn_text = str(lsn).encode("ascii")
             drafts.xid = xid_of(frame)
-            return self._row(table, tag, kind, width, frame, _STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
+            return self._row(table, tag, kind, width, frame, STREAMED_HEAD_BYTES, []) != _NOT_DRAFTED
         except (ValueError, IndexError, error, SourceError):
             return False
 
@@ -288,17 +292,8 @@ class DebeziumJsonEncoder:
         self._set_now(now_us)
         table: TableFragments | None = None
         try:
-            head: tuple[int, int, int, int, int]
-            if in_stream:
-                head = _read_streamed_head(frame)
-                at = _STREAMED_HEAD_BYTES
-            else:
-                head = _read_head(frame)
-                at = _HEAD_BYTES
-            lsn, tag, oid, kind, width = head
-            if lsn != self._lsn:
-                self._lsn = lsn
-                self._lsn_text = str(lsn).encode("ascii")
+            self._lsn, tag, oid, kind, width = read_head(frame, in_stream)
+            at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
             if tag in _ROWS:
                 table = self._table(oid, out)
                 return self._row(table, tag, kind, width, frame, at, out)
@@ -333,10 +328,14 @@ class DebeziumJsonEncoder:
         """The records of a row, or its draft; `_NOT_DRAFTED` where it can have none."""
         if width != table.width:
             raise ValueError("the row has another number of columns than the relation")
-        if tag != _INSERT:
-            change = self._update if tag == _UPDATE else self._delete
+        if self.writes and self._lsn <= LSN_MAX:
+            op = self._writer.begin(table, tag, kind, frame, at)
+            if op != LEFT:
+                return self._append_written(table, op, out)
+        if tag != INSERT:
+            change = self._update if tag == UPDATE else self._delete
             return change(table, frame, kind, at, out)
-        if kind != _NEW_ROW:
+        if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
         unchanged = _read_last_row(table, frame, at, parts)
@@ -346,15 +345,15 @@ class DebeziumJsonEncoder:
     def _update(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
         old: list[bytes] | None = None
         unchanged_old: list[int] = []
-        whole = kind == _OLD_ROW
-        if whole or kind == _OLD_KEY:
+        whole = kind == OLD_ROW
+        if whole or kind == OLD_KEY:
             old = table.old_template.copy()
             at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
             kind = frame[at]
             if (frame[at + 1] << 8) + frame[at + 2] != table.width:
                 raise ValueError("the row has another number of columns than the relation")
             at += 3
-        if kind != _NEW_ROW:
+        if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
         unchanged = _read_last_row(table, frame, at, parts)
@@ -378,7 +377,7 @@ class DebeziumJsonEncoder:
         return self._append(table, UPDATED, key, parts, _headers(missing) or None, out)
 
     def _delete(self, table: TableFragments, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
-        if kind not in (_OLD_KEY, _OLD_ROW):
+        if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
         old = table.old_template.copy()
         unchanged = _read_last_row(table, frame, at, old)
@@ -400,6 +399,30 @@ class DebeziumJsonEncoder:
             size += len(key)
         return size
 
+    def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
+        """The record of the row that is with `_writer`, or its draft."""
+        writer = self._writer
+        key = writer.key
+        if self._drafts is not None:
+            return self._drafts.add(table, op, key, writer.draft(), None, self._lsn_bytes())
+        table.tally.counts[op] += 1
+        value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
+        out.append((table.topic, key, value, None))
+        size = len(value)
+        if key is not None:
+            size += len(key)
+            if op == DELETED and self._settings.tombstones:
+                out.append((table.topic, key, None, None))
+                size += len(key)
+        return size
+
+    def _lsn_bytes(self) -> bytes:
+        lsn, text = self._lsn_text
+        if lsn != self._lsn:
+            text = str(self._lsn).encode("ascii")
+            self._lsn_text = (self._lsn, text)
+        return text
+
     def _append(  # noqa: PLR0917  one call for each record
         self,
         table: TableFragments,
@@ -411,11 +434,11 @@ class DebeziumJsonEncoder:
     ) -> int:
         """Fill in what differs from event to event, and append the record, or its draft."""
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_text)
+            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_bytes())
         table.tally.counts[op] += 1
         if op != CREATED:
             parts[-2] = table.closings[op]
-        parts[-7] = parts[-5] = self._lsn_text
+        parts[-7] = parts[-5] = self._lsn_bytes()
         serial = self._serial
         parts[-3] = SERIALS[serial] if serial < len(SERIALS) else str(serial).encode("ascii")
         parts[-1] = self._processed_at

@@ -14,7 +14,7 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.protocol.messages import Relation
-from cdcd.records.changes import Plan, put_whole
+from cdcd.records.changes import Place, Plan, put_whole
 from cdcd.records.converter import QUOTED
 from cdcd.records.envelope import Record, SourceBlock, closing, of_table
 from cdcd.records.relations import TableDescription, TypeDescription, key_columns
@@ -55,6 +55,7 @@ class TableFragments:
 
     Attributes:
         plan: how stage 4 converts a row, and where it puts what it made.
+        places: the same for a row that is written (`row_writer.py`); `key_places` are those of the key, in its order.
         event_template: the fragments of an event, made for the transaction with the number `transaction`.
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
@@ -73,12 +74,14 @@ class TableFragments:
         "index",
         "key_columns",
         "key_fragments",
+        "key_places",
         "key_quoted",
         "key_slots",
         "modes",
         "names",
         "old_template",
         "placeholders",
+        "places",
         "plan",
         "relation",
         "schema_id",
@@ -137,11 +140,18 @@ class TableFragments:
         position = {column.name: index for index, column in enumerate(columns)}
         keys = [position[name] for name in key_columns(relation, table)]
         self.key_columns = keys
+        self.places = [
+            Place((b",%b:" if index else b"{%b:") % name, converter)
+            for index, (name, converter) in enumerate(zip(self.names, self.converters, strict=True))
+        ]
+        self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
         self.key_fragments = [
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
         ]
+        for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
+            place.is_key, place.key_fragment = True, fragment
 
     def renew(self, source: SourceBlock, transaction: int) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""

@@ -44,7 +44,7 @@ COLUMNS = (
 
 STEPS_A_ROW = (800, 1_350)
 STEPS_A_TRANSACTION = (450, 850)
-INSTRUCTIONS_A_ROW = (10_000, 20_000)
+INSTRUCTIONS_A_ROW = (7_000, 14_000)
 
 
 def transactions(number: int, rows: int) -> list[bytes]:
