@@ -97,21 +97,21 @@ def write_timestamp_text(data: bytes, at: "i64", end: "i64", digits: "i64", out:
     """Append `2024-01-31 12:34:56.789+00` as `iso_timestamp` has it, in quotes. False: it is not of that form."""
     size: i64 = end - at
     fraction: i64 = size - _TIMESTAMP_BYTES - 1 - _ZONE_BYTES
-    if fraction < -1 or fraction > _FRACTION_DIGITS or data[at + 4] != MINUS:
+    if fraction < -1 or not fraction or fraction > _FRACTION_DIGITS or data[at + 4] != MINUS:
         return False
     if data[end - 3] != _PLUS or data[end - 2] != ZERO or data[end - 1] != ZERO:
         return False
     out.append(QUOTE)
-    copy(data, at, at + DAY_BYTES, out)
-    out.append(_T)
-    copy(data, at + DAY_BYTES + 1, at + _TIMESTAMP_BYTES, out)
-    if digits > 0 or fraction > 0:
-        out.append(POINT)
-        copy(data, at + _TIMESTAMP_BYTES + 1, end - _ZONE_BYTES, out)
-        fraction = max(fraction, 0)
-        while fraction < digits:
-            out.append(ZERO)
-            fraction += 1
+    begin: i64 = len(out)
+    copy(data, at, end - _ZONE_BYTES, out)
+    out[begin + DAY_BYTES] = _T
+    if fraction < 0:
+        fraction = 0
+        if digits > 0:
+            out.append(POINT)
+    while fraction < digits:
+        out.append(ZERO)
+        fraction += 1
     out.append(_Z)
     out.append(QUOTE)
     return True

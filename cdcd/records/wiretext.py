@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from mypy_extensions import i64
+    from mypy_extensions import i64, u8
 
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 """What JSON does not allow inside a string as it is (RFC 8259, 7)."""
@@ -47,7 +47,7 @@ def escaped(value: bytes) -> bytes:
         # A loop that costs two instructions a byte: less than a call, and what stops it is rare.
         at: i64
         for at in range(len(value)):
-            byte = value[at]
+            byte: u8 = value[at]
             if byte < 0x20 or byte in (_QUOTE, _BACKSLASH):
                 break
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i16_be
 
-from cdcd.records.wiretext import quote
+from cdcd.records.wiretext import escaped, quote
 
 if TYPE_CHECKING:
     from mypy_extensions import i64, u8
@@ -25,7 +25,10 @@ POINT: Final = 0x2E  # .
 _LEAST: Final = -(2**63)
 
 _LONG: Final = 16
-"""From this length on it is cheaper to look through a value first, and to copy it at once."""
+"""From this length on it is cheaper to cut a value out, and to copy it at once."""
+
+_DIGITS_MAX: Final = 19
+_ZEROS: Final = [b"0" * digits for digits in range(_DIGITS_MAX + 1)]
 
 _HEX: Final = b"0123456789abcdef"
 
@@ -57,21 +60,15 @@ def write_string(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]` as a JSON string: as `quote`, for bytes."""
     out.append(QUOTE)
     if end - at >= _LONG:
-        plain: i64 = at
-        while plain < end:
-            byte: u8 = data[plain]
+        out.write(escaped(data[at:end]))
+    else:
+        while at < end:
+            byte: u8 = data[at]
             if byte < 0x20 or byte in (QUOTE, BACKSLASH):
-                break
-            plain += 1
-        out.write(data[at:plain])
-        at = plain
-    while at < end:
-        byte = data[at]
-        if byte < 0x20 or byte in (QUOTE, BACKSLASH):
-            out.write(_ESCAPES[byte])
-        else:
-            out.append(byte)
-        at += 1
+                out.write(_ESCAPES[byte])
+            else:
+                out.append(byte)
+            at += 1
     out.append(QUOTE)
 
 
@@ -92,11 +89,10 @@ def write_integer(number: "i64", out: BytesWriter) -> None:
 
 
 def write_digits(number: "i64", digits: "i64", out: BytesWriter) -> None:
-    """Append the last so many decimal digits of `number`, which is not negative."""
-    first: i64 = len(out)
-    while len(out) < first + digits:
-        out.append(ZERO)
+    """Append the last so many decimal digits (19 at most) of `number`, which is not negative."""
+    out.write(_ZEROS[digits])
     at: i64 = len(out) - 1
+    first: i64 = at - digits + 1
     while at >= first:
         rest: i64 = number // 10
         out[at] = int(ZERO + number - rest * 10)
