@@ -1,11 +1,12 @@
 """How fast the mirror is beside the same reading without the tables, and whether it equals the source.
 
-    python -m tests.spark.bench [--changes N] [--tables N] [--batch N] [--format iceberg|delta …] [--kills N]
+    python -m tests.spark.bench [--changes N] [--tables N] [--batch N] [--format iceberg|delta …] [--kills N] [--warm N]
 
 A real PostgreSQL, the daemon and a broker fill the topics once. Then, in one Spark and with batches of the same size,
 the topics are read, parsed and counted (the limit; every value is looked at: all are hashed), and mirrored by `Mirror`
 (`cdcd mirror --once`), format by format. The limit is taken before and after the mirror, and counts as the mean of
-both; what runs first, with all code still to be compiled, does not count. Beside the seconds stand those of the CPU,
+both; what runs first, with all code still to be compiled, does not count, nor what runs --warm times more, reading and
+mirroring, until a mirror is as in the days after its start. Beside the seconds stand those of the CPU,
 which say more on a machine that others use too. The first batch fills empty tables; with a --batch smaller than the
 changes, the others merge. With --kills, `cdcd mirror` is killed so many times (SIGKILL) on the way and started again.
 The tables are compared with the source by count and checksum.
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument(
         "--kill-batch", type=int, default=250_000, help="batches.records_max of what is killed"
     )
+    parser.add_argument("--warm", type=int, default=0, help="so many times more before it counts")
     parser.add_argument("--memory", default="1g", help="of the driver")
     parser.add_argument("--property", nargs="*", default=[], help="of the tables, name=value")
     arguments = parser.parse_args()
@@ -98,13 +100,20 @@ def main() -> None:
                 if arguments.kills:
                     _killed(killed, folder, arguments.kills)
                 config = _config(broker, folder / f"lake-{format_}", format_, arguments)
-                with _spark(arguments.format, killed, config) as spark:
+                warm = [
+                    _config(broker, folder / f"warm-{turn}-{format_}", format_, arguments)
+                    for turn in range(arguments.warm)
+                ]
+                with _spark(arguments.format, killed, config, *warm) as spark:
                     if arguments.kills:
                         _mirror(spark, killed)
                         _compare(spark, killed, want)
                     else:
                         _print("read, parse, count (cold)", changes, _limit(spark, config))
                         _print(f"mirror to {format_} (cold)", changes, _mirror(spark, killed))
+                    for again in warm:
+                        _print("read, parse, count (warming)", changes, _limit(spark, again))
+                        _print(f"mirror to {format_} (warming)", changes, _mirror(spark, again))
                     before = _limit(spark, config)
                     _print("read, parse, count (before)", changes, before)
                     mirror = _mirror(spark, config)

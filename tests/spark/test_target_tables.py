@@ -26,6 +26,7 @@ from cdcd.errors import PositionError
 from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.reduction import UNFIT
@@ -110,6 +111,29 @@ def test_a_table_that_is_not_there_is_not_made_by_a_batch_that_needs_a_closer_lo
     with pytest.raises(UnfitError):
         target.apply(name, frame(spark, half, FORM), new=(FORM, Kind.MIRROR))
     assert target.schema(spark, name) is None
+
+
+def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge_alone(
+    spark: SparkSession, warehouse: Path, unique: str
+):
+    target = DeltaTarget(str(warehouse / "delta" / unique))
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    java: Any = spark.sparkContext._jsc
+    java.sc().setJobDescription(unique)
+    try:
+        target.apply(name, frame(spark, [change("u", 20, (1, 2, "b")), change("c", 21, (2, 2, "c"))], FORM))
+    finally:
+        java.sc().setJobDescription(None)
+    found = java.sc().statusStore().jobsList(None).iterator()
+    said: list[str] = []
+    while found.hasNext():
+        said.append(str(found.next().description()))
+    mine = [each for each in said if unique in each]
+    assert any("scanning files for matches" in each for each in mine)
+    assert not any("materialize source" in each for each in mine)
+    assert rows(spark, name, "id", "n") == [(1, 2), (2, 2)]
+    assert spark.conf.get("spark.databricks.delta.merge.materializeSource", "unset") in {"unset", "auto"}
 
 
 def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_columns(
