@@ -92,7 +92,7 @@ def test_a_table_is_made_by_its_first_batch_and_not_by_one_that_does_not_fit(
         target.apply(name, changes.withColumn(UNFIT, sf.col("commit_lsn") == 12), new=new)
     own = replace(FORM, columns=(*FORM.columns, replace(N, name="_cdcd_n")))
     with pytest.raises(IncompatibleSchemaError):
-        target.apply(name, changes, new=(own, kind))
+        target.apply(name, frame(spark, [change("c", 10, (1, 1, "a", 0))], own), new=(own, kind))
     assert target.schema(spark, name) is None
     target.apply(name, changes.withColumn(UNFIT, sf.lit(False)), new=new)
     # What it is like is as of the last change: an older form does not take it back.

@@ -126,7 +126,8 @@ class Lakehouse(OwnTables):
         return self._tables[name].schema
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
-        """Create a table that was `_planned`."""
+        """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
+        check(table.schema)
         described = {SCHEMA: table.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: table.kind.value}
         self._create(spark, name, _columns(table.schema, table.kind), described)
         table.schema_at, table.is_there = at, True
@@ -395,8 +396,7 @@ def _columns(schema: TableSchema, kind: Kind) -> str:
 
 
 def _planned(schema: TableSchema, kind: Kind) -> _Table:
-    """A table that is still to be created. IncompatibleSchemaError: it cannot be."""
-    check(schema)
+    """A table that is still to be made."""
     return _Table(schema, (0, 0), kind, State(), empty=True, is_there=False)
 
 
