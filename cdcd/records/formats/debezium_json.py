@@ -3,7 +3,8 @@
 For each Relation message a table's fragments are made (`table_fragments.py`): its topic, its key, and for its columns
 the JSON that never changes (`,"name":`) and the converters of what goes between. A row is then: copy the list of
 fragments, let stage 4 put the values in, put in the event's LSN and number, join, encode. The list's second half is the
-source block, made anew for each transaction that touches the table.
+source block, made anew for each transaction that touches the table. Compiled code writes the same into a buffer
+(`row_writer.py`) and goes this way only where it must.
 
 Records are Debezium's: `c`, `u`, `d` with a tombstone after it; an update that changes the key is `d` (header
 `__debezium.newkey`), tombstone, `c` (header `__debezium.oldkey`). `before` is what the server sent of the old row: all
@@ -25,7 +26,6 @@ Rows of a transaction whose fate is open are drafted (`draft_all`), on the same 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from struct import error
 from typing import Final
 
@@ -55,6 +55,7 @@ from cdcd.records.envelope import (
     unix_us,
 )
 from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
+from cdcd.records.formats.known_tables import KnownTables
 from cdcd.records.formats.row_writer import (
     DELETE,
     INSERT,
@@ -69,16 +70,11 @@ from cdcd.records.formats.table_fragments import (
     CREATED,
     DELETED,
     DRAFTING,
-    OPS,
     TRUNCATED,
     UPDATED,
     Headers,
     TableFragments,
-    Tally,
 )
-from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
-from cdcd.records.routing import Routes, topic_name
-from cdcd.records.schemas import table_form
 from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
 from cdcd.transactions.drafts import PARTS, Draft, Kept, xid_of
@@ -88,7 +84,7 @@ _ROWS: Final = (INSERT, UPDATE, DELETE)
 _NOT_DRAFTED: Final = -1
 
 
-class DebeziumJsonEncoder:
+class DebeziumJsonEncoder(KnownTables):
     """Turns the row frames of committed transactions into records.
 
     The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
@@ -96,18 +92,8 @@ class DebeziumJsonEncoder:
     """
 
     def __init__(self, settings: EnvelopeSettings) -> None:
-        self._settings = settings
-        self._routes = Routes(settings.prefix)
-        self._message_topic = topic_name(settings.message_topic or f"{settings.prefix}.message")
-        self._routes.claim(self._message_topic, "logical messages")
-        if settings.schemas_topic is not None:
-            self._routes.claim(settings.schemas_topic, "descriptions of tables")
-        self._tables: dict[int, TableFragments] = {}
+        KnownTables.__init__(self, settings)
         self._recent_oid = 0
-        self._recent: TableFragments | None = None
-        """Of the last row: the next one is most often of the same table."""
-        self._tallies: dict[str, Tally] = {}
-        self._messages = 0
         self.signals: list[LogicalMessage] = []
         """Messages to the daemon itself, which make no record; the caller takes them out."""
         self._source = SourceBlock(settings)
@@ -117,7 +103,6 @@ class DebeziumJsonEncoder:
         self._serial = 0
         self._drafts: DraftWriter | None = None
         """While rows are drafted: where they go."""
-        self._forms: dict[RowForm, int] = {}
         self._lsn = 0
         self._lsn_text = (-1, b"")
         self._writer = RowWriter()
@@ -125,56 +110,6 @@ class DebeziumJsonEncoder:
         """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
         self._now_us = -1
         self._processed_at = b""
-
-    @property
-    def counts(self) -> dict[tuple[str, str], int]:
-        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
-        counts = {("", "m"): self._messages}
-        for table, tally in self._tallies.items():
-            counts |= {(table, op): count for op, count in zip(OPS, tally.counts, strict=True)}
-        return {key: count for key, count in counts.items() if count}
-
-    def define(
-        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
-    ) -> None:
-        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
-
-        Raises:
-            SinkError: its topic's name is too long or collides with another's.
-        """
-        topic = self._routes.table(relation.schema, relation.name)
-        tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
-        schema_id: str | None = None
-        announcement: Record | None = None
-        if self._settings.schemas_topic is not None:
-            form = table_form(relation, table, types, topic)
-            schema_id = form.fingerprint
-            known = self._tables.get(relation.oid)
-            # In a stream a description carries the xid of its transaction.
-            same = known is not None and replace(known.relation, xid=relation.xid) == relation
-            if same and known is not None and known.schema_id == schema_id:
-                return
-            announcement = (self._settings.schemas_topic, *form.record(), None)
-        self._recent = None
-        rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
-        self._tables[relation.oid] = TableFragments(
-            relation,
-            table,
-            types=types,
-            topic=topic,
-            tally=tally,
-            unavailable=self._settings.unavailable,
-            schema_id=schema_id,
-            announcement=announcement,
-            form=self._forms.setdefault(rows, len(self._forms)),
-        )
-
-    def knows(self, relation_oid: int) -> bool:
-        return relation_oid in self._tables
-
-    def topic_of(self, relation_oid: int) -> str:
-        """The topic of a relation that was defined."""
-        return self._tables[relation_oid].topic
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """A committed transaction's events follow; the first has the number 1.
@@ -494,9 +429,6 @@ class DebeziumJsonEncoder:
 
 
 _NO_TABLE: Final = of_table("", "")
-
-RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
-"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
 
 
 def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:

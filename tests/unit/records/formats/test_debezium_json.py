@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import ProtocolError, SinkError, SourceError
+from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import (
     POSTGRES_EPOCH_US,
@@ -496,19 +496,6 @@ def test_a_renamed_table_goes_to_its_new_topic():
     assert harness.encoder.topic_of(OID) == "shop.public.renamed"
 
 
-def test_a_table_that_was_made_anew_keeps_its_topic():
-    harness = Harness(ID_AND_NAME)
-    harness.encoder.define(relation(*ID_AND_NAME.columns, oid=OID + 1), TableDescription(), {})
-    assert harness.encoder.knows(OID + 1)
-    assert not harness.encoder.knows(OID + 2)
-    assert harness.encoder.topic_of(OID + 1) == harness.encoder.topic_of(OID)
-
-
-def test_two_tables_with_one_topic_are_refused():
-    with pytest.raises(SinkError, match="collides"):
-        Harness(other("a.b", 1), other("a_b", 2))
-
-
 def test_types_come_from_the_catalog():
     mood = TypeDescription(70_000, "public", "mood", "e", "E", 0, 0, -1)
     (record,) = Harness(relation(column("m", 70_000)), types=[mood]).give(
@@ -601,8 +588,3 @@ def test_deletes_updates_and_truncates_name_the_description_too():
     ids = {value_of(record)["source"]["schema_id"] for record in out[1:] if record[2] is not None}
     assert ids == {read_form(out[0][2] or b"")[0]}
     assert [value_of(record)["op"] for record in out[1:] if record[2] is not None] == ["u", "d", "t"]
-
-
-def test_the_topic_of_the_descriptions_cannot_be_a_tables():
-    with pytest.raises(SinkError, match="collides"):
-        Harness(relation(column("id"), name="t"), schemas_topic="shop.public_t")
