@@ -267,7 +267,6 @@ class Sink:
                     return
 
     def _send(self, producer: Producer, batch: Batch, checkpoint: Checkpoint) -> None:
-        produce = producer.produce
         self._check_lease()
         if self._settings.exactly_once:
             time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
@@ -275,19 +274,16 @@ class Sink:
             # First, so that one request takes its partition and those of the records into the transaction, and while
             # librdkafka's queue has room for it.
             self._produce_checkpoint(producer, checkpoint)
-        for topic, key, value, headers in batch.records:
-            while True:
-                try:
-                    if headers is None:
-                        produce(topic, value, key)
-                    else:
-                        produce(topic, value, key, headers=list(headers))
-                    break
-                except BufferError:
-                    self._make_room(producer)
-                except KafkaException as error:
-                    self._failed = _Failed(error.args[0], topic, key, value, local=True)
-                    raise
+        batch.handed_over = 0
+        while batch.handed_over < len(batch.records):
+            try:
+                batch.hand_over(producer.produce)
+            except BufferError:
+                self._make_room(producer)
+            except KafkaException as error:
+                topic, key, value, _ = batch.records[batch.handed_over]
+                self._failed = _Failed(error.args[0], topic, key, value, local=True)
+                raise
         if not self._settings.exactly_once:
             # The checkpoint must not outlive records that it covers: first they, then it.
             self._flush(producer)

@@ -9,6 +9,7 @@ not urgent, and waits for company up to an interval, so that an idle database co
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +20,9 @@ from cdcd.transactions.position import Position
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Topic, key, value and headers; a value of None is a tombstone."""
 
+Produce = Callable[..., object]
+"""`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
+
 TICKETS_MAX: Final = 4096
 """An empty batch with this many tickets is due at once, which bounds the memory of many empty transactions."""
 
@@ -27,7 +31,8 @@ TICKETS_MAX: Final = 4096
 class Batch:
     """Records for one Kafka transaction. `base` is the position before it, `position` the one after it.
 
-    `snapshot` is how far the reading of tables has got with it; `urgent`: it does not wait for records.
+    `snapshot` is how far the reading of tables has got with it; `urgent`: it does not wait for records. `handed_over`:
+    how many records `hand_over` has passed on.
     """
 
     base: Position
@@ -38,6 +43,19 @@ class Batch:
     commit_time: int | None = None
     snapshot: Progress | None = None
     urgent: bool = False
+    handed_over: int = 0
+
+    def hand_over(self, produce: Produce) -> None:
+        """Give `produce` the records from number `handed_over` on; what it raises leaves that at the one refused.
+
+        Here and not with its caller so that it is compiled.
+        """
+        for topic, key, value, headers in self.records[self.handed_over :]:
+            if headers is None:
+                produce(topic, value, key)
+            else:
+                produce(topic, value, key, headers=list(headers))
+            self.handed_over += 1
 
 
 class Batches:
