@@ -38,7 +38,13 @@ SLICE_S: Final = 0.5
 BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
 
-REQUEST_BYTES_MAX: Final = 1_000_000_000
+REQUEST_BYTES: Final = 4 * 1024 * 1024
+"""What is in a request where a transaction holds more: the next one is filled while it is under way.
+
+A topic takes 1 MB of compressed records in a request, which so much JSON usually is not.
+"""
+
+MESSAGE_BYTES_MAX: Final = 1_000_000_000
 """What librdkafka takes at most for `message.max.bytes`."""
 
 BATCH_MESSAGES: Final = 1_000_000
@@ -112,8 +118,12 @@ class SinkSettings:
         rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at): as much CPU as all the rest of its work.
         """
         given = self.producer.get("batch.size")
+        if given:
+            return int(str(given))
+        if self.batch_bytes_max > REQUEST_BYTES:
+            return REQUEST_BYTES
         # What librdkafka adds to a record is less than a small record itself.
-        return int(str(given)) if given else min(max(2 * self.batch_bytes_max, BATCH_SIZE), REQUEST_BYTES_MAX)
+        return max(2 * self.batch_bytes_max, BATCH_SIZE)
 
 
 class Sink:
@@ -234,7 +244,8 @@ class Sink:
             "on_delivery": self._on_failed,
         }
         # What a single record may be, however small the requests have become: one for the dead letters is large.
-        properties.setdefault("message.max.bytes", max(settings.batch_size, BATCH_SIZE))
+        whole = max(2 * settings.batch_bytes_max, settings.batch_size, BATCH_SIZE)
+        properties.setdefault("message.max.bytes", min(whole, MESSAGE_BYTES_MAX))
         if self._batch_size:
             properties["batch.size"] = self._batch_size
         else:

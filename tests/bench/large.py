@@ -1,14 +1,20 @@
-"""One transaction larger than memory: from its commit to its last record in Kafka, streamed and not."""
+"""One transaction larger than memory: from its commit to its last record in Kafka, streamed and not.
+
+Once more with what `config/large-transactions.yaml` sets for such.
+"""
 
 import json
 import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
+import yaml
 from confluent_kafka import Consumer, TopicPartition
+from psycopg.conninfo import make_conninfo
 
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
@@ -18,7 +24,10 @@ from tests.bench.forms import start_daemon
 from tests.bench.processes import cpu_s, peak_rss_bytes
 from tests.bench.workloads import ROW
 
-STREAMING: Final = ("off", "on", "parallel")
+STREAMING: Final = ("off", "on", "parallel", "tuned")
+"""`tuned`: as `config/large-transactions.yaml` has it."""
+
+TUNED: Final = Path(__file__).parents[2] / "config" / "large-transactions.yaml"
 
 QUIET_S: Final = 2.0
 """A walsender that has used no CPU for so long has sent what it had."""
@@ -40,10 +49,11 @@ def measure_large(  # noqa: PLR0917  the parts of one run
     server: PostgresServer, broker: KafkaBroker, slot: str, folder: Path, rows: int, streaming: str, form: str
 ) -> Large:
     """Write `rows` in one transaction while the daemon runs, commit when it has what it can get, and wait."""
+    settings = daemon_config(server, broker, slot, postgres={"streaming": streaming})
+    if streaming == "tuned":
+        _tune(settings)
     config = folder / f"{slot}.json"
-    config.write_text(
-        json.dumps(daemon_config(server, broker, slot, postgres={"streaming": streaming, "slot": slot}))
-    )
+    config.write_text(json.dumps(settings))
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
@@ -83,6 +93,18 @@ def measure_large(  # noqa: PLR0917  the parts of one run
         daemon.send_signal(signal.SIGTERM)
         daemon.wait(60)
         log.close()
+
+
+def _tune(settings: dict[str, Any]) -> None:
+    """Take over what the example sets, but for where things are."""
+    example = yaml.safe_load(TUNED.read_text())
+    asked = parse_qs(urlsplit(example["postgres"]["dsn"]).query)
+    settings["postgres"]["dsn"] = make_conninfo(settings["postgres"]["dsn"], options=asked["options"][0])
+    settings["postgres"]["streaming"] = example["postgres"]["streaming"]
+    settings["kafka"] |= {
+        name: example["kafka"][name] for name in ("transaction", "queue_bytes_max", "properties")
+    }
+    settings["spool"]["memory_bytes_max"] = example["spool"]["memory_bytes_max"]
 
 
 def _await_quiet(pid: int) -> None:
