@@ -133,7 +133,7 @@ def test_delta_merges_a_batch_without_a_copy_of_it_and_that_is_set_for_the_merge
     assert any("scanning files for matches" in each for each in mine)
     assert not any("materialize source" in each for each in mine)
     assert rows(spark, name, "id", "n") == [(1, 2), (2, 2)]
-    assert spark.conf.get("spark.databricks.delta.merge.materializeSource", "unset") in {"unset", "auto"}
+    assert spark.conf.get("spark.databricks.delta.merge.materializeSource") == "auto"
 
 
 def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_columns(
