@@ -349,6 +349,8 @@ class ReplicationStream:
             )
         else:
             self._asked = True
+            # Its time to answer begins now, also where it was us who stood still (a machine that was paused).
+            self._silent_s = self._silence_s_max / 2
             await self._put(self._status[:-1] + _REPLY_REQUESTED)
 
     def _on_readable(self) -> None:

@@ -489,6 +489,26 @@ def test_time_in_which_nobody_receives_does_not_count_as_silence(database: Datab
 
 
 @pytest.mark.postgres(only=[13, 18])
+def test_a_machine_that_stood_still_does_not_take_the_server_for_dead(database: Database, unique: str):
+    prepare(database)
+
+    async def run() -> None:
+        dsn = database.dsn(options="-c wal_sender_timeout=0")
+        async with streaming(dsn, unique, silence_s_max=2) as stream:
+            await stream.send(status(0))
+            receiving = asyncio.create_task(until(stream, 1))
+            await asyncio.sleep(0.1)
+            # Nothing of this process runs meanwhile.
+            time.sleep(2.5)  # noqa: ASYNC251  the whole process is to stand still
+            await asyncio.sleep(0.1)
+            assert not receiving.done()
+            database.execute("INSERT INTO t VALUES (1)")
+            assert await receiving == [1]
+
+    asyncio.run(run())
+
+
+@pytest.mark.postgres(only=[13, 18])
 def test_status_updates_pass_while_nobody_receives(database: Database, unique: str):
     prepare(database)
 
