@@ -103,9 +103,10 @@ def main() -> None:
                 )
                 for workload in arguments.workload
             }
-            binary = _binary(server, broker, folder, arguments.rows, arguments.form[0])
-            large = _large(server, broker, folder, arguments.large, arguments.form)
-            latencies = _latencies(server, broker, folder, arguments.latency_seconds, arguments.form)
+            repeat = arguments.repeat
+            binary = _binary(server, broker, folder, arguments.rows, repeat, arguments.form[0])
+            large = _large(server, broker, folder, arguments.large, repeat, arguments.form)
+            latencies = _latencies(server, broker, folder, arguments.latency_seconds, repeat, arguments.form)
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
         _print(drained, binary, large, latencies, arguments.version)
@@ -116,7 +117,7 @@ def main() -> None:
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "drained": {name: [asdict(run) for run in runs] for name, runs in drained.items()},
-        "binary": [asdict(run) for run in binary],
+        "binary": {name: [asdict(run) for run in runs] for name, runs in binary.items()},
         "large": [asdict(run) for run in large],
         "latency": [asdict(latency) for latency in latencies],
     }
@@ -180,37 +181,42 @@ def _drain(  # noqa: PLR0917  the parts of one run
     return runs
 
 
-def _binary(server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, form: str) -> list[Drained]:
+def _binary(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, repeat: int, form: str
+) -> dict[str, list[Drained]]:
     """The inserts as text and in binary form."""
-    slots = ["form_text", "form_binary"]
+    slots = [f"{form}_{number}" for number in range(repeat) for form in ("text", "binary")]
     end = _prepare(server, broker, WORKLOADS["inserts"], rows, slots)
-    runs = []
+    runs: dict[str, list[Drained]] = {"text": [], "binary": []}
     for slot in slots:
-        settings = {"binary": slot == "form_binary"}
-        runs.append(drain_with_cdcd(server, broker, slot, end, rows, folder, form, postgres=settings))
+        transfer, _, _ = slot.partition("_")
+        settings = {"binary": transfer == "binary"}
+        runs[transfer].append(
+            drain_with_cdcd(server, broker, slot, end, rows, folder, form, postgres=settings)
+        )
         server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+        print(".", end="", file=sys.stderr, flush=True)
     return runs
 
 
-def _large(
-    server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, forms: list[str]
+def _large(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, repeat: int, forms: list[str]
 ) -> list[Large]:
     runs = []
-    for form in forms if rows else []:
-        for streaming in STREAMING:
-            slot = f"large_{streaming}_{form}"
-            server.execute("DROP PUBLICATION IF EXISTS bench; DROP TABLE IF EXISTS item", "bench")
-            server.execute(TABLE, "bench")
-            server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE item", "bench")
-            _create_topic(broker, f"{slot}.checkpoint", **{"cleanup.policy": "compact"})
-            runs.append(measure_large(server, broker, slot, folder, rows, streaming, form))
-            server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
-            print(".", end="", file=sys.stderr, flush=True)
+    for number, form, streaming in itertools.product(range(repeat), forms if rows else [], STREAMING):
+        slot = f"large_{streaming}_{form}_{number}"
+        server.execute("DROP PUBLICATION IF EXISTS bench; DROP TABLE IF EXISTS item", "bench")
+        server.execute(TABLE, "bench")
+        server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE item", "bench")
+        _create_topic(broker, f"{slot}.checkpoint", **{"cleanup.policy": "compact"})
+        runs.append(measure_large(server, broker, slot, folder, rows, streaming, form))
+        server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+        print(".", end="", file=sys.stderr, flush=True)
     return runs
 
 
-def _latencies(
-    server: PostgresServer, broker: KafkaBroker, folder: Path, seconds: float, forms: list[str]
+def _latencies(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer, broker: KafkaBroker, folder: Path, seconds: float, repeat: int, forms: list[str]
 ) -> list[Latency]:
     server.execute("DROP PUBLICATION IF EXISTS bench", "bench")
     server.execute("CREATE TABLE tick (id bigserial PRIMARY KEY, note text)", "bench")
@@ -227,8 +233,10 @@ def _latencies(
         # Not counted: the broker's Java compiles what many small transactions need, which takes it twenty seconds.
         measure(f"warm{number}", forms[0], "exactly_once")
     return [
-        measure("latency", form, delivery)
-        for form, delivery in itertools.product(forms, ("exactly_once", "at_least_once"))
+        measure(f"latency{number}", form, delivery)
+        for number, form, delivery in itertools.product(
+            range(repeat if seconds else 0), forms, ("exactly_once", "at_least_once")
+        )
     ]
 
 
@@ -266,7 +274,7 @@ def _profile(  # noqa: PLR0917  the parts of one run
 
 def _print(
     drained: dict[str, list[Drained]],
-    binary: list[Drained],
+    binary: dict[str, list[Drained]],
     large: list[Large],
     latencies: list[Latency],
     version: int,
@@ -281,24 +289,25 @@ def _print(
         _line("pg_recvlogical", [run.rate for run in theirs], "rows/s")
         for form in dict.fromkeys(run.who for run in runs if run.who != RECVLOGICAL):
             _print_form(form, [run for run in runs if run.who == form], theirs)
-    if binary:
-        text, other = [run.cpu_s + run.walsender_cpu_s for run in binary]
-        rows = binary[0].rows
-        print(f"\ntext and binary transfer, CPU of walsender and daemon per row ({binary[0].who})")
-        print(f"  text {text / rows * 1e6:.2f} µs, binary {other / rows * 1e6:.2f} µs")
+    print("\ntext and binary transfer, CPU of walsender and daemon per row, without the start")
+    for transfer, drains in binary.items():
+        _line(transfer, [run.cpu_us + run.walsender_cpu_us for run in drains], "µs")
     if large:
         print(f"\none transaction of {large[0].rows:,} rows, from its commit to its last record")
-    for run in large:
-        (plain,) = [one.tail_s for one in large if one.form == run.form and one.streaming == "off"]
-        ratio = f"{run.tail_s / plain:.2f} of off, " if run.streaming != "off" else ""
-        print(
-            f"  {run.form:<11} streaming {run.streaming:<9} {run.tail_s:.2f} s, "
-            f"{ratio}peak RSS {run.peak_rss_bytes / 1e6:.0f} MB"
-        )
-    print("\ncommit to read_committed consumer, 1,000 single-row transactions a second")
-    for latency in latencies:
-        figures = f"p50 {latency.p50_ms:.1f} ms, p99 {latency.p99_ms:.1f} ms"
-        print(f"  {latency.form:<11} {latency.delivery:<14} {figures} ({latency.records} records)")
+    for form, streaming in dict.fromkeys((run.form, run.streaming) for run in large):
+        these = [run for run in large if (run.form, run.streaming) == (form, streaming)]
+        plain = [run.tail_s for run in large if (run.form, run.streaming) == (form, "off")]
+        _line(f"{form} {streaming}", [run.tail_s for run in these], "s")
+        if streaming != "off":
+            _line("  beside off", [run.tail_s / one for run, one in zip(these, plain, strict=True)], "")
+        _line("  peak RSS", [run.peak_rss_bytes / 1e6 for run in these], "MB")
+    if latencies:
+        print("\ncommit to read_committed consumer, 1,000 single-row transactions a second")
+    for form, delivery in dict.fromkeys((one.form, one.delivery) for one in latencies):
+        seen = [one for one in latencies if (one.form, one.delivery) == (form, delivery)]
+        print(f" {form} {delivery}, {sum(one.records for one in seen):,} records")
+        _line("p50", [one.p50_ms for one in seen], "ms")
+        _line("p99", [one.p99_ms for one in seen], "ms")
 
 
 def _print_form(form: str, ours: list[Drained], theirs: list[Drained]) -> None:
@@ -309,10 +318,10 @@ def _print_form(form: str, ours: list[Drained], theirs: list[Drained]) -> None:
     _line("ratio of first to last", _ratios([rows / max(run.streaming_s, 0.001) for run in ours], theirs), "")
     _line("ratio of start to last", _ratios([run.rate for run in ours], theirs), "")
     _line("daemon CPU per row", [run.cpu_s / rows * 1e6 for run in ours], "µs")
-    _line("  without the start", [(run.cpu_s - run.first_cpu_s) / rows * 1e6 for run in ours], "µs")
-    _line("walsender CPU per row", [run.walsender_cpu_s / rows * 1e6 for run in ours], "µs")
+    _line("  without the start", [run.cpu_us for run in ours], "µs")
+    _line("walsender CPU per row", [run.walsender_cpu_us for run in ours], "µs")
     _line("start to first ack", [run.first_s for run in ours], "s")
-    _line("  its own part, CPU", [run.first_cpu_s for run in ours], "s")
+    _line("  its own CPU before it", [run.start_cpu_s for run in ours], "s")
     _line("peak RSS", [run.peak_rss_bytes / 1e6 for run in ours], "MB")
     shares = sorted((ours[-1].threads or {}).items(), key=lambda item: -item[1])
     print(

@@ -99,7 +99,7 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
     )
     try:
         walsender = Walsender(server, slot)
-        first_s, first_cpu_s, count = 0.0, 0.0, 0
+        first_s, start_cpu_s, count = 0.0, 0.0, 0
         while count < rows:
             now = time.monotonic() - started
             if not child.is_running() or now > LIMIT_S:
@@ -109,7 +109,7 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
             if topic.topic in consumer.list_topics(timeout=10).topics:
                 count = consumer.get_watermark_offsets(topic, timeout=10)[1]
             if count and not first_s:
-                first_s, first_cpu_s = time.monotonic() - started, cpu_s(child.pid)
+                first_s, start_cpu_s = time.monotonic() - started, cpu_s(child.pid)
             walsender.look()
             time.sleep(0.02)
         last_s = time.monotonic() - started
@@ -121,7 +121,7 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
             walsender.cpu_s,
             peak_rss_bytes(child.pid),
             first_s,
-            first_cpu_s,
+            start_cpu_s,
             last_s - first_s,
             cpu_by_thread(child.pid),
         )

@@ -26,8 +26,8 @@ RECVLOGICAL = "pg_recvlogical"
 class Drained:
     """One run. Times in seconds; `first_s` and `streaming_s` are the daemon's only.
 
-    `first_cpu_s` is the CPU time of all its threads up to its first acknowledgement, most of it for loading modules;
-    the rest of `first_s` it waits, for a server's answer or for a core.
+    `start_cpu_s` is the CPU time of all its threads until the stream begins, most of it for loading modules; the rest
+    of `first_s` it waits, for a server's answer or for a core, and works on the first rows.
     `wall_s` is from the start of the process to the last acknowledgement; `streaming_s` from the first one to the last.
     """
 
@@ -38,7 +38,7 @@ class Drained:
     walsender_cpu_s: float
     peak_rss_bytes: int = 0
     first_s: float = 0.0
-    first_cpu_s: float = 0.0
+    start_cpu_s: float = 0.0
     streaming_s: float = 0.0
     threads: dict[str, float] | None = None
 
@@ -46,6 +46,16 @@ class Drained:
     def rate(self) -> float:
         """Rows a second over the whole run."""
         return self.rows / self.wall_s
+
+    @property
+    def cpu_us(self) -> float:
+        """Microseconds of CPU a row, without the start."""
+        return (self.cpu_s - self.start_cpu_s) / self.rows * 1e6
+
+    @property
+    def walsender_cpu_us(self) -> float:
+        """The same of the process that sends them."""
+        return self.walsender_cpu_s / self.rows * 1e6
 
 
 def drain_with_pg_recvlogical(server: PostgresServer, slot: str, end: int, rows: int) -> Drained:
@@ -99,7 +109,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
     daemon = start_daemon(form, config, log)
     try:
         consumer.assign([TopicPartition(f"{slot}.checkpoint", 0, 0)])
-        first_s, last_s, first_cpu_s = 0.0, 0.0, 0.0
+        first_s, last_s, start_cpu_s = 0.0, 0.0, 0.0
         begun = 0
         walsender = Walsender(server, slot)
         while not last_s:
@@ -107,6 +117,8 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
                 raise RuntimeError(
                     f"the daemon ended with {daemon.returncode}: {config.with_suffix('.log').read_text()}"
                 )
+            if not start_cpu_s and b'"stream.started"' in config.with_suffix(".log").read_bytes():
+                start_cpu_s = cpu_s(daemon.pid)
             for message in consumer.consume(500, 0.01):
                 if message.error() is not None:
                     continue
@@ -115,7 +127,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
                 reached = Lsn.parse(checkpoint["end_lsn"])
                 begun = begun or reached
                 if reached > begun and not first_s:
-                    first_s, first_cpu_s = now, cpu_s(daemon.pid)
+                    first_s = now
                 if reached >= end:
                     last_s = now
                     break
@@ -129,7 +141,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
             walsender.cpu_s,
             peak_rss_bytes(daemon.pid),
             first_s,
-            first_cpu_s,
+            start_cpu_s,
             last_s - first_s,
             threads,
         )
