@@ -1,8 +1,10 @@
 """The checkpoint topic: one partition, compacted, one key, whose last committed record says where to resume.
 
 The record is written in the Kafka transaction of the records that it covers, so the two are committed together or
-not at all (KIP-98). Reading it back is right only after `init_transactions`, which waits until the transaction of an
-earlier incarnation is committed or aborted in every partition. Without transactions, a writer that was frozen may send
+not at all (KIP-98). Reading it back is right only after `init_transactions`, which has the transaction of an earlier
+incarnation committed or aborted. That this shows in the partition may take a moment more, with a broker that has just
+come back: so the reader goes on until all that was written is decided, as Kafka Streams does (KAFKA-10167), and not
+only to where a `read_committed` reader finds an end. Without transactions, a writer that was frozen may send
 one late; it is of an earlier epoch than its successor's, which stands shortly before it.
 """
 
@@ -34,7 +36,13 @@ FIRST_PATIENCE_S: Final = 0.5
 
 
 def read_checkpoint(
-    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+    client: Properties,
+    topic: str,
+    key: str,
+    timeout_s: float,
+    stopping: threading.Event,
+    *,
+    decided: bool = True,
 ) -> Checkpoint | None:
     """The last committed checkpoint of the pipeline `key`, or None where there is none yet.
 
@@ -42,28 +50,32 @@ def read_checkpoint(
         client: librdkafka properties for the connection.
         timeout_s: how long the broker may take for each answer.
         stopping: set from outside to make it give up soon.
+        decided: wait until every transaction in the topic is. For somebody who has not shut out the writer, there may
+            always be one that is open.
 
     Raises:
-        KafkaException: the broker does not answer, or refuses; or `stopping` was set.
+        KafkaException: the broker does not answer, or refuses; or `stopping` was set; or a transaction stays open.
         PositionError: the record is not one of ours.
         SinkError: something else writes to the topic.
     """
-    consumer = Consumer(
-        {
-            **client,
-            "group.id": f"{key}-checkpoint",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "fetch.wait.max.ms": 10,
-        }
-    )
+    properties = {
+        **client,
+        "group.id": f"{key}-checkpoint",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
+    anything = Consumer({**properties, "isolation.level": "read_uncommitted"})
     try:
-        low, high = _ends(consumer, TopicPartition(topic, PARTITION), timeout_s, stopping)
+        low, high = _ends(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
+    finally:
+        anything.close()
+    consumer = Consumer({**properties, "isolation.level": "read_committed"})
+    try:
         reach = TAIL_RECORDS
         while True:
             start = TopicPartition(topic, PARTITION, max(low, high - reach))
-            records = _records(consumer, start, key, timeout_s, stopping)
+            records = _records(consumer, start, high if decided else low, key, timeout_s, stopping)
             if records:
                 return _latest(topic, records)
             if start.offset == low:
@@ -81,7 +93,7 @@ def peek_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) 
         PositionError, SinkError: as `read_checkpoint`.
     """
     try:
-        return read_checkpoint(client, topic, key, timeout_s, threading.Event())
+        return read_checkpoint(client, topic, key, timeout_s, threading.Event(), decided=False)
     except KafkaException as error:
         if error.args[0].code() in NO_TOPIC:
             return None
@@ -130,24 +142,28 @@ def _latest(topic: str, records: Sequence[Message]) -> Checkpoint | None:
     return latest
 
 
-def _records(
-    consumer: Consumer, start: TopicPartition, key: str, timeout_s: float, stopping: threading.Event
+def _records(  # noqa: PLR0917  as above
+    consumer: Consumer,
+    start: TopicPartition,
+    until: int,
+    key: str,
+    timeout_s: float,
+    stopping: threading.Event,
 ) -> list[Message]:
-    """The committed records from `start` to the end of the partition."""
+    """The committed records from `start` to the end of the partition, which is not before the offset `until`."""
     consumer.assign([start])
     found: list[Message] = []
+    why = "no answer while reading the checkpoint"
     deadline = time.monotonic() + timeout_s
     while True:
         message = consumer.poll(FIRST_PATIENCE_S)
         if message is None:
             if stopping.is_set() or time.monotonic() > deadline:
-                raise KafkaException(
-                    KafkaError(KafkaError._TIMED_OUT, "no answer while reading the checkpoint")
-                )
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
             continue
-        deadline = time.monotonic() + timeout_s
         error = message.error()
         if error is None:
+            deadline = time.monotonic() + timeout_s
             if message.key() != key.encode():
                 raise SinkError(
                     f"The checkpoint topic {start.topic} holds a record of another pipeline "
@@ -156,7 +172,9 @@ def _records(
                 )
             found.append(message)
         elif error.code() == KafkaError._PARTITION_EOF:
-            return found
+            if (message.offset() or 0) >= until:
+                return found
+            why = f"a transaction in it is open, from offset {message.offset()} on"
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             # librdkafka looks for the group's coordinator, of which we want nothing: partitions are assigned by hand.
             continue
