@@ -22,10 +22,9 @@ class Topic:
     """A checkpoint topic in which one is committed and another one's transaction is open."""
 
     def __init__(self, broker: KafkaBroker, name: str) -> None:
-        servers = {"bootstrap.servers": broker.bootstrap_servers}
-        self.client: Properties = {**servers}
+        self.client: Properties = {"bootstrap.servers": broker.bootstrap_servers}
         self.name = name
-        admin = AdminClient(servers)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
         self._write("first", FIRST).commit_transaction(10)
         self.open = self._write("second", SECOND)
