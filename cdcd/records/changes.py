@@ -21,6 +21,7 @@ from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, 
 from cdcd.protocol.reader import read_message
 from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
 from cdcd.records.wiretext import COMPILED, escaped
+from cdcd.records.writing import EXPONENT, NINE, POINT, ZERO
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # an int, for mypyc one of the machine's
@@ -65,10 +66,6 @@ class Place:
         self.end: i64 = 0
 
 
-_ZERO: Final = 0x30  # 0
-_NINE: Final = 0x39  # 9
-_POINT: Final = 0x2E  # .
-_EXPONENT: Final = 0x65  # e
 _TRUE: Final = b"t"
 
 HINT: Final = (
@@ -170,14 +167,14 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
             elif mode == AS_IS:
                 values[slot] = value
             elif mode == DECIMAL:
-                if value[-1] <= _NINE:
+                if value[-1] <= NINE:
                     values[slot] = value
                 else:
                     put_whole(values, slot, converters[column].wire(value))
             elif mode == FLOAT:
-                if _POINT in value:
+                if POINT in value:
                     values[slot] = value
-                elif _ZERO <= value[-1] <= _NINE and _EXPONENT not in value:
+                elif ZERO <= value[-1] <= NINE and EXPONENT not in value:
                     values[slot] = value + b".0"
                 else:
                     values[slot] = converters[column].wire(value)

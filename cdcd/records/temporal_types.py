@@ -16,7 +16,7 @@ from cdcd.records.temporal_writing import (
     write_timestamp,
     write_timestamp_text,
 )
-from cdcd.records.writing import write_integer
+from cdcd.records.writing import MINUS, write_integer
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -29,7 +29,6 @@ DATES_MAX: Final = 8192
 
 _FULL: Final = 29
 """The length of a timestamp with time zone with a year of four and a fraction of six digits."""
-_DASH: Final = 0x2D  # -
 
 _GREATEST: Final = {32: 2**31 - 1, 64: 2**63 - 1}
 
@@ -174,7 +173,7 @@ class TimestampTz(Converter):
         return f'"{temporal.iso_timestamp(text, self._digits)}"'
 
     def wire(self, value: bytes) -> bytes:
-        if len(value) == _FULL and self._digits == TIME_DIGITS and value[-3:] == b"+00" and value[4] == _DASH:
+        if len(value) == _FULL and self._digits == TIME_DIGITS and value[-3:] == b"+00" and value[4] == MINUS:
             # The usual form, as `temporal.iso_timestamp` knows it.
             return b'"%bT%bZ"' % (value[:10], value[11:26])
         return Converter.wire(self, value)

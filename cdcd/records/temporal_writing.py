@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.records.writing import MINUS, POINT, QUOTE, ZERO, copy, write_digits
+from cdcd.records.wiretext import QUOTE
+from cdcd.records.writing import MINUS, POINT, ZERO, copy, write_digits
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -59,11 +59,11 @@ from cdcd.records.converter import (
 from cdcd.records.extension_types import EXTENSION_TYPES
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
 from cdcd.records.temporal_types import Date, IntervalString, Time, Timestamp, TimestampTz, TimeTz
-from cdcd.records.wiretext import quote
+from cdcd.records.wiretext import QUOTE, quote
 from cdcd.records.writing import (
+    EXPONENT,
     NINE,
     POINT,
-    QUOTE,
     ZERO,
     copy,
     write_decimal,
@@ -80,7 +80,6 @@ _NESTING_MAX: Final = 64
 
 _TRUE: Final = 0x74  # t
 _FALSE: Final = 0x66  # f
-_EXPONENT: Final = 0x65  # e
 
 
 class Jsonb(Text):
@@ -193,7 +192,7 @@ class Float(Number):
             if byte == POINT:
                 copy(frame, at, end, out)
                 return
-            whole = whole and byte != _EXPONENT
+            whole = whole and byte != EXPONENT
             place += 1
         if whole and end > at and ZERO <= frame[end - 1] <= NINE:
             copy(frame, at, end, out)

@@ -21,8 +21,9 @@ _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 COMPILED: Final = not __file__.endswith(".py")
 """Where the quickest way is not the same in both: `setup.py`."""
 
-_QUOTE: Final = 0x22  # "
-_BACKSLASH: Final = 0x5C  # \
+# By its number, here and elsewhere: of a call of `ord` mypyc makes a variable.
+QUOTE: Final = 0x22  # "
+BACKSLASH: Final = 0x5C  # \
 find_escaped: Final = re.compile(rb'[\x00-\x1f"\\]').search
 
 SHORT: Final = 128
@@ -48,7 +49,7 @@ def escaped(value: bytes) -> bytes:
         at: i64
         for at in range(len(value)):
             byte: u8 = value[at]
-            if byte < 0x20 or byte in (_QUOTE, _BACKSLASH):
+            if byte < 0x20 or byte in (QUOTE, BACKSLASH):
                 break
         else:
             return value

@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i16_be
 
-from cdcd.records.wiretext import escaped, quote
+from cdcd.records.wiretext import BACKSLASH, QUOTE, escaped, quote
 
 if TYPE_CHECKING:
     from mypy_extensions import i64, u8
 
-# Characters by their numbers, here and elsewhere: of a call of `ord` mypyc makes a variable.
-QUOTE: Final = 0x22  # "
-BACKSLASH: Final = 0x5C  # \
 ZERO: Final = 0x30  # 0
 NINE: Final = 0x39  # 9
 MINUS: Final = 0x2D  # -
 POINT: Final = 0x2E  # .
+EXPONENT: Final = 0x65  # e
 
 _LEAST: Final = -(2**63)
 

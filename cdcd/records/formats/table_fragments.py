@@ -125,9 +125,11 @@ class TableFragments:
         self.names = [quote(wire(column.name)).encode("latin-1") for column in columns]
         self.identity = [column.is_key for column in columns]
         self.plan: Plan = []
+        self.places: list[Place] = []
         row: list[bytes] = []
         for column, name in enumerate(self.names):
             row.append((b",%b:" if row else b"{%b:") % name)
+            self.places.append(Place(row[-1], self.converters[column]))
             mode = self.converters[column].mode
             self.plan.append((_make_place(row, mode), mode, column))
         if not row:
@@ -140,10 +142,6 @@ class TableFragments:
         position = {column.name: index for index, column in enumerate(columns)}
         keys = [position[name] for name in key_columns(relation, table)]
         self.key_columns = keys
-        self.places = [
-            Place((b",%b:" if index else b"{%b:") % name, converter)
-            for index, (name, converter) in enumerate(zip(self.names, self.converters, strict=True))
-        ]
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]

@@ -6,7 +6,7 @@ passed over when it is looked for.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,6 +17,7 @@ from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
+from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -92,13 +93,8 @@ class DeltaTarget(Lakehouse):
         # Each of these commits carries the position: it is looked for in the newest.
         with self._committing(spark), nullcontext() if state is None else self._carrying(spark, state):
             if files is not None and files[0] >= policy.small_files_min:
-                for key, value in settings.items():
-                    spark.conf.set(key, value)
-                try:
+                with having(spark, settings):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
-                finally:
-                    for key in settings:
-                        spark.conf.unset(key)
                 if metrics is not None:
                     compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
             spark.sql(f"VACUUM {name} RETAIN {policy.keep_s / 3600:.4f} HOURS")
@@ -122,23 +118,11 @@ class DeltaTarget(Lakehouse):
         )
         spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
 
-    @contextmanager
-    def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
-        spark.conf.set(_METADATA, json.dumps({PROPERTY: state.to_json()}))
-        try:
-            yield
-        finally:
-            spark.conf.unset(_METADATA)
+    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+        return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})
 
-    @contextmanager
-    def _merging(self, spark: SparkSession) -> Iterator[None]:
-        for key, value in _MERGE.items():
-            spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key in _MERGE:
-                spark.conf.unset(key)
+    def _merging(self, spark: SparkSession) -> AbstractContextManager[None]:
+        return having(spark, _MERGE)
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         # The newest commits nearly always have it; the whole history is read where they do not.

@@ -7,7 +7,7 @@ compaction for one, are passed over when it is looked for, and those that `maint
 import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
@@ -20,6 +20,7 @@ from cdcd.spark.session import REWRITING
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
+from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
@@ -163,16 +164,8 @@ class IcebergTarget(Lakehouse):
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_FORMAT}' = '{_VARIANT_SINCE}')")
         super()._add(spark, name, column, type_)
 
-    @contextmanager
-    def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
-        settings = {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()}
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        try:
-            yield
-        finally:
-            for key in settings:
-                spark.conf.unset(key)
+    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+        return having(spark, {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()})
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         table = self._load(spark, name)

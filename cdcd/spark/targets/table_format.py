@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession
@@ -69,3 +69,15 @@ class TableFormat(ABC):
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
+
+
+@contextmanager
+def having(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """The session has `settings` meanwhile, and none of them afterwards."""
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
