@@ -5,7 +5,8 @@ or not at all; only a transaction that is larger than a batch is cut, at an even
 A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
 
 A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
-not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then.
+not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then; the
+end of a transaction that was cut right at its last event does not wait.
 """
 
 from collections import deque
@@ -153,6 +154,8 @@ class Batches:
         if commit_time is not None and (self.tail or before.commit_lsn == commit_lsn):
             position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
+            # It was cut: until this is told, PostgreSQL keeps it, and sends all of it again after a restart.
+            self._filling.urgent |= before.events_done > 0
         else:
             position = before.moved(end_lsn)
         self._append_tail(position)

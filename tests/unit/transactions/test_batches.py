@@ -138,6 +138,13 @@ def test_a_cut_transaction_may_end_with_nothing_more():
     assert (texts(rest), rest.tickets, rest.position) == ([], [1], Position(100, 110))
 
 
+def test_which_does_not_wait():
+    batches = make(records_max=2)
+    transaction(batches, 100, "a", "b")
+    batches.take(1000.0)
+    assert batches.due_at(1001.0) == 1001.0
+
+
 def test_the_rest_of_a_transaction_whose_events_were_all_done_ends_it():
     batches = make(Position(100, 100, 2))
     transaction(batches, 100, done=2)
