@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from cdcd.daemon import facts, metrics
-from cdcd.transactions.assembler import EVENTS, TRANSITIONS, State
+from cdcd.transactions.assembler import TRANSITIONS, State
+from cdcd.transactions.drafts import EVENTS
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"

@@ -25,6 +25,9 @@ PARTS: Final = 3
 Kept = bytes | Draft
 """An event, or another message, as its frame; or several events as a draft."""
 
+EVENTS: Final = frozenset(b"IUDTM")
+"""Tags of the messages that are an event each: rows, Truncate, logical messages."""
+
 _XID_AT: Final = XLOG_HEADER + 1
 
 

@@ -13,11 +13,12 @@ from cdcd.errors import FencedError, TransientError
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
-from cdcd.transactions.assembler import Assembler, UndecidableMessageError
+from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
 from cdcd.transactions.drafts import PARTS, Kept, events, xid_of
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Checkpoint, Position, resume
 from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import (

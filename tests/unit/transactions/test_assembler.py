@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.transactions.assembler import EVENTS, TRANSITIONS, State
+from cdcd.transactions.assembler import TRANSITIONS, State
+from cdcd.transactions.drafts import EVENTS
 from cdcd.transactions.steps import Changes, Closed, Opened
 from tests.unit.transactions.wire import (
     TIME,

@@ -6,8 +6,8 @@ import pytest
 
 from cdcd.errors import ProtocolError, TransientError
 from cdcd.protocol.messages import LogicalMessage
-from cdcd.transactions.assembler import UndecidableMessageError
 from cdcd.transactions.drafts import PARTS, Kept
+from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Position
 from cdcd.transactions.steps import Changes, Undecided
 from tests.unit.transactions.wire import (

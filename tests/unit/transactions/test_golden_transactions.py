@@ -7,8 +7,9 @@ import pytest
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Insert, LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
-from cdcd.transactions.assembler import Assembler, UndecidableMessageError
+from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import Changes, Closed, Described, Opened, Originated, RolledBack, Standalone
