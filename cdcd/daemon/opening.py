@@ -30,6 +30,7 @@ from cdcd.daemon.facts import (
     SnapshotResumed,
     StreamStarted,
 )
+from cdcd.daemon.intake import Intake
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.pipeline import Limits, Pipeline
@@ -347,11 +348,18 @@ class Opening:
             start=checkpoint,
             ledger=self._ledger,
             feedback=Feedback(interval_s, time.monotonic()),
-            assembler=assembler,
+            intake=Intake(
+                assembler=assembler,
+                encoder=encoder,
+                batches=batches,
+                ledger=self._ledger,
+                snapshots=snapshots,
+                describe=describe,
+                telemetry=self._telemetry,
+                observe=self._observe,
+            ),
             spool=spool,
             batches=batches,
-            encoder=encoder,
-            describe=describe,
             begin=start,
             exported=initial_snapshot,
             snapshots=snapshots,

@@ -23,15 +23,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from cdcd.daemon import memory
-from cdcd.daemon.facts import (
-    LockLost,
-    Observer,
-    PostgresStopping,
-    PreparedOld,
-    RelationChanged,
-    SpoolSpilled,
-    TransactionLarge,
-)
+from cdcd.daemon.facts import LockLost, Observer, PostgresStopping, PreparedOld, SpoolSpilled
+from cdcd.daemon.intake import Intake
 from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.snapshot_export import ExportedSnapshot
 from cdcd.daemon.snapshot_run import SnapshotRun
@@ -39,36 +32,18 @@ from cdcd.errors import TransientError, cause
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
-from cdcd.protocol.frames import XLOG_HEADER, write_frame
+from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation, Truncate, Type
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.snapshots.progress import Progress
-from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
-from cdcd.transactions.drafts import events
 from cdcd.transactions.feedback import Feedback, reply_requested
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import (
-    Changes,
-    Closed,
-    Described,
-    Foretold,
-    Heard,
-    Opened,
-    Originated,
-    RolledBack,
-    Standalone,
-    Undecided,
-)
 
 READ_BYTES: Final = 262_144
 """Frames taken from libpq at a time; encoding them takes a few milliseconds, between which other tasks run."""
-
-YIELD_EVENTS: Final = 64
-"""After a run of this many changes other tasks get their turn, also when nothing has to be waited for."""
 
 SURVEY_S: Final = 15.0
 """How often the slot, the publication and the prepared transactions are looked at."""
@@ -80,7 +55,6 @@ UNSTREAMED_S: Final = 60.0
 
 K = TypeVar("K")
 
-Describe = Callable[[Relation, bool], Awaitable[None]]
 Survey = Callable[[], Awaitable[None]]
 Begin = Callable[[], Awaitable[None]]
 
@@ -103,9 +77,7 @@ class Pipeline:
     """One life of the stream. `run` it once.
 
     Args:
-        start: the checkpoint to resume from; its position is what `assembler` and `batches` were built with.
-        describe: makes the encoder know a relation (catalog, topic); awaited when a new description arrives. True: only
-            if the catalog has it as it is described.
+        start: the checkpoint to resume from; its position is what `intake` and `batches` were built with.
         unstreamed_until: this life goes without streaming, and ends some time after the commit at this LSN; 0: never.
         begin: starts replication on `stream`.
         exported: the initial snapshot, to be read before that.
@@ -124,11 +96,9 @@ class Pipeline:
         start: Checkpoint,
         ledger: Ledger,
         feedback: Feedback,
-        assembler: Assembler,
+        intake: Intake,
         spool: Spool,
         batches: Batches,
-        encoder: DebeziumJsonEncoder,
-        describe: Describe,
         begin: Begin,
         exported: ExportedSnapshot | None,
         snapshots: SnapshotRun,
@@ -145,11 +115,10 @@ class Pipeline:
         self._checkpoint = start
         self._ledger = ledger
         self._feedback = feedback
-        self._assembler = assembler
+        self._intake = intake
+        self._assembler = intake.assembler
         self._spool = spool
         self._batches = batches
-        self._encoder = encoder
-        self._describe = describe
         self._begin = begin
         self._exported = exported
         self._snapshots = snapshots
@@ -159,11 +128,8 @@ class Pipeline:
         self._telemetry = telemetry
         telemetry.reading = exported is not None
         self._observe = observe
-        self._relations: dict[int, Relation] = {}
         self._events_before = telemetry.events
         self._transactions_before = telemetry.transactions
-        self._transaction: Opened | None = None
-        self._xid = 0
         self._streams = False
         self._draining = False
         self._filled = snapshots.state.filled
@@ -229,8 +195,6 @@ class Pipeline:
             await _wait(self._emptied, COUNT_S)
         stop.set()
 
-    # Reading: frames to records.
-
     async def _read(self) -> None:
         while True:
             await self._snapshots.state.wait_for_room()
@@ -239,118 +203,8 @@ class Pipeline:
                 # Answered before the frames around it are worked off, however long that takes.
                 self._feedback.ask()
                 self._tell_now.set()
-            await self._take(frames)
-
-    async def _take(self, frames: list[bytes]) -> None:
-        now_us = time.time_ns() // 1000
-        for step in self._assembler.receive(frames):
-            match step:
-                case Changes():
-                    if self._encode(step, now_us) >= YIELD_EVENTS:
-                        await asyncio.sleep(0)
-                        now_us = time.time_ns() // 1000
-                    if not self._batches.room:
-                        await self._snapshots.state.wait_for_room()
-                case Opened():
-                    self._open(step)
-                case Closed():
-                    self._close(step)
-                case Undecided():
-                    step.kept = self._encoder.draft_all(step.kept, step.relations)
-                    await asyncio.sleep(0)
-                case Foretold():
-                    await self._foretell(step.message)
-                case Described():
-                    await self._define(step.message)
-                case Heard():
-                    self._hear(step)
-                case RolledBack():
-                    self._batches.roll_back(step.end_lsn, step.tickets)
-                    self._snapshots.emit(self._batches.position.end_lsn)
-                case Originated():
-                    self._encoder.set_origin(step.name, step.lsn)
-                case Standalone():
-                    self._add_alone(step, now_us)
-        self._filled.set()
-        self._update_telemetry()
-
-    def _encode(self, step: Changes, now_us: int) -> int:
-        """Returns the number of events."""
-        count = events(step.kept) if step.in_stream else len(step.kept)
-        tail = self._batches.tail
-        known = len(tail)
-        size = self._encoder.encode_all(step.kept, step.in_stream, now_us, tail)
-        if self._snapshots.window.watching:
-            self._snapshots.note(self._xid, tail[known:])
-            if any(isinstance(one, bytes) and one[XLOG_HEADER] == Truncate.tag for one in step.kept):
-                self._snapshots.window.void(self._xid)
-        if self._encoder.signals:
-            self._take_signals()
-        if self._batches.add(size, count) and self._transaction is not None:
-            self._observe(
-                TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
-            )
-            self._transaction = None
-        self._filled.set()
-        return count
-
-    def _take_signals(self) -> None:
-        for message in self._encoder.signals:
-            self._snapshots.signal(message)
-        self._encoder.signals.clear()
-
-    def _open(self, step: Opened) -> None:
-        self._transaction = step
-        self._xid = step.xid
-        self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
-        if step.skip:
-            self._encoder.skip(step.skip)
-        self._batches.begin(step.commit_lsn, step.skip)
-
-    def _close(self, step: Closed) -> None:
-        if self._batches.size:
-            self._telemetry.caught_up = False
-        self._batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
-        self._snapshots.emit(self._batches.position.end_lsn)
-
-    def _add_alone(self, step: Standalone, now_us: int) -> None:
-        batches = self._batches
-        batches.begin(step.lsn, 0)
-        size = self._encoder.encode_message(
-            step.frame, step.in_stream, step.last_commit_lsn, now_us, batches.tail
-        )
-        batches.add(size, 1)
-        if self._encoder.signals:
-            self._take_signals()
-        batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
-        self._snapshots.emit(batches.position.end_lsn)
-
-    def _hear(self, step: Heard) -> None:
-        self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, step.wal_end)
-        if step.idle:
-            self._telemetry.caught_up = not self._batches.size
-            self._batches.advance(self._ledger, step.wal_end, asked=step.reply_requested)
-            self._snapshots.emit(self._batches.position.end_lsn)
-
-    async def _define(self, message: Relation | Type) -> None:
-        if isinstance(message, Type):
-            return
-        known = self._relations.get(message.oid)
-        # Also where it says what it said before: a column that was dropped and added again looks the same here.
-        await self._describe(message, False)
-        self._relations[message.oid] = message
-        if known is not None and known != message:
-            self._snapshots.redefined(message.schema, message.name)
-            self._observe(RelationChanged(schema=message.schema, table=message.name))
-
-    async def _foretell(self, message: Relation) -> None:
-        """Know a relation before the commit of the transaction in which it is new to us, so that rows can be drafted.
-
-        One that we know stays as it is: rows of other transactions may still come as it was. One that is not yet in the
-        catalog as the message says was created or altered in that transaction, and is described at its commit.
-        """
-        if not self._encoder.knows(message.oid):
-            await self._describe(message, True)
+            await self._intake.take(frames)
+            self._update_telemetry()
 
     # Shipping: records to the broker, tickets to the ledger.
 
@@ -449,7 +303,9 @@ class Pipeline:
     def _count(self) -> None:
         """Running totals of all lives; the encoder and the assembler count those of this one."""
         telemetry = self._telemetry
-        telemetry.events = _sum(_sum(self._events_before, self._encoder.counts), self._snapshots.counts)
+        telemetry.events = _sum(
+            _sum(self._events_before, self._intake.encoder.counts), self._snapshots.counts
+        )
         telemetry.transactions = _sum(self._transactions_before, self._assembler.counts)
         if self._spool.disk_bytes and not telemetry.spool_disk_bytes:
             self._observe(
