@@ -1,6 +1,6 @@
 """One daemon process: lives of the pipeline one after the other, joined as `cdcd.daemon` joins them.
 
-`opening.py` is `_open`, `pipeline.py` the rest, `supervisor.py` the loop around it. Reading and shipping are
+`opening.py` is `_open`, `intake.py` and `pipeline.py` the rest, `supervisor.py` the loop around it. Reading and shipping are
 generators, so that each can stand still where the real ones await, while feedback and the others go on.
 """
 
@@ -271,7 +271,7 @@ class Life:
         self.connection = postgres.start_replication(instance, options)
         instance._say(f"streams from {Lsn(source.slot_confirmed or 0)}, {position}, {options}")
 
-    # pipeline.py: reading.
+    # intake.py, and reading in pipeline.py.
 
     def _read(self) -> Iterator[None]:
         assert self.connection is not None

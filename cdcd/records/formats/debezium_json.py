@@ -248,7 +248,7 @@ class DebeziumJsonEncoder(KnownTables):
 
         Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
         record, where the next commit record may begin; the byte before it stands for the commit's
-        (`Assembler._standalone`).
+        (`Commits._standalone`).
         """
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage), "only logical messages come here"
