@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.maven import jars
@@ -107,7 +107,7 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
                     f"Debezium has {count} of {rows} records after {now:.0f} s: {log.read_text()[-3000:]}"
                 )
             if topic.topic in consumer.list_topics(timeout=10).topics:
-                count = consumer.get_watermark_offsets(topic, timeout=10)[1]
+                count = _records(consumer, topic)
             if count and not first_s:
                 first_s, start_cpu_s = time.monotonic() - started, cpu_s(child.pid)
             walsender.look()
@@ -128,6 +128,20 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
     finally:
         consumer.close()
         child.kill()
+
+
+def _records(consumer: Consumer, topic: TopicPartition) -> int:
+    try:
+        count: int = consumer.get_watermark_offsets(topic, timeout=10)[1]
+    except KafkaException as error:
+        # It was made just now, and nobody leads it yet.
+        if error.args[0].code() not in {
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.LEADER_NOT_AVAILABLE,
+        }:
+            raise
+        return 0
+    return count
 
 
 def _write(path: Path, properties: dict[str, str]) -> Path:

@@ -1,7 +1,7 @@
 """One daemon process: lives of the pipeline one after the other, joined as `cdcd.daemon` joins them.
 
-`opening.py` is `_open`, `intake.py` and `pipeline.py` the rest, `supervisor.py` the loop around it. Reading and shipping are
-generators, so that each can stand still where the real ones await, while feedback and the others go on.
+`opening.py` is `_open`, `intake.py` and `pipeline.py` the rest, `supervisor.py` the loop around it. Reading and
+shipping are generators, so that each can stand still where the real ones await, while feedback and the others go on.
 """
 
 from collections.abc import Callable, Iterator
