@@ -105,7 +105,8 @@ class PostgresConfig(Section):
     streaming: Streaming = Field(
         "auto",
         description="Whether large transactions are sent before they commit, which spares the server's disk "
-        "and spreads the load. auto: parallel on PostgreSQL 16 and up, on with 14 and 15, off before.",
+        "and spreads the load. auto: parallel on PostgreSQL 16 and up, on with 14 and 15, off before. Large is what "
+        "exceeds logical_decoding_work_mem: 8 MB for this session, unless the server, the role or the DSN sets it.",
     )
     two_phase: bool = Field(
         False,

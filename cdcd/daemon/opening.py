@@ -46,7 +46,7 @@ from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import SlotState
 from cdcd.postgres.tables import published_tables
 from cdcd.protocol.messages import Relation
-from cdcd.protocol.versions import Options, start_options
+from cdcd.protocol.versions import Options, StreamingMode, start_options
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
@@ -179,6 +179,8 @@ class Opening:
             origin=config.postgres.origin,
             binary=config.postgres.binary,
         )
+        if options.streaming is not StreamingMode.OFF:
+            await stream.stream_early()
         sink = await self._kafka.open_sink(lock, messages=options.messages)
         self._stack.push_async_callback(self._kafka.in_thread, sink.close)
         found = await self._kafka.call(sink.open)

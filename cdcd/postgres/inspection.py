@@ -56,6 +56,8 @@ class Setting:
     shown: str
     value: float
     unit: str
+    is_set: bool = True
+    """Whether anybody did: the server, the database, the role or the DSN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Facts:
 
 _SETTINGS: Final = """
 SELECT name, current_setting(name),
-       CASE WHEN vartype IN ('integer', 'real') THEN setting::float8 ELSE 0 END, coalesce(unit, '')
+       CASE WHEN vartype IN ('integer', 'real') THEN setting::float8 ELSE 0 END, coalesce(unit, ''),
+       source <> 'default'
   FROM pg_settings WHERE name = ANY(%s)
 """
 
@@ -175,8 +178,8 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
 
     session = Session(*(await rows(_SESSION, OPEN_LONG_S))[0])
     settings = {
-        name: Setting(shown, value, unit)
-        for name, shown, value, unit in await rows(_SETTINGS, list(_SETTING_NAMES))
+        name: Setting(shown, value, unit, is_set)
+        for name, shown, value, unit, is_set in await rows(_SETTINGS, list(_SETTING_NAMES))
     }
     slot = await read_slot(connection, wanted.slot)
     reader = await rows(

@@ -12,7 +12,7 @@ from cdcd.postgres.connection import Dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.preflight_standby import check_failover, check_takeover
 from cdcd.postgres.publication import OPERATIONS
-from cdcd.postgres.replication import identifier
+from cdcd.postgres.replication import STREAMED_FROM, identifier
 from cdcd.postgres.slot import check_slot
 from cdcd.protocol.versions import Options, StreamingMode, start_options
 from cdcd.records.routing import Routes
@@ -328,11 +328,12 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
     elif wanted.two_phase:
         yield Finding("ok", "max_prepared_transactions", str(prepared))
-    memory = facts.settings["logical_decoding_work_mem"].shown
+    setting = facts.settings["logical_decoding_work_mem"]
     try:
         streamed = _options(facts, wanted).streaming is not StreamingMode.OFF
     except ConfigError:
         return
+    memory = f"{STREAMED_FROM} for the stream" if streamed and not setting.is_set else setting.shown
     beyond = (
         "is streamed while it is open" if streamed else "is spilled to the server's disk until its commit"
     )

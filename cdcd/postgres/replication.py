@@ -46,6 +46,9 @@ _WORTH_FRAMES: Final = 16
 
 _FINISH_BYTES: Final = 1 << 20
 
+STREAMED_FROM: Final = "8MB"
+"""`logical_decoding_work_mem` of a session that streams, where it is PostgreSQL's own default of 64 MB."""
+
 _NO_STATUS: Final = b"r" + bytes(33)
 """A status update that confirms nothing: position 0 is "no position" (ProcessStandbyReplyMessage)."""
 
@@ -175,6 +178,17 @@ class ReplicationStream:
     async def wal_sender_timeout_s(self) -> float:
         """After how much silence from us the walsender gives up; 0 means never."""
         return _duration_s(await self.show("wal_sender_timeout"))
+
+    async def stream_early(self) -> None:
+        """Have transactions sent that hold more than `STREAMED_FROM`, unless somebody set `logical_decoding_work_mem`.
+
+        What the server still holds of one at its commit is decoded only then, while the consumer waits.
+        """
+        await self.query(
+            f"SELECT set_config(name, '{STREAMED_FROM}', false) FROM pg_settings "  # noqa: S608
+            "WHERE name = 'logical_decoding_work_mem' AND source = 'default'",
+            "setting logical_decoding_work_mem for the session",
+        )
 
     async def start(
         self,

@@ -75,15 +75,18 @@ class PostgresServer:
         data_dir: Path,
         *,
         port: int | None = None,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, str | None] | None = None,
         hba: Sequence[str] = TRUST,
         own_identity: bool = False,
     ) -> None:
-        """`settings` go over DEFAULT_SETTINGS; both are written at each start, so `self.settings` may be changed."""
+        """`settings` go over DEFAULT_SETTINGS; both are written at each start, so `self.settings` may be changed.
+
+        None: what PostgreSQL has by itself.
+        """
         self.version = version
         self.data_dir = data_dir.resolve()
         self.port = port or free_port()
-        self.settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self.settings: dict[str, str | None] = {**DEFAULT_SETTINGS, **(settings or {})}
         self.hba = list(hba)
         self.log_path = self.data_dir.with_name(f"{self.data_dir.name}.log")
         self._own_identity = own_identity
@@ -256,7 +259,11 @@ class PostgresServer:
 
     def _configure(self) -> None:
         own = {"listen_addresses": "127.0.0.1", "port": str(self.port), **self.settings}
-        lines = [f"{name} = '{value.replace(chr(39), chr(39) * 2)}'" for name, value in own.items()]
+        lines = [
+            f"{name} = '{value.replace(chr(39), chr(39) * 2)}'"
+            for name, value in own.items()
+            if value is not None
+        ]
         self._write("postgresql.conf", lines)
         self._write("pg_hba.conf", self.hba)
 

@@ -45,7 +45,7 @@ from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
 
-SERVER_SETTINGS = {"max_wal_size": "4GB", "logical_decoding_work_mem": "64MB", "shared_buffers": "256MB"}
+SERVER_SETTINGS = {"max_wal_size": "4GB", "logical_decoding_work_mem": None, "shared_buffers": "256MB"}
 
 
 def main() -> None:

@@ -9,12 +9,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import yaml
 from confluent_kafka import Consumer, TopicPartition
-from psycopg.conninfo import make_conninfo
 
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
@@ -98,13 +96,10 @@ def measure_large(  # noqa: PLR0917  the parts of one run
 def _tune(settings: dict[str, Any]) -> None:
     """Take over what the example sets, but for where things are."""
     example = yaml.safe_load(TUNED.read_text())
-    asked = parse_qs(urlsplit(example["postgres"]["dsn"]).query)
-    settings["postgres"]["dsn"] = make_conninfo(settings["postgres"]["dsn"], options=asked["options"][0])
     settings["postgres"]["streaming"] = example["postgres"]["streaming"]
     settings["kafka"] |= {
         name: example["kafka"][name] for name in ("transaction", "queue_bytes_max", "properties")
     }
-    settings["spool"]["memory_bytes_max"] = example["spool"]["memory_bytes_max"]
 
 
 def _await_quiet(pid: int) -> None:

@@ -103,6 +103,43 @@ def test_a_server_tells_who_it_is_and_when_it_gives_us_up(database: Database):
     asyncio.run(run())
 
 
+def test_a_transaction_is_streamed_from_8_mb_on_unless_somebody_set_how_much_is_decoded_in_memory(
+    private_postgres,
+):
+    # GIVEN a server as it comes, which would keep 64 MB to itself until the commit
+    server = private_postgres(settings={"logical_decoding_work_mem": None})
+    prepare(server)
+
+    async def session(dsn: str) -> ReplicationStream:
+        stream = await ReplicationStream.open(parse_dsn(dsn), application_name="test")
+        await stream.stream_early()
+        return stream
+
+    async def run() -> None:
+        stream = await session(server.dsn())
+        await create_slot(stream, "s")
+        await stream.start(
+            "s", 0, [("proto_version", "2"), ("publication_names", '"p"'), ("streaming", "on")]
+        )
+        # WHEN a transaction has written 10 MB, and is open
+        with psycopg.connect(server.dsn()) as writer:
+            writer.execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 10000) AS i")
+            # THEN it is on its way
+            async with asyncio.timeout(20):
+                while not any(frame[25:26] == b"S" for frame in await stream.receive(1 << 20)):
+                    pass
+        stream.close()
+        # AND what a role or a DSN says is left as it is
+        server.execute("ALTER ROLE postgres SET logical_decoding_work_mem = '32MB'")
+        asked = server.dsn(options="-c logical_decoding_work_mem=4MB")
+        for dsn, expected in ((server.dsn(), "32MB"), (asked, "4MB")):
+            stream = await session(dsn)
+            assert await stream.show("logical_decoding_work_mem") == expected
+            stream.close()
+
+    asyncio.run(run())
+
+
 def test_frames_are_the_messages_of_the_protocol_in_order(database: Database, unique: str):
     prepare(database)
 

@@ -264,3 +264,19 @@ def test_long_lists_are_cut() -> None:
     (finding,) = preflight.check_publication(with_publication(tables=tables), WANTED)
     assert finding.found.startswith("100 tables: ")
     assert finding.found.endswith("and 92 more")
+
+
+@pytest.mark.parametrize(
+    ("streaming", "is_set", "found"),
+    [
+        ("auto", False, "8MB for the stream; a transaction beyond that is streamed while it is open"),
+        ("auto", True, "64MB; a transaction beyond that is streamed while it is open"),
+        ("off", False, "64MB; a transaction beyond that is spilled to the server's disk until its commit"),
+    ],
+)
+def test_the_memory_of_the_decoding_is_shown_as_the_stream_will_have_it(
+    streaming: Any, is_set: bool, found: str
+) -> None:
+    facts = with_setting(logical_decoding_work_mem=Setting("64MB", 65536, "kB", is_set))
+    _, memory = preflight.check_transactions(facts, replace(WANTED, streaming=streaming, two_phase=True))
+    assert memory.found == found
