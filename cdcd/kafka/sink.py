@@ -294,6 +294,7 @@ class Sink:
             except KafkaException as error:
                 topic, key, value, _ = batch.records[batch.handed_over]
                 self._failed = _Failed(error.args[0], topic, key, value, local=True)
+                self._abort(producer)
                 raise
         if not self._settings.exactly_once:
             # The checkpoint must not outlive records that it covers: first they, then it.
@@ -304,6 +305,16 @@ class Sink:
         else:
             self._insist(producer.commit_transaction)
             self._answered_at = time.monotonic()
+
+    def _abort(self, producer: Producer) -> None:
+        """End a transaction that has just begun, before its producer goes.
+
+        librdkafka asserts, and takes the process with it, where a producer is destroyed at the moment at which it sends
+        the first partitions of a transaction (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn).
+        """
+        if self._settings.exactly_once:
+            with suppress(KafkaException):
+                producer.abort_transaction(SLICE_S)
 
     def _produce_checkpoint(self, producer: Producer, checkpoint: Checkpoint) -> None:
         settings = self._settings
