@@ -114,7 +114,6 @@ def guarded(scratch: Path) -> Iterator[Guarded]:
 def one(guarded: Guarded, trial: Callable[..., Trial], database: Database) -> Trial:
     made = trial(database.dsn(), "", reader_servers=guarded.admin)
     made.secrets.append(PASSWORD)
-    made.configure(startup_timeout_s=5)
     return made
 
 
@@ -145,9 +144,8 @@ def test_it_delivers_over_tls_with_the_documented_rights_alone(guarded: Guarded,
     one.stop()
 
 
-def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
+def test_each_failure_is_told_at_once_with_what_to_do(guarded: Guarded, one: Trial):
     one.secrets.append("wr0ng-5ecret")
-    one.configure(startup_timeout_s=1)
     stranger = str(guarded.stranger.certificate)
     unknown = guarded.mutual(guarded.stranger.issue("cdcd"))
     expired = guarded.mutual(guarded.authority.issue("cdcd", expired=True))
@@ -160,7 +158,6 @@ def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
             "Authentication failed",
             "sasl.password",
         ),
-        ("CLIENT", {"security.protocol": "PLAINTEXT"}, "Timed out", "security.protocol"),
         ("EXPIRED", guarded.mutual(None), "verify failed", "expired"),
         ("OTHER", guarded.mutual(None), "verify failed", "another name"),
         ("MUTUAL", guarded.mutual(None), "alert bad certificate", "ssl.certificate.location"),
@@ -173,6 +170,19 @@ def test_each_failure_is_told_with_what_to_do(guarded: Guarded, one: Trial):
         assert said.code == 4, said
         assert message in said.message
         assert hint in said.hint
+        assert "given up" not in said.message
+
+
+def test_a_listener_that_wants_tls_and_is_spoken_to_without_is_told_when_the_start_took_too_long(
+    guarded: Guarded, one: Trial
+):
+    # Nobody answers: nothing but the time tells it from a broker that is away.
+    one.configure(startup_timeout_s=1)
+    use(one, guarded, "CLIENT", {"security.protocol": "PLAINTEXT"})
+    said = one.fail()
+    assert said.code == 4, said
+    assert "Timed out" in said.message
+    assert "security.protocol" in said.hint
 
 
 def test_a_password_that_was_changed_is_read_again_when_the_broker_is_back(
