@@ -187,14 +187,15 @@ class KafkaTransactionConfig(Section):
         4 * MIB,
         ge=KIB,
         le=GIB,
-        description="A Kafka transaction is committed when its records have this size. Larger ones cost "
-        "less each, and readers with read_committed wait longer for the first record.",
+        description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
+        "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
+        "itself is cut into parts of three times this size, or of half of queue_bytes_max.",
     )
     records_max: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="A Kafka transaction is committed when it has so many records.",
+        description="A Kafka transaction, or a part of a large one, has at most about so many records.",
     )
     timeout_s: int = Field(
         60,
@@ -238,7 +239,7 @@ class KafkaConfig(Section):
         "spans several.",
     )
     queue_bytes_max: int = Field(
-        16 * MIB,
+        24 * MIB,
         ge=64 * KIB,
         le=2 * GIB,
         description="Records that wait for the broker. When they are more, PostgreSQL's stream is not read "

@@ -122,8 +122,8 @@ class SinkSettings:
             return int(str(given))
         if self.batch_bytes_max > REQUEST_BYTES:
             return REQUEST_BYTES
-        # What librdkafka adds to a record is less than a small record itself.
-        return max(2 * self.batch_bytes_max, BATCH_SIZE)
+        # A batch goes a little beyond that, and librdkafka counts some 40 bytes more for a record.
+        return max(self.batch_bytes_max * 5 // 4, BATCH_SIZE)
 
 
 class Sink:

@@ -1,7 +1,7 @@
 """What goes to Kafka together: records in batches that end where a reader may see them end.
 
 The rule: a batch ends at the end of a source transaction, so that a `read_committed` reader sees a transaction wholly
-or not at all; only a transaction that is larger than a batch is cut, at an event's end, and its position says where.
+or not at all; only one that is several times larger than a batch is cut, at an event's end, and its position says where.
 A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
 
 A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
@@ -23,6 +23,12 @@ Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 
 Produce = Callable[..., object]
 """`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
+
+PART: Final = 3
+"""A transaction is cut into parts of so many times `bytes_max`, where two of them have room in the queue.
+
+Each Kafka transaction has its price, whatever is in it, and nothing else happens meanwhile that a large one waits for.
+"""
 
 TICKETS_MAX: Final = 4096
 """An empty batch with this many tickets is due at once, which bounds the memory of many empty transactions."""
@@ -66,8 +72,8 @@ class Batches:
     and events that was. One batch is out at a time; `delivered` gives it back.
 
     Args:
-        bytes_max: a batch is closed when its keys and values reach this.
-        records_max: or this many records.
+        bytes_max: a batch is closed when its keys and values reach this; see also `PART`.
+        records_max: or this many records, and a transaction that has as many is cut.
         queue_bytes_max: `room` turns false when this much waits or is out; not less than `bytes_max`, or a
             transaction between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
@@ -89,6 +95,7 @@ class Batches:
         self.tail: list[Record] = []
         self.size = 0
         self._bytes_max = bytes_max
+        self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s
@@ -132,12 +139,12 @@ class Batches:
     def add(self, size: int, events: int) -> bool:
         """`size` bytes for `events` events were appended to `tail`; the transaction goes on.
 
-        True: it is larger than a batch, and was cut here.
+        True: it was cut here.
         """
         self.size += size
         self._tail_size += size
         self._events_done += events
-        if self._tail_size < self._bytes_max and len(self.tail) < self._records_max:
+        if self._tail_size < self._part_bytes and len(self.tail) < self._records_max:
             return False
         if self._filling.records:
             self._turn()

@@ -63,7 +63,8 @@ class Settings:
     @property
     def small(self) -> int:
         """A transaction with fewer records than this must not be cut."""
-        return min(self.batch_records_max, -(-self.batch_bytes_max // RECORD_BYTES))
+        part_bytes = max(self.batch_bytes_max, min(3 * self.batch_bytes_max, self.queue_bytes_max // 2))
+        return min(self.batch_records_max, -(-part_bytes // RECORD_BYTES))
 
 
 FAULTS: Final = (
@@ -179,7 +180,7 @@ def _draw(rng: Random) -> Settings:
         p_publication=rng.choice((0.0, 0.1, 0.3)),
         batch_records_max=batch_records_max,
         batch_bytes_max=batch_bytes_max,
-        queue_bytes_max=batch_bytes_max * rng.choice((1, 2, 10)),
+        queue_bytes_max=batch_bytes_max * rng.choice((1, 2, 4, 10)),
         idle_s=rng.choice((0.0, 0.2, 1.0)),
         status_interval_s=rng.choice((0.1, 1.0)),
         spool_memory_max=rng.choice((0, 300, 1_000_000, 1_000_000)),

@@ -22,7 +22,7 @@ def settings(batch_bytes_max: int, **producer: str) -> SinkSettings:
 
 @pytest.mark.parametrize("batch_bytes_max", [1024, BATCH_SIZE, REQUEST_BYTES])
 def test_a_usual_batch_fits_into_one_request(batch_bytes_max):
-    assert settings(batch_bytes_max).batch_size >= max(2 * batch_bytes_max, BATCH_SIZE)
+    assert settings(batch_bytes_max).batch_size >= max(1.2 * batch_bytes_max, BATCH_SIZE)
 
 
 @pytest.mark.parametrize("batch_bytes_max", [REQUEST_BYTES + 1, 2**25, 2**30])

@@ -92,8 +92,8 @@ def test_a_batch_ends_at_a_transactions_end(limit):
     assert texts(batches.take(0)) == ["e"]
 
 
-@pytest.mark.parametrize("limit", [{"records_max": 3}, {"bytes_max": 30}])
-def test_only_a_transaction_larger_than_a_batch_is_cut(limit):
+@pytest.mark.parametrize("limit", [{"records_max": 3}, {"bytes_max": 10}, {"bytes_max": 20, "queue_bytes_max": 60}])
+def test_only_a_transaction_several_times_larger_than_a_batch_is_cut(limit):
     batches = make(**limit)
     transaction(batches, 100, "a", ticket=1)
     transaction(batches, 200, "b", "c", "d", "e", ticket=2)
@@ -104,6 +104,15 @@ def test_only_a_transaction_larger_than_a_batch_is_cut(limit):
     assert rest.position == Position(200, 210)
     assert (whole.tickets, first.tickets, rest.tickets) == ([1], [], [2])
     assert (first.base, rest.base) == (whole.position, first.position)
+
+
+def test_one_that_is_not_so_large_stays_whole():
+    batches = make(bytes_max=20)
+    transaction(batches, 100, "a", ticket=1)
+    transaction(batches, 200, *"bcdef", ticket=2)
+    transaction(batches, 300, "g", ticket=3)
+    assert texts(batches.take(0)) == [*"abcdef"]
+    assert texts(batches.take(0)) == ["g"]
 
 
 def test_it_says_when_it_cuts():
