@@ -106,7 +106,8 @@ class PostgresConfig(Section):
         "auto",
         description="Whether large transactions are sent before they commit, which spares the server's disk "
         "and spreads the load. auto: parallel on PostgreSQL 16 and up, on with 14 and 15, off before. Large is what "
-        "exceeds logical_decoding_work_mem: 8 MB for this session, unless the server, the role or the DSN sets it.",
+        "exceeds logical_decoding_work_mem: 8 MB for this session, unless the server, the database, the role or the "
+        "DSN sets it.",
     )
     two_phase: bool = Field(
         False,
@@ -235,11 +236,11 @@ class KafkaConfig(Section):
         description="Property name to file that holds its value, for secrets such as sasl.password.",
     )
     transaction: KafkaTransactionConfig = Field(
-        description="Small source transactions share a Kafka transaction within these bounds; a larger one "
+        description="Small source transactions share a Kafka transaction within these bounds; one that is much larger "
         "spans several.",
     )
     queue_bytes_max: int = Field(
-        24 * MIB,
+        20 * MIB,
         ge=64 * KIB,
         le=2 * GIB,
         description="Records that wait for the broker. When they are more, PostgreSQL's stream is not read "

@@ -1,8 +1,8 @@
 """What goes to Kafka together: records in batches that end where a reader may see them end.
 
 The rule: a batch ends at the end of a source transaction, so that a `read_committed` reader sees a transaction wholly
-or not at all; only one that is several times larger than a batch is cut, at an event's end, and its position says where.
-A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
+or not at all; only one that is several times larger than a batch is cut, at an event's end, and its position says
+where. A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
 
 A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
 not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then; the

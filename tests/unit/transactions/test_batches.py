@@ -92,7 +92,9 @@ def test_a_batch_ends_at_a_transactions_end(limit):
     assert texts(batches.take(0)) == ["e"]
 
 
-@pytest.mark.parametrize("limit", [{"records_max": 3}, {"bytes_max": 10}, {"bytes_max": 20, "queue_bytes_max": 60}])
+@pytest.mark.parametrize(
+    "limit", [{"records_max": 3}, {"bytes_max": 10}, {"bytes_max": 20, "queue_bytes_max": 60}]
+)
 def test_only_a_transaction_several_times_larger_than_a_batch_is_cut(limit):
     batches = make(**limit)
     transaction(batches, 100, "a", ticket=1)
