@@ -104,7 +104,7 @@ def test_a_server_without_a_free_slot_or_walsender_is_told_what_to_free(
     trial: Callable[..., Trial], broker: KafkaBroker, private_postgres: Callable[..., PostgresServer]
 ):
     server = private_postgres(18, settings={"max_replication_slots": "1", "max_wal_senders": "1"})
-    one = trial(server.dsn(), broker.bootstrap_servers, startup_timeout_s=1)
+    one = trial(server.dsn(), broker.bootstrap_servers, startup_timeout_s=2)
     server.execute("SELECT pg_create_physical_replication_slot('theirs')")
     said = one.fail()
     assert said.code == 3

@@ -24,15 +24,21 @@ def test_a_second_instance_waits_names_the_holder_and_takes_over(database: Datab
         first = await opened(database.dsn(), unique, "first")
         second = await opened(database.dsn(), unique, "second")
         held: list[LockHeld] = []
+        told = asyncio.Event()
+
+        def note(holder: LockHeld) -> None:
+            held.append(holder)
+            told.set()
+
         try:
             await first.acquire()
-            waiting = asyncio.create_task(second.acquire(held.append))
-            await asyncio.sleep(0.3)
+            waiting = asyncio.create_task(second.acquire(note))
+            await asyncio.wait_for(told.wait(), 30)
             assert not waiting.done()
             assert held == [LockHeld(first.backend_pid, "first", "127.0.0.1")]
             await first.verify(5)
             first.close()
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 30)
             await second.verify(5)
         finally:
             first.close()
@@ -48,7 +54,7 @@ def test_waiting_can_be_cancelled_and_other_slots_are_free(database: Database, u
             await locks[0].acquire()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(locks[1].acquire(), 0.3)
-            await asyncio.wait_for(locks[2].acquire(), 5)
+            await asyncio.wait_for(locks[2].acquire(), 30)
             with pytest.raises(TransientError, match="not held"):
                 await locks[1].verify(5)
         finally:
@@ -65,7 +71,7 @@ def test_the_same_slot_name_in_another_database_is_another_lock(
         here, there = await opened(database.dsn(), unique), await opened(postgres.dsn(), unique)
         try:
             await here.acquire()
-            await asyncio.wait_for(there.acquire(), 5)
+            await asyncio.wait_for(there.acquire(), 30)
         finally:
             here.close()
             there.close()
@@ -91,7 +97,7 @@ def test_the_watch_goes_on_through_round_trips_and_can_be_cancelled(database: Da
             await asyncio.gather(*(lock.verify(5) for _ in range(5)))
             assert not watch.done()
             database.execute(f"SELECT pg_terminate_backend({lock.backend_pid})")
-            lost = await asyncio.wait_for(watch, 5)
+            lost = await asyncio.wait_for(watch, 30)
             assert await lock.wait_lost() == lost
             with pytest.raises(TransientError):
                 await lock.verify(5)
@@ -152,7 +158,7 @@ def test_the_end_of_the_session_is_told_with_the_servers_last_word(
             watch = asyncio.create_task(lock.wait_lost())
             await asyncio.sleep(0.05)
             end(server, lock)
-            return await asyncio.wait_for(watch, 10)
+            return await asyncio.wait_for(watch, 30)
         finally:
             lock.close()
 
@@ -174,7 +180,7 @@ def test_a_server_that_stands_still_fails_the_round_trip_in_time(private_postgre
             with pytest.raises(TransientError, match="did not answer"):
                 await lock.verify(0.3)
             os.kill(lock.backend_pid, signal.SIGCONT)
-            assert (await asyncio.wait_for(watch, 5)).admin_shutdown is False
+            assert (await asyncio.wait_for(watch, 30)).admin_shutdown is False
         finally:
             lock.close()
 

@@ -430,7 +430,7 @@ def test_a_slot_in_use_is_waited_for_and_then_names_its_holder(database: Databas
                 starting = asyncio.create_task(second.start(unique, 0, OPTIONS, slot_wait_s=20))
                 await asyncio.sleep(0.1)
                 first.close()
-                await asyncio.wait_for(starting, 10)
+                await asyncio.wait_for(starting, 30)
                 database.execute("INSERT INTO t VALUES (1)")
                 assert await until(second, 1) == [1]
             finally:
@@ -501,7 +501,7 @@ def test_a_silent_death_is_noticed_and_a_quiet_server_is_not_mistaken_for_one(
                 assert not receiving.done()
                 assert wire.sent_up >= before + 2 * 34
                 wire.cut = True
-                return await asyncio.wait_for(receiving, 10)
+                return await asyncio.wait_for(receiving, 30)
 
     error = asyncio.run(run())
     assert type(error) is TransientError
@@ -514,8 +514,8 @@ def test_time_in_which_nobody_receives_does_not_count_as_silence(database: Datab
 
     async def run() -> None:
         dsn = database.dsn(options="-c wal_sender_timeout=0")
-        async with streaming(dsn, unique, silence_s_max=0.4) as stream:
-            await asyncio.sleep(1)
+        async with streaming(dsn, unique, silence_s_max=1.5) as stream:
+            await asyncio.sleep(2)
             receiving = asyncio.create_task(until(stream, 1))
             await asyncio.sleep(0.1)
             assert not receiving.done()
