@@ -18,7 +18,7 @@ from tests.integration.daemon import Daemon, configuration
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
-ROOM_S = 5.0
+ROOM_S = 10.0
 """For machines that are busy with other things than this test; `python -m tests.ha` holds the bound itself."""
 
 
