@@ -32,7 +32,7 @@ from deploy.demo.daemon import Samples, parse_metrics
 from deploy.local.cache import REPOSITORY
 from tests.bench.processes import peak_rss_bytes
 
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 LAST_WORDS: Final = 25
 
 T = TypeVar("T")
