@@ -190,7 +190,7 @@ class KafkaTransactionConfig(Section):
         le=GIB,
         description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
         "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
-        "itself is cut into parts of three times this size, or of half of queue_bytes_max.",
+        "itself is cut into parts of three times this size, or of half of queue_bytes_max where that is less.",
     )
     records_max: int = Field(
         100_000,

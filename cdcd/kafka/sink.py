@@ -90,7 +90,7 @@ class SinkSettings:
 
     `client` holds librdkafka's connection properties (also for the checkpoint's consumer), `producer` those that only
     a producer knows. `key` is the checkpoint record's key, the pipeline's name. `batch_bytes_max`: about the size
-    of the largest batch.
+    of a batch that small transactions share; a part of a large one has more.
     """
 
     client: Properties

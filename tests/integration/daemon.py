@@ -33,6 +33,9 @@ from deploy.local.cache import REPOSITORY
 from tests.bench.processes import peak_rss_bytes
 
 WAIT_S: Final = 60.0
+BUSY_S: Final = 10.0
+"""What a busy machine may add to a bound; what must not be waited for takes a minute."""
+
 LAST_WORDS: Final = 25
 
 T = TypeVar("T")

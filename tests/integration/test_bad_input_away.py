@@ -12,13 +12,10 @@ from confluent_kafka.admin import AdminClient
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
-from tests.integration.daemon import until
+from tests.integration.daemon import BUSY_S, until
 from tests.integration.faults.trial import SECRET, Trial
 
 newest = pytest.mark.postgres(only=18)
-
-BUSY_S = 10
-"""What a busy machine may take longer; what must not be waited for takes a minute."""
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +217,8 @@ def test_it_stops_in_time_and_at_once_when_told_twice_although_kafka_stands_stil
         assert one.daemon.wait() == 128 + 15
     else:
         assert one.daemon.wait() == 0
-        assert time.monotonic() - asked < 3 + BUSY_S
         assert one.daemon.saw("shutdown.finished") or one.daemon.saw("shutdown.forced")
+    assert time.monotonic() - asked < (2 if signals == 2 else 3) + BUSY_S
     assert one.confirmed() <= before
     kafka.resume()
     one.deliver(2)
