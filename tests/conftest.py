@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from cdcd.daemon.build import is_compiled
+from cdcd.build import is_compiled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,8 @@ and the metrics. `tests/unit/test_documents.py` fails when one is stale.
 from pathlib import Path
 from typing import Final
 
-from cdcd.daemon import facts, metrics
+from cdcd import facts
+from cdcd.telemetry import metrics
 from cdcd.transactions.assembler import TRANSITIONS, State
 from cdcd.transactions.drafts import EVENTS
 

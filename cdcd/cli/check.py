@@ -10,7 +10,7 @@ import click
 from cdcd.cli.options import config_option
 
 if TYPE_CHECKING:
-    from cdcd.daemon.preflight import Report
+    from cdcd.checks.run import Report
 
 _STYLES: Final = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
@@ -34,11 +34,11 @@ def command(file: Path, form: str) -> int:
     Connects to PostgreSQL and Kafka and changes nothing. Exits with 0 when nothing stands in the way, with 10 when
     something does, and with the code of the failure when a side could not be asked.
     """
-    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
 
-    from cdcd.daemon.preflight import examine  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.checks.run import examine  # noqa: PLC0415  a wrong configuration is told first
 
     report = examine(config)
     _SHOW[form](report)

@@ -28,12 +28,12 @@ def command(file: Path | None, *, schema: bool, reference: bool) -> None:
     if file is None and not (schema or reference):
         raise click.UsageError("Missing option '--config'.")
 
-    from cdcd.daemon import config_reference  # noqa: PLC0415  completion and --help need none of it
-    from cdcd.daemon.config import load_config  # noqa: PLC0415
+    from cdcd.config import reference as pages  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.config.loading import load_config  # noqa: PLC0415
 
     if schema:
-        click.echo(json.dumps(config_reference.json_schema(), indent=2))
+        click.echo(json.dumps(pages.json_schema(), indent=2))
     elif reference:
-        click.echo(config_reference.reference_yaml(), nl=False)
+        click.echo(pages.reference_yaml(), nl=False)
     elif file is not None:
-        click.echo(config_reference.effective_yaml(load_config(file, os.environ)), nl=False)
+        click.echo(pages.effective_yaml(load_config(file, os.environ)), nl=False)

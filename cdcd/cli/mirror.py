@@ -17,8 +17,8 @@ from cdcd.errors import ConfigError, TransientError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdcd.daemon.config import Config
-    from cdcd.daemon.config_mirror import MirrorConfig
+    from cdcd.config.loading import Config
+    from cdcd.config.mirror import MirrorConfig
     from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
     from cdcd.spark.snapshot import Snapshot
@@ -66,8 +66,8 @@ def command(
     it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
     module to spark-submit.
     """
-    from cdcd.daemon.config import load_config  # noqa: PLC0415  --help needs none of it
-    from cdcd.daemon.config_mirror import load_mirror, mirror_reference  # noqa: PLC0415
+    from cdcd.config.loading import load_config  # noqa: PLC0415  --help needs none of it
+    from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
 
     if reference:
         click.echo(mirror_reference(), nl=False)

@@ -36,7 +36,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
     # What is loaded stays: looking through it for garbage again and again is a tenth of the start.
     gc.disable()
     try:
-        from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+        from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
         config = load_config(file, os.environ)
 

@@ -78,11 +78,11 @@ def cancel(file: Path, tables: tuple[str, ...]) -> int:
 @click.option("--watch", is_flag=True, help="Look again every second until nothing is left to read.")
 def status(file: Path, form: str, watch: bool) -> int:
     """Show how far the reading of each table is, by what is committed in Kafka."""
-    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
     config = load_config(file, os.environ)
 
-    from cdcd.daemon.asking import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.cli.snapshot_requests import look  # noqa: PLC0415  a wrong configuration is told first
 
     show = _SHOW[form]
     if watch and form == "table":
@@ -97,12 +97,12 @@ def status(file: Path, form: str, watch: bool) -> int:
 
 
 def _ask(file: Path, **fields: Any) -> int:
-    from cdcd.daemon.config import load_config  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
     from cdcd.snapshots.signals import Signal  # noqa: PLC0415
 
     config = load_config(file, os.environ)
 
-    from cdcd.daemon.asking import ask  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.cli.snapshot_requests import ask  # noqa: PLC0415  a wrong configuration is told first
 
     signal = Signal(pipeline=config.name, **fields)
     try:
@@ -128,7 +128,7 @@ def _show_json(progress: "Progress | None") -> None:
 def _show_table(progress: "Progress | None") -> None:
     from rich.console import Console  # noqa: PLC0415  completion and --help need none of it
 
-    from cdcd.daemon.bars import lines  # noqa: PLC0415
+    from cdcd.telemetry.progress_bars import lines  # noqa: PLC0415
 
     console = Console()
     if not console.is_terminal:
@@ -141,7 +141,7 @@ def _watch(look: "Callable[[], Progress | None]") -> None:
     from rich.console import Group  # noqa: PLC0415  completion and --help need none of it
     from rich.live import Live  # noqa: PLC0415
 
-    from cdcd.daemon.bars import Began, lines  # noqa: PLC0415
+    from cdcd.telemetry.progress_bars import Began, lines  # noqa: PLC0415
 
     began: Began = {}
     with Live(refresh_per_second=4) as live:

@@ -10,7 +10,7 @@ from cdcd import __version__
 @click.command("version")
 def command() -> None:
     """Show the versions of cdcd and of what it uses."""
-    from cdcd.daemon.build import is_compiled  # noqa: PLC0415  completion and --help need none of it
+    from cdcd.build import is_compiled  # noqa: PLC0415  completion and --help need none of it
     from cdcd.kafka.version import librdkafka_version  # noqa: PLC0415
     from cdcd.postgres.version import libpq_version, psycopg_version  # noqa: PLC0415
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from cdcd.daemon.facts import Observer, RelationChanged, TransactionLarge
-from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.snapshot_run import SnapshotRun
+from cdcd.facts import Observer, RelationChanged, TransactionLarge
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Relation, Truncate, Type
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
 from cdcd.transactions.drafts import events

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
-from cdcd.daemon.config import Config
-from cdcd.daemon.config_secrets import reread
-from cdcd.daemon.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
+from cdcd.config.loading import Config
+from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.oversized import Oversized

@@ -20,8 +20,15 @@ from pathlib import Path
 from typing import Final
 
 from cdcd import __version__
-from cdcd.daemon.config import Config
-from cdcd.daemon.facts import (
+from cdcd.config.loading import Config
+from cdcd.daemon.intake import Intake
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.pipeline import Limits, Pipeline
+from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.snapshot_source import SnapshotSource
+from cdcd.daemon.snapshots import open_snapshots
+from cdcd.errors import LimitError, PositionError, SinkError
+from cdcd.facts import (
     CheckpointRead,
     GapAccepted,
     Observer,
@@ -30,20 +37,13 @@ from cdcd.daemon.facts import (
     SnapshotResumed,
     StreamStarted,
 )
-from cdcd.daemon.intake import Intake
-from cdcd.daemon.kafka_side import KafkaSide
-from cdcd.daemon.observe import Telemetry
-from cdcd.daemon.pipeline import Limits, Pipeline
-from cdcd.daemon.postgres_side import PostgresSide, read_source
-from cdcd.daemon.snapshot_source import SnapshotSource
-from cdcd.daemon.snapshots import open_snapshots
-from cdcd.errors import LimitError, PositionError, SinkError
 from cdcd.kafka.sink import Sink
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import SlotState
+from cdcd.postgres.source import read_source
 from cdcd.postgres.tables import published_tables
 from cdcd.protocol.messages import Relation
 from cdcd.protocol.versions import Options, StreamingMode, start_options
@@ -53,6 +53,7 @@ from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
 from cdcd.snapshots.beginning import ONLY, WHEN_NEEDED, begin, initial, wanted
 from cdcd.snapshots.progress import EXPORTED, Progress
+from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
 from cdcd.transactions.feedback import Feedback, interval_for
@@ -187,7 +188,14 @@ class Opening:
         # Only now: a former instance may have delivered what the server wrote until it was shut out.
         identity = await stream.identify()
         slot = await self._find_slot(sql, identity)
-        source = await read_source(config, stream, identity, slot, found)
+        source = await read_source(
+            stream,
+            identity,
+            slot,
+            found,
+            slot_name=config.postgres.slot,
+            options=config.postgres.stream_options,
+        )
         needed = config.snapshot.mode == WHEN_NEEDED and found is not None and is_lost(found, source)
         gap = _gap(found, source, accept_gap=accept_gap or needed)
         if gap is not None and needed:

@@ -23,12 +23,11 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from cdcd.daemon import memory
-from cdcd.daemon.facts import LockLost, Observer, PostgresStopping, PreparedOld, SpoolSpilled
 from cdcd.daemon.intake import Intake
-from cdcd.daemon.observe import Telemetry
 from cdcd.daemon.snapshot_export import ExportedSnapshot
 from cdcd.daemon.snapshot_run import SnapshotRun
 from cdcd.errors import TransientError, cause
+from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, SpoolSpilled
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
@@ -36,6 +35,7 @@ from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.batches import Batches
 from cdcd.transactions.feedback import Feedback, reply_requested
 from cdcd.transactions.ledger import Ledger

@@ -1,7 +1,8 @@
 """PostgreSQL as a life of the pipeline sees it: lock, publication and slot, found or made, and watched."""
 
-from cdcd.daemon.config import Config
-from cdcd.daemon.facts import (
+from cdcd.config.loading import Config
+from cdcd.errors import FencedError, PositionError, SourceError, TransientError
+from cdcd.facts import (
     LockAcquired,
     Observer,
     PublicationCreated,
@@ -10,8 +11,6 @@ from cdcd.daemon.facts import (
     SlotWaiting,
     StandbyWaiting,
 )
-from cdcd.daemon.observe import Telemetry
-from cdcd.errors import FencedError, PositionError, SourceError, TransientError
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
@@ -27,7 +26,7 @@ from cdcd.postgres.slot import (
     set_failover,
 )
 from cdcd.protocol.lsn import Lsn
-from cdcd.transactions.position import Checkpoint, Source
+from cdcd.telemetry.state import Telemetry
 
 
 class PostgresSide:
@@ -166,24 +165,3 @@ class PostgresSide:
                 hint="CREATE PUBLICATION as it was. Changes written in between can not be decoded any more: PostgreSQL "
                 "looks a publication up as of the change. The next start stops at them, and says what to do.",
             )
-
-
-async def read_source(
-    config: Config,
-    stream: ReplicationStream,
-    identity: Identity,
-    slot: SlotState | None,
-    found: Checkpoint | None,
-) -> Source:
-    """What the server says of itself, beside the checkpoint that was found."""
-    postgres = config.postgres
-    before = identity.timeline if found is None else found.timeline
-    return Source(
-        system_identifier=identity.system_identifier,
-        timeline=identity.timeline,
-        wal_end=identity.flushed,
-        slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
-        stream=f"publication={postgres.publication} messages={postgres.messages} origin={postgres.origin}",
-        branched_at=await stream.branched_at(before, identity.timeline),
-        slot=postgres.slot,
-    )

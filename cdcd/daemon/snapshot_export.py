@@ -9,9 +9,9 @@ one goes on incrementally with the pages that are left, because the slot is ther
 import asyncio
 import time
 
-from cdcd.daemon.facts import Observer, SnapshotStarted
 from cdcd.daemon.snapshot_source import SnapshotSource
 from cdcd.daemon.snapshot_state import SnapshotState
+from cdcd.facts import Observer, SnapshotStarted
 from cdcd.postgres.snapshot_reader import (
     ChunkTooLargeError,
     PageQuery,

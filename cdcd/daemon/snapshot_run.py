@@ -21,17 +21,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.daemon.facts import (
+from cdcd.daemon.snapshot_export import UNLIMITED
+from cdcd.daemon.snapshot_source import SnapshotSource
+from cdcd.daemon.snapshot_state import SnapshotState
+from cdcd.errors import SourceError
+from cdcd.facts import (
     Observer,
     SnapshotSignalled,
     SnapshotSignalRefused,
     SnapshotStarted,
     SnapshotWaiting,
 )
-from cdcd.daemon.snapshot_export import UNLIMITED
-from cdcd.daemon.snapshot_source import SnapshotSource
-from cdcd.daemon.snapshot_state import SnapshotState
-from cdcd.errors import SourceError
 from cdcd.postgres.snapshot_reader import (
     ChunkTooLargeError,
     PageQuery,

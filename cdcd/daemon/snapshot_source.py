@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 
-from cdcd.daemon.config import Config
+from cdcd.config.loading import Config
 from cdcd.postgres import tables
 from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.refusals import translated

@@ -9,16 +9,16 @@ import time
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.daemon.facts import (
+from cdcd.facts import (
     Observer,
     SnapshotFinished,
     SnapshotProgressed,
     SnapshotTableFailed,
     SnapshotTableFinished,
 )
-from cdcd.daemon.observe import Telemetry
 from cdcd.records.envelope import Record
 from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.batches import Batches
 
 REPORT_S: Final = 10.0

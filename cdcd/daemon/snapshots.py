@@ -1,13 +1,13 @@
 """A life's snapshots, put together: the initial one at the slot's snapshot, and those beside the stream."""
 
-from cdcd.daemon.config import Config
-from cdcd.daemon.facts import Observer
-from cdcd.daemon.observe import Telemetry
+from cdcd.config.loading import Config
 from cdcd.daemon.snapshot_export import ExportedSnapshot
 from cdcd.daemon.snapshot_run import SnapshotRun
 from cdcd.daemon.snapshot_source import SnapshotSource
 from cdcd.daemon.snapshot_state import SnapshotState
+from cdcd.facts import Observer
 from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.batches import Batches
 from cdcd.transactions.position import Checkpoint
 

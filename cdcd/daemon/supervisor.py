@@ -19,11 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final, NoReturn
 
+from cdcd.config.loading import Config
+from cdcd.config.secrets import reread
 from cdcd.daemon import memory
-from cdcd.daemon.bars import Terminal, terminal
-from cdcd.daemon.config import Config
-from cdcd.daemon.config_secrets import reread
-from cdcd.daemon.facts import (
+from cdcd.daemon.opening import Opening
+from cdcd.daemon.pipeline import StreamingAgainError
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError, WithoutStreamingError
+from cdcd.facts import (
     Failed,
     Observer,
     ReconnectScheduled,
@@ -35,12 +37,10 @@ from cdcd.daemon.facts import (
     StreamingPaused,
     StreamingResumed,
 )
-from cdcd.daemon.http import serve_http
-from cdcd.daemon.logs import configure_logging
-from cdcd.daemon.observe import Telemetry
-from cdcd.daemon.opening import Opening
-from cdcd.daemon.pipeline import StreamingAgainError
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError, WithoutStreamingError
+from cdcd.telemetry.http import serve_http
+from cdcd.telemetry.logs import configure_logging
+from cdcd.telemetry.progress_bars import Terminal, terminal
+from cdcd.telemetry.state import Telemetry
 
 HEARTBEAT_S: Final = 0.5
 

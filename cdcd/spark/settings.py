@@ -1,4 +1,4 @@
-"""What a mirror is to do, as plain values; `cdcd.daemon.config_mirror` makes them from a file."""
+"""What a mirror is to do, as plain values; `cdcd.config.mirror` makes them from a file."""
 
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

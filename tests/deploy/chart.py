@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import yaml
 
-from cdcd.daemon.config_mirror import MirrorConfig
-from cdcd.daemon.config_reference import json_schema
+from cdcd.config.mirror import MirrorConfig
+from cdcd.config.reference import json_schema
 from deploy.local.cache import REPOSITORY, run
 from tests.deploy.programs import program
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from cdcd.daemon.config import parse_config
-from cdcd.daemon.config_mirror import parse_mirror
+from cdcd.config.loading import parse_config
+from cdcd.config.mirror import parse_mirror
 from deploy.local.cache import LocalServerError, run
 from tests.deploy.chart import CHART, GOLDEN, KUBERNETES, VARIANTS, objects, render, values_of
 from tests.deploy.programs import program

@@ -6,8 +6,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from cdcd.daemon.config import parse_config
-from cdcd.daemon.config_mirror import load_mirror
+from cdcd.config.loading import parse_config
+from cdcd.config.mirror import load_mirror
 from deploy.local import KAFKA_VERSION
 from deploy.local.cache import REPOSITORY, run
 from tests.deploy.programs import program

@@ -136,7 +136,7 @@ def test_the_daemon_in_the_image_delivers_and_stops_when_asked(
 
 
 READ_BACK: Final = """
-from cdcd.daemon.config_mirror import load_mirror
+from cdcd.config.mirror import load_mirror
 from cdcd.spark.session import catalog_conf, session
 place = load_mirror("/etc/cdcd/cdcd.yaml", {}).target
 spark = session((place.format,), conf=catalog_conf(place.format, place.catalog, place.location), kafka=False)

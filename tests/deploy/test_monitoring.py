@@ -11,8 +11,8 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from cdcd.daemon.metrics import DEFINITIONS, registry_for
-from cdcd.daemon.observe import Telemetry
+from cdcd.telemetry.metrics import DEFINITIONS, registry_for
+from cdcd.telemetry.state import Telemetry
 from deploy.grafana import panels
 from deploy.local.cache import REPOSITORY, run
 from tests.deploy.programs import program

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 
-from cdcd.daemon.build import is_compiled
+from cdcd.build import is_compiled
 from tests.sim.instance import Parts
 from tests.sim.world import ORDINARY, World
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.daemon.build import is_compiled
+from cdcd.build import is_compiled
 from tests.sim import __main__ as command
 from tests.sim.world import World
 

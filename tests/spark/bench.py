@@ -36,7 +36,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import settings_of, target_of
-from cdcd.daemon.config_mirror import MirrorConfig, parse_mirror
+from cdcd.config.mirror import MirrorConfig, parse_mirror
 from cdcd.spark import table
 from cdcd.spark.changes import parse
 from cdcd.spark.descriptions import Descriptions

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import settings_of, target_of
-from cdcd.daemon.config_mirror import parse_mirror
+from cdcd.config.mirror import parse_mirror
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.job import Mirror

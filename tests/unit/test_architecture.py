@@ -14,29 +14,15 @@ MODULES = {
 }
 
 # Who may import whom, beside itself. The package `cdcd` itself holds the version and is open to all.
-LAYERS = {
-    "errors": set[str](),
-    "findings": set[str](),
-    "protocol": {"errors"},
-    "snapshots": {"errors", "protocol"},
-    "transactions": {"errors", "protocol", "snapshots"},
-    "records": {"errors", "protocol", "snapshots", "transactions"},
-    "postgres": {"errors", "findings", "protocol", "snapshots", "transactions", "records"},
-    "kafka": {"errors", "findings", "protocol", "snapshots", "transactions", "records"},
-    "daemon": {"errors", "findings", "protocol", "snapshots", "transactions", "records", "postgres", "kafka"},
-    "cli": {
-        "errors",
-        "findings",
-        "protocol",
-        "snapshots",
-        "transactions",
-        "records",
-        "postgres",
-        "kafka",
-        "daemon",
-    },
-    "spark": {"errors", "protocol", "transactions", "records"},
-}
+PATH = ("errors", "build", "facts", "protocol", "snapshots", "transactions", "records", "engine")
+BESIDE = ("postgres", "kafka", "config")
+LAYERS = {layer: set(PATH[:index]) for index, layer in enumerate(PATH)}
+LAYERS |= {layer: set(PATH) for layer in BESIDE}
+LAYERS["telemetry"] = {*PATH, "config"}
+LAYERS["checks"] = {*PATH, *BESIDE}
+LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon"}
+LAYERS["spark"] = {"errors", "build", "facts", "protocol", "snapshots", "transactions", "records", "engine"}
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
@@ -44,7 +30,7 @@ ALSO = {
     "cdcd.spark.page_source": {"postgres"},
     "cdcd.spark.snapshot": {"postgres"},
 }
-PURE = {"errors", "findings", "protocol", "snapshots", "transactions", "records"}
+PURE = {"errors", "facts", "protocol", "snapshots", "transactions", "records", "engine"}
 # mypyc's own library: buffers and machine integers for what is compiled.
 PRIMITIVES = {"librt"}
 
@@ -52,7 +38,7 @@ PRIMITIVES = {"librt"}
 CONFINED = {
     "psycopg": "cdcd.postgres",
     "confluent_kafka": "cdcd.kafka",
-    "pydantic": "cdcd.daemon.config",
+    "pydantic": "cdcd.config",
     "pyspark": "cdcd.spark",
 }
 # What waits, logs, draws or looks at a clock.
@@ -158,7 +144,7 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
         ("cdcd", "import cdcd.errors", "cdcd imports cdcd.errors"),
         ("cdcd.daemon.x", "from psycopg import sql", "psycopg belongs in cdcd.postgres"),
         ("cdcd.daemon.x", "import confluent_kafka", "confluent_kafka belongs in cdcd.kafka"),
-        ("cdcd.daemon.pipeline", "import pydantic", "pydantic belongs in cdcd.daemon.config"),
+        ("cdcd.daemon.pipeline", "import pydantic", "pydantic belongs in cdcd.config"),
         ("cdcd.records.x", "import orjson", "records is pure and imports orjson"),
         ("cdcd.transactions.x", "from time import monotonic", "transactions is pure and imports time"),
         (
@@ -179,8 +165,8 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
     [
         ("cdcd.records.x", "import json\nfrom cdcd.protocol.lsn import Lsn\nfrom . import values"),
         ("cdcd.records.x", "if TYPE_CHECKING:\n    from mypy_extensions import i64"),
-        ("cdcd.daemon.config", "import pydantic"),
-        ("cdcd.daemon.config_reference", "import pydantic"),
+        ("cdcd.config.loading", "import pydantic"),
+        ("cdcd.config.reference", "import pydantic"),
         ("cdcd.cli.version", "from cdcd import __version__"),
         ("cdcd.daemon.pipeline", "import asyncio\nimport cdcd.kafka.sink\nimport cdcd.postgres.slot"),
         ("cdcd.spark.x", "import pyspark\nfrom cdcd.records import contract"),

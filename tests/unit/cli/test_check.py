@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from cdcd.checks import run as preflight
+from cdcd.checks.finding import Finding
+from cdcd.checks.run import Report
 from cdcd.cli.__main__ import main
-from cdcd.daemon import preflight
-from cdcd.daemon.preflight import Report
-from cdcd.findings import Finding
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
 REPORT = Report(

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from cdcd.cli.__main__ import main
-from cdcd.daemon.config_reference import reference_yaml
+from cdcd.config.reference import reference_yaml
 
 MINIMAL = (
     "name: shop\npostgres: {dsn: 'host=db password=s3cret'}\nkafka: {bootstrap_servers: 'broker:9092'}\n"

@@ -5,7 +5,7 @@ import pytest
 
 from cdcd.cli.__main__ import main
 from cdcd.cli.mirror import settings_of, target_of
-from cdcd.daemon.config_mirror import parse_mirror
+from cdcd.config.mirror import parse_mirror
 
 CONFIG = """
 name: shop

@@ -3,7 +3,7 @@ from typing import Any
 
 import yaml
 
-from cdcd.daemon.config_mirror import parse_mirror
+from cdcd.config.mirror import parse_mirror
 
 FILE = Path(__file__).parents[3] / "deploy" / "spark" / "mirror.yaml"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.daemon.build import is_compiled
+from cdcd.build import is_compiled
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Begin, Column, Commit, Insert, Relation
 from cdcd.protocol.writer import write_message

@@ -1,0 +1,235 @@
+"""Every key of a mirror's configuration (`cdcd mirror`), described here and nowhere else.
+
+`config/mirror/reference.yaml` is made from it. A file is read as the daemon's is: strictly, with `${NAME}` filled in
+and every problem named at once.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from cdcd.config.defaults import with_derived_defaults
+from cdcd.config.loading import read_file, validated
+from cdcd.config.reference import reference_yaml
+from cdcd.config.sources import read_secret, read_yaml
+from cdcd.config.types import (
+    GIB,
+    KIB,
+    MIB,
+    FilePath,
+    Name,
+    Properties,
+    PropertyName,
+    PropertyValue,
+    Section,
+    Servers,
+    TablePatterns,
+    Text,
+    TopicName,
+)
+from cdcd.errors import ConfigError
+
+HINT: Final = "`cdcd mirror --reference` shows every key with its default and meaning."
+
+HEAD: Final = """\
+Every key of a mirror's configuration with its default. Made from the models by `cdcd mirror --reference`.
+
+In the file, ${NAME} and ${NAME:-default} are filled in from the environment; $${ stands for ${."""
+
+
+class SourceConfig(Section):
+    """Where the changes are."""
+
+    bootstrap_servers: Servers = Field(
+        description="Brokers to begin with, as host:port with commas between.",
+        json_schema_extra={"example": "localhost:9092"},
+    )
+    properties: Properties = Field(
+        default_factory=dict,
+        description="Names of Kafka's Java client, passed through: security.protocol, sasl.jaas.config and so on. What "
+        "the guarantees rest on is refused: the topics are always read with read_committed.",
+    )
+    properties_files: dict[PropertyName, FilePath] = Field(
+        default_factory=dict,
+        description="Property name to file that holds its value, for secrets such as sasl.jaas.config.",
+    )
+
+    def java_client(self) -> dict[str, str]:
+        """The properties. Holds secrets: never to be printed."""
+        given = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in self.properties.items()
+        }
+        for name, file in self.properties_files.items():
+            given[name], wrong = read_secret(str(file))
+            if wrong:
+                raise ConfigError(f"kafka.properties_files.{name}: {wrong}", hint=HINT)
+        return given
+
+
+class PipelineTopics(Section):
+    """The topics of the pipeline, as the daemon's configuration has them under the same names."""
+
+    prefix: TopicName = Field(
+        description="Topic = <prefix>.<schema>.<table>.", json_schema_extra={"default_from": "{name}"}
+    )
+    schemas: TopicName = Field(
+        description="Topic with the descriptions of tables.",
+        json_schema_extra={"default_from": "{prefix}.schemas"},
+    )
+    checkpoint: TopicName = Field(
+        description="Topic with the daemon's position, by which consistent batches are cut.",
+        json_schema_extra={"default_from": "{prefix}.checkpoint"},
+    )
+    message: TopicName = Field(
+        description="Topic for logical decoding messages, which are not mirrored.",
+        json_schema_extra={"default_from": "{prefix}.message"},
+    )
+    dead_letter: TopicName = Field(
+        description="Topic for oversized records, which are not mirrored.",
+        json_schema_extra={"default_from": "{prefix}.dead_letter"},
+    )
+
+
+class TargetConfig(Section):
+    """Where the tables are kept."""
+
+    format: Literal["iceberg", "delta"] = Field("iceberg", description="Format of the tables.")
+    location: Text | None = Field(
+        None,
+        description="Folder or bucket below which the tables are, as a path or URL that Spark can reach. null: they "
+        "are in the catalog, which spark.* configures.",
+        json_schema_extra={"example": "/var/lib/cdcd/lake"},
+    )
+    catalog: Text = Field(
+        "lake",
+        description="Name of the catalog in Spark. With a location, Iceberg's tables get one of this name there; "
+        "Delta's tables with a location are in none.",
+    )
+    namespace: Text | None = Field(
+        None,
+        description="Namespace of all tables, whose names are then <schema>_<table>. null: the source's schema.",
+    )
+    properties: dict[str, PropertyValue] = Field(
+        default_factory=dict,
+        description="Properties of the tables when they are created, in the format's own names.",
+    )
+    stream_checkpoint: Text | None = Field(
+        None,
+        description="Folder or bucket for the stream's own position, for this mirror alone. null: "
+        "<location>/_cdcd/<name>. Losing it costs time, and nothing else: each table knows what it has.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> "TargetConfig":
+        if self.location is None and self.stream_checkpoint is None:
+            raise ValueError(
+                "without a location, stream_checkpoint must say where the stream's position is kept"
+            )
+        return self
+
+
+class TablesConfig(Section):
+    """Which tables, and what is kept of them."""
+
+    include: TablePatterns | None = Field(
+        None, description="Tables to mirror, <schema>.<table> with * for any characters. null: all."
+    )
+    exclude: TablePatterns | None = Field(None, description="Tables to leave out.")
+    history: TablePatterns | None = Field(
+        None,
+        description="Tables that get a changelog beside the mirror: a table with one row for each change.",
+    )
+    json_as: Literal["string", "variant"] = Field(
+        "string",
+        description="What json and jsonb become. With variant, Iceberg tables that have one are of format 3.",
+    )
+
+
+class BatchesConfig(Section):
+    """How much at a time."""
+
+    interval_s: float = Field(
+        5,
+        ge=0,
+        le=86_400,
+        description="Least time from one batch to the next: how late the mirror is, and how many small files there "
+        "are.",
+    )
+    records_max: int = Field(
+        500_000,
+        ge=1000,
+        le=1_000_000_000,
+        description="Records in a batch, of all topics together. Larger ones cost less each, and memory.",
+    )
+    threads: int = Field(2, ge=1, le=64, description="Tables that are worked on at the same time.")
+    consistent: bool = Field(
+        False,
+        description="Whether all tables go together from one commit LSN to the next, so that a join over them is true.",
+    )
+
+
+class MaintenanceConfig(Section):
+    """Small files and former versions."""
+
+    interval_s: Annotated[float, Field(ge=1, le=2_592_000)] | None = Field(
+        600, description="How often tables are tidied up, between batches. null: never by the mirror."
+    )
+    keep_s: int = Field(86_400, ge=0, le=315_360_000, description="How long former versions can be read.")
+    keep_versions: int = Field(10, ge=1, le=1_000_000, description="How many are kept whatever their age.")
+    small_files_min: int = Field(8, ge=2, le=100_000, description="So many small files are written together.")
+    target_file_bytes: int = Field(
+        128 * MIB, ge=64 * KIB, le=16 * GIB, description="How large files should be."
+    )
+
+
+class MirrorConfig(Section):
+    """One mirror: the topics of one pipeline to tables in one place."""
+
+    name: Name = Field(
+        description="Name of the mirror; the pipeline's, unless topics.prefix says otherwise.",
+        json_schema_extra={"example": "shop"},
+    )
+    kafka: SourceConfig = Field(description="Where the changes are.")
+    topics: PipelineTopics = Field(
+        description="The topics of the pipeline, as the daemon's configuration has them under the same names."
+    )
+    target: TargetConfig = Field(description="Where the tables are kept.")
+    tables: TablesConfig = Field(description="Which tables, and what is kept of them.")
+    batches: BatchesConfig = Field(description="How much at a time.")
+    maintenance: MaintenanceConfig = Field(description="Small files and former versions.")
+    spark: dict[str, PropertyValue] = Field(
+        default_factory=dict,
+        description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*; they win over cdcd's own.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, data: Any) -> Any:
+        return with_derived_defaults(cls, data) if isinstance(data, dict) else data
+
+    def stream_checkpoint(self) -> str:
+        """Where the stream's own position is kept."""
+        given = self.target.stream_checkpoint
+        return given or f"{str(self.target.location).rstrip('/')}/_cdcd/{self.name}"
+
+
+def load_mirror(path: str | Path, environ: Mapping[str, str]) -> MirrorConfig:
+    """The configuration in the file at `path`.
+
+    Raises:
+        ConfigError: names every problem.
+    """
+    return parse_mirror(read_file(path, "config/mirror/reference.yaml", HINT), environ, str(path))
+
+
+def parse_mirror(text: str, environ: Mapping[str, str], file: str = "configuration") -> MirrorConfig:
+    """Like `load_mirror`, from text; `file` is what errors call it."""
+    return validated(read_yaml(text, environ, file, MirrorConfig), MirrorConfig, file, HINT)
+
+
+def mirror_reference() -> str:
+    """`config/mirror/reference.yaml`: a file that loads, with a comment above every key."""
+    return reference_yaml(MirrorConfig, HEAD)

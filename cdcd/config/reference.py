@@ -1,0 +1,120 @@
+"""The configuration shown: every key with its default and reason, the JSON schema, and what is in effect."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from cdcd.config.defaults import default_template, section_of
+from cdcd.config.models import Config
+from cdcd.config.types import Section
+
+_WIDTH: Final = 100
+_HEAD: Final = """\
+Every key of the configuration with its default. Made from the models by `cdcd config --reference`.
+
+Any key can be set in the environment, and wins over the file: CDCD_POSTGRES__DSN is postgres.dsn,
+CDCD_KAFKA__PROPERTIES__SASL_USERNAME is kafka.properties' sasl.username. In the file, ${NAME} and
+${NAME:-default} are filled in from the environment; $${ stands for ${. Secrets can be in files:
+postgres.dsn_file, postgres.password_file, kafka.properties_files."""
+_EXAMPLE_NAME: Final = "shop"
+
+
+def reference_yaml(model: type[Section] = Config, head: str = _HEAD) -> str:
+    """`config/reference.yaml`: a file that loads, with a comment above every key. `head` stands above it."""
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    schema = model.model_json_schema()
+    return "\n".join([*lines, *_section(model, schema, schema["$defs"], "")]) + "\n"
+
+
+def _section(
+    model: type[Section], schema: dict[str, Any], defs: dict[str, Any], indent: str
+) -> Iterator[str]:
+    for key, field in model.model_fields.items():
+        yield ""
+        inner = section_of(field)
+        about = field.description or ""
+        if inner is None:
+            about += _values(schema["properties"][key]) + _default(field)
+        for line in textwrap.wrap(about, _WIDTH - len(indent) - 2, break_on_hyphens=False):
+            yield f"{indent}# {line}"
+        if inner is None:
+            yield f"{indent}{_pair(key, _shown_value(field))}"
+        else:
+            yield f"{indent}{key}:"
+            yield from list(_section(inner, defs[inner.__name__], defs, indent + "  "))[1:]
+
+
+def _values(schema: dict[str, Any]) -> str:
+    """Which values the key takes, where the schema says it: a choice, or bounds."""
+    schema = next((one for one in schema.get("anyOf", []) if one.get("type") != "null"), schema)
+    if "enum" in schema:
+        return f" One of {', '.join(str(value) for value in schema['enum'] if not isinstance(value, bool))}."
+    if "minimum" in schema:
+        return f" {schema['minimum']} to {schema['maximum']}."
+    return ""
+
+
+def _default(field: FieldInfo) -> str:
+    template = default_template(field)
+    if template is not None:
+        return f" Default: {template.replace('{', '<').replace('}', '>')}."
+    return " Required." if field.default is PydanticUndefined and field.default_factory is None else ""
+
+
+def _shown_value(field: FieldInfo) -> object:
+    template = default_template(field)
+    if template is not None:
+        # The directory for temporary files is another one elsewhere.
+        return None if "{tmp}" in template else template.format(name=_EXAMPLE_NAME, prefix=_EXAMPLE_NAME)
+    extra = field.json_schema_extra
+    if isinstance(extra, dict) and "example" in extra:
+        return extra["example"]
+    return field.get_default(call_default_factory=True)
+
+
+def _pair(key: str, value: object) -> str:
+    return yaml.safe_dump({key: value}, default_flow_style=False, width=1000).rstrip("\n")
+
+
+def json_schema(model: type[Section] = Config) -> dict[str, Any]:
+    """The schema of the file (`model`'s), for editors and for checking Helm values: what is derived or empty may be
+    left out.
+    """
+    schema = model.model_json_schema()
+    models: dict[str, type[Section]] = dict(_models(model))
+    for name, part in [(model.__name__, schema), *schema["$defs"].items()]:
+        fields = models[name].model_fields
+        required = [key for key in part.get("required", []) if _must_be_given(fields[key])]
+        part.pop("required", None)
+        if name == "PostgresConfig":
+            part["anyOf"] = [{"required": ["dsn"]}, {"required": ["dsn_file"]}]
+        elif required:
+            part["required"] = required
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "cdcd configuration",
+    }
+
+
+def _models(model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    yield model.__name__, model
+    for field in model.model_fields.values():
+        if (inner := section_of(field)) is not None:
+            yield from _models(inner)
+
+
+def _must_be_given(field: FieldInfo) -> bool:
+    inner = section_of(field)
+    if inner is not None:
+        return any(_must_be_given(one) for one in inner.model_fields.values())
+    return field.is_required() and default_template(field) is None
+
+
+def effective_yaml(config: Config) -> str:
+    """What is in effect, after defaults, environment and files, with secrets masked."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=1000)

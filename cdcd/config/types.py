@@ -1,0 +1,220 @@
+"""The kinds of values in the configuration, each with the error that a person reads when the value is not
+one.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SecretStr,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from cdcd.config.masking import is_secret_name
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+TIB: Final = 1024 * GIB
+
+NAME_LENGTH_MAX: Final = 58
+"""A slot's name has at most 63 bytes (NAMEDATALEN - 1), and `cdcd_` is 5 of them."""
+
+OWN_PROPERTIES: Final[Mapping[str, str]] = {
+    "bootstrap.servers": "set kafka.bootstrap_servers instead",
+    "metadata.broker.list": "set kafka.bootstrap_servers instead",
+    "transactional.id": "set kafka.transactional_id instead",
+    "transaction.timeout.ms": "set kafka.transaction.timeout_s instead",
+    "queue.buffering.max.kbytes": "set kafka.queue_bytes_max instead",
+    "enable.idempotence": "cdcd's producer is always idempotent: retries would repeat and reorder records",
+    "acks": "always all: a record counts as delivered when every in-sync replica has it",
+    "request.required.acks": "always all: a record counts as delivered when every in-sync replica has it",
+    "isolation.level": "always read_committed: the checkpoint is read back as consumers see it",
+    "group.id": "cdcd reads its checkpoint without a consumer group",
+    "enable.auto.commit": "cdcd reads its checkpoint without a consumer group",
+    "auto.offset.reset": "cdcd reads its checkpoint from the positions it looks up",
+    "enable.partition.eof": "cdcd sets it to know when the checkpoint is read",
+    "allow.auto.create.topics": "set topics.create instead: cdcd creates or checks each topic itself",
+}
+"""librdkafka's properties that the guarantees rest on or that have a key of their own, and what to do
+instead.
+"""
+
+
+class Section(BaseModel):
+    """A mapping of the configuration file."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, hide_input_in_errors=True, allow_inf_nan=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Text of a form: `pattern` decides and is in the schema, `meaning` is the error that a person reads."""
+
+    pattern: str
+    meaning: str
+
+    def __get_pydantic_core_schema__(self, source: type[Any], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {**handler(schema), "pattern": f"^{self.pattern}$"}
+
+    def _check(self, value: str) -> str:
+        if re.fullmatch(self.pattern, value, re.ASCII) is None:
+            raise ValueError(self.meaning)
+        return value
+
+
+Name = Annotated[
+    str,
+    Form(
+        rf"[a-z0-9][a-z0-9_]{{0,{NAME_LENGTH_MAX - 1}}}",
+        f"may hold only lower-case letters, digits and underscores, must not start with an underscore, and "
+        f"has at most {NAME_LENGTH_MAX} characters, because a replication slot is named after it",
+    ),
+]
+SlotName = Annotated[
+    str,
+    Form(
+        r"[a-z0-9_]{1,63}",
+        "may hold only lower-case letters, digits and underscores, and at most 63 of them, as PostgreSQL "
+        "demands of slots",
+    ),
+]
+PublicationName = Annotated[str, Form(r"[^\x00-\x1f]{1,63}", "must be 1 to 63 characters")]
+TopicName = Annotated[
+    str,
+    Form(
+        r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}",
+        "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands "
+        "of topics",
+    ),
+]
+TransactionalId = Annotated[
+    str, Form(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
+]
+TablePattern = Annotated[
+    str,
+    Form(
+        r"[^\x00]*[^\x00.]\.[^\x00.][^\x00]*",
+        "must be <schema>.<table>, where * stands for any characters, such as public.*",
+    ),
+]
+Servers = Annotated[
+    str,
+    Form(
+        r"[^\s,]+:[0-9]{1,5}(\s*,\s*[^\s,]+:[0-9]{1,5})*",
+        "must be host:port, or several of them separated by commas",
+    ),
+]
+Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
+FilePath = Annotated[Path, Field(strict=False)]
+
+
+def _check_dsn(secret: SecretStr) -> SecretStr:
+    text = secret.get_secret_value().strip()
+    if "\x00" in text:
+        raise ValueError("must not hold a NUL character")
+    if re.match(r"postgres(ql)?://", text) is None and re.match(r"[a-z_]+\s*=", text) is None:
+        raise ValueError(
+            "must be a libpq URI (postgresql://user@host:5432/database) or key=value string (host=... "
+            "dbname=...)"
+        )
+    if re.search(r"(?<![a-z_])replication\s*=", text):
+        raise ValueError(
+            "must not set replication: cdcd opens replication connections and ordinary ones with it"
+        )
+    return SecretStr(text)
+
+
+def _not_empty(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    if not patterns:
+        raise ValueError("must not be empty; leave it out for all tables")
+    return patterns
+
+
+TablePatterns = Annotated[tuple[TablePattern, ...], Field(strict=False), AfterValidator(_not_empty)]
+Dsn = Annotated[SecretStr, AfterValidator(_check_dsn)]
+
+
+def _refuse_own(name: str) -> str:
+    if reason := OWN_PROPERTIES.get(name):
+        raise ValueError(f"is not for properties: {reason}")
+    if name.endswith("_cb") or name in {"on_delivery", "logger"}:
+        raise ValueError("is not for properties: it is a callback of the Python client")
+    return name
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if not isinstance(value, str | SecretStr):
+        raise ValueError("must be text, a number or a boolean")  # noqa: TRY004  pydantic reports ValueError only
+    return value
+
+
+def _secrets_are_text(properties: object) -> object:
+    # YAML reads 0123 as the number 83.
+    for name, value in properties.items() if isinstance(properties, dict) else ():
+        if isinstance(name, str) and is_secret_name(name) and isinstance(value, int | float):
+            raise ValueError(f"{name} must be text; quote it")
+    return properties
+
+
+def _hide_secrets(properties: dict[str, str | SecretStr]) -> dict[str, str | SecretStr]:
+    return {
+        name: SecretStr(value) if isinstance(value, str) and is_secret_name(name) else value
+        for name, value in properties.items()
+    }
+
+
+def _streaming(value: object) -> object:
+    # YAML 1.1 reads a bare on and off as booleans.
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _none(value: object) -> object:
+    return "" if value is False else value
+
+
+TopicOrNone = Annotated[
+    str,
+    BeforeValidator(_none),
+    Form(
+        r"(?!\.{1,2}$)[A-Za-z0-9._-]{0,249}",
+        "may hold only ASCII letters, digits, '.', '_' and '-', and at most 249 of them, as Kafka demands "
+        "of topics; or be false",
+    ),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": "^[A-Za-z0-9._-]{0,249}$"}, {"const": False}]}),
+]
+"""The name of a topic; empty for `false`, where there is to be none."""
+PropertyName = Annotated[str, AfterValidator(_refuse_own)]
+PropertyValue = Annotated[
+    Any, BeforeValidator(_scalar), WithJsonSchema({"type": ["string", "number", "boolean"]})
+]
+Properties = Annotated[
+    dict[PropertyName, PropertyValue], BeforeValidator(_secrets_are_text), AfterValidator(_hide_secrets)
+]
+Streaming = Annotated[
+    Literal["auto", "off", "on", "parallel"],
+    BeforeValidator(_streaming),
+    WithJsonSchema({"enum": ["auto", "off", "on", "parallel", True, False]}),
+]

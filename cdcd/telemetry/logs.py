@@ -1,0 +1,126 @@
+"""The log: facts, and what libraries say, one line each on standard error, with passwords masked.
+
+Every line has `timestamp` (UTC, ISO 8601), `level` and `event`, a constant name; the rest are fields. Lines
+of libraries come in by the standard library's logging and go out in the same form, as the event
+`dependency.log`.
+"""
+
+import logging
+import sys
+from collections.abc import Callable, MutableMapping
+from dataclasses import fields
+from typing import Any, Final, Protocol
+
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from cdcd.config.masking import mask_text, mask_value
+from cdcd.config.models import LogConfig
+from cdcd.facts import Fact, Observer
+from cdcd.protocol.lsn import Lsn
+
+DEPENDENCY_EVENT: Final = "dependency.log"
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+
+
+class Stream(Protocol):
+    """Where lines go: a file, or a terminal with something at its foot (`bars.Terminal`)."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool: ...
+
+
+class _Handler(logging.StreamHandler[Stream]):
+    """Ours among the root logger's handlers."""
+
+
+def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
+    """Send everything that is logged in this process to `stream` (None: standard error).
+
+    Returns the observer that logs facts. Called again, it replaces what an earlier call set up.
+    """
+    stream = sys.stderr if stream is None else stream
+    render: Processor = (
+        structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        if log.format == "json"
+        else structlog.dev.ConsoleRenderer(colors=stream.isatty())
+    )
+    common: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    handler = _Handler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*common, structlog.processors.format_exc_info, _name_dependency],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _plain_values,
+                _masked,
+                _in_order,
+                render,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(_LEVELS[log.level])
+    logging.captureWarnings(True)
+    logger = structlog.wrap_logger(
+        logging.getLogger("cdcd"),
+        processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return _observer(logger.log)
+
+
+def _observer(log: Callable[..., Any]) -> Observer:
+    def observe(fact: Fact) -> None:
+        log(
+            _LEVELS[fact.level],
+            fact.event,
+            **{field.name: getattr(fact, field.name) for field in fields(fact)},
+        )
+
+    return observe
+
+
+def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """A library's sentence becomes a field: the names of events are ours."""
+    record = entry.get("_record")
+    entry["logger"] = record.name if record is not None else ""
+    entry["message"] = entry.pop("event", "")
+    entry["event"] = DEPENDENCY_EVENT
+    return entry
+
+
+def _plain_values(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    """Positions as PostgreSQL prints them: as numbers nobody finds them again."""
+    for key, value in entry.items():
+        if key.endswith("_lsn") and isinstance(value, int):
+            entry[key] = str(Lsn(value))
+    return entry
+
+
+def _masked(_logger: WrappedLogger, _method: str, entry: EventDict) -> MutableMapping[str, Any]:
+    # A field's own name is not judged: fields are ours, and none is a secret as a whole.
+    return {
+        key: mask_text(value) if isinstance(value, str) else mask_value(value) for key, value in entry.items()
+    }
+
+
+def _in_order(_logger: WrappedLogger, _method: str, entry: EventDict) -> EventDict:
+    first = {key: entry.pop(key) for key in ("timestamp", "level", "event") if key in entry}
+    return {**first, **entry}

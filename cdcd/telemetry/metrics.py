@@ -1,0 +1,326 @@
+"""The metrics, as one table: name, kind, meaning and where in the telemetry the value stands.
+
+They are read when Prometheus scrapes; the pipeline knows nothing of Prometheus. docs/metrics.md is made from
+the table.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from cdcd import __version__
+from cdcd.build import is_compiled
+from cdcd.snapshots.progress import TableTask
+from cdcd.telemetry.state import COMMIT_BUCKETS_S, ROLES, Telemetry
+
+Sample = tuple[tuple[str, ...], float | None]
+"""The labels' values, and the value; None: not known, so there is no sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One metric.
+
+    Args:
+        read: the samples, from the telemetry and the time (Unix seconds).
+    """
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    read: Callable[[Telemetry, float], Iterable[Sample]]
+    labels: tuple[str, ...] = ()
+
+
+def _one(read: Callable[[Telemetry], float | None]) -> Callable[[Telemetry, float], Iterable[Sample]]:
+    return lambda telemetry, _now: [((), read(telemetry))]
+
+
+def _by_label(read: Callable[[Telemetry], dict[str, int]]) -> Callable[[Telemetry, float], Iterable[Sample]]:
+    return lambda telemetry, _now: [((label,), value) for label, value in read(telemetry).copy().items()]
+
+
+def _events(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return list(telemetry.events.copy().items())
+
+
+def _snapshot_tables(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((), None if telemetry.snapshot is None else len(telemetry.snapshot.tasks))]
+
+
+def _snapshot_rows(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((), None if telemetry.snapshot is None else telemetry.snapshot.serial)]
+
+
+def _snapshot_table(
+    read: Callable[[TableTask], float],
+) -> Callable[[Telemetry, float], Iterable[Sample]]:
+    def samples(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+        progress = telemetry.snapshot
+        return (
+            [] if progress is None else [((task.name,), read(task)) for task in progress.tasks if task.parts]
+        )
+
+    return samples
+
+
+def _roles(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((role,), role == telemetry.role) for role in ROLES]
+
+
+def _build(_telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return [((__version__, platform.python_version(), str(is_compiled()).lower()), 1)]
+
+
+DEFINITIONS: Final[tuple[Definition, ...]] = (
+    Definition(
+        "cdcd_build_info",
+        "gauge",
+        "Always 1; what runs here.",
+        _build,
+        ("version", "python", "compiled"),
+    ),
+    Definition(
+        "cdcd_pipeline_info",
+        "gauge",
+        "Always 1; whose numbers these are, to join the others with.",
+        lambda t, _now: [((t.name, t.slot), 1)],
+        ("pipeline", "slot"),
+    ),
+    Definition("cdcd_role", "gauge", "1 for the role that this instance has.", _roles, ("role",)),
+    Definition(
+        "cdcd_streaming",
+        "gauge",
+        "1 while PostgreSQL sends changes to this instance.",
+        _one(lambda t: t.streaming),
+    ),
+    Definition(
+        "cdcd_caught_up",
+        "gauge",
+        "1 when the broker holds all that the server has.",
+        _one(lambda t: t.caught_up),
+    ),
+    Definition(
+        "cdcd_received_lsn",
+        "gauge",
+        "WAL position up to which changes were received.",
+        _one(lambda t: t.received_lsn),
+    ),
+    Definition(
+        "cdcd_sent_lsn",
+        "gauge",
+        "WAL position up to which records were handed to Kafka.",
+        _one(lambda t: t.sent_lsn),
+    ),
+    Definition(
+        "cdcd_acked_lsn",
+        "gauge",
+        "WAL position of the last commit that Kafka acknowledged.",
+        _one(lambda t: t.acked_lsn),
+    ),
+    Definition(
+        "cdcd_flushed_lsn",
+        "gauge",
+        "WAL position before which Kafka holds everything; what PostgreSQL is told.",
+        _one(lambda t: t.flushed_lsn),
+    ),
+    Definition(
+        "cdcd_server_wal_end_lsn",
+        "gauge",
+        "End of the server's WAL, as last heard.",
+        _one(lambda t: t.server_wal_end or None),
+    ),
+    Definition(
+        "cdcd_lag_bytes", "gauge", "WAL that the server has and Kafka does not.", _one(Telemetry.lag_bytes)
+    ),
+    Definition(
+        "cdcd_lag_seconds",
+        "gauge",
+        "Age of the last delivered commit while there is more to deliver; 0 when caught up.",
+        lambda t, now: [((), t.lag_s(now))],
+    ),
+    Definition(
+        "cdcd_retained_wal_bytes",
+        "gauge",
+        "WAL that the slot holds back on the server.",
+        _one(lambda t: t.retained_wal_bytes),
+    ),
+    Definition(
+        "cdcd_snapshot_tables",
+        "gauge",
+        "Tables that are still to be read, or being read.",
+        _snapshot_tables,
+    ),
+    Definition(
+        "cdcd_snapshot_rows_total",
+        "counter",
+        "Rows read by snapshots since the pipeline began.",
+        _snapshot_rows,
+    ),
+    Definition(
+        "cdcd_snapshot_share",
+        "gauge",
+        "How much of a table is read, from 0 to 1, while it is.",
+        _snapshot_table(lambda task: task.share),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_rows",
+        "gauge",
+        "Rows read of a table so far, while it is; their rate is the pace.",
+        _snapshot_table(lambda task: task.rows),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_read_bytes",
+        "gauge",
+        "Of a table that is being read, how much on disk is read.",
+        _snapshot_table(lambda task: int(task.size * task.share)),
+        ("table",),
+    ),
+    Definition(
+        "cdcd_snapshot_table_bytes",
+        "gauge",
+        "Of a table that is being read, how large it is on disk.",
+        _snapshot_table(lambda task: task.size),
+        ("table",),
+    ),
+    Definition("cdcd_events_total", "counter", "Events by table and operation.", _events, ("table", "op")),
+    Definition(
+        "cdcd_transactions_total",
+        "counter",
+        "Source transactions by kind: plain, streamed and prepared were delivered; rolled_back and aborted "
+        "were dropped; message are logical messages outside of transactions.",
+        _by_label(lambda t: t.transactions),
+        ("kind",),
+    ),
+    Definition(
+        "cdcd_streamed_open",
+        "gauge",
+        "Streamed transactions whose end has not come yet.",
+        _one(lambda t: t.streamed_open),
+    ),
+    Definition(
+        "cdcd_prepared_open",
+        "gauge",
+        "Prepared transactions that are not decided yet.",
+        _one(lambda t: t.prepared_open),
+    ),
+    Definition(
+        "cdcd_prepared_oldest_age_seconds",
+        "gauge",
+        "Age of the oldest prepared transaction that is not decided; it holds the slot back.",
+        lambda t, now: [((), t.prepared_oldest_age_s(now))],
+    ),
+    Definition(
+        "cdcd_spool_memory_bytes",
+        "gauge",
+        "Changes of undecided transactions in memory.",
+        _one(lambda t: t.spool_memory_bytes),
+    ),
+    Definition(
+        "cdcd_spool_disk_bytes",
+        "gauge",
+        "Changes of undecided transactions on disk.",
+        _one(lambda t: t.spool_disk_bytes),
+    ),
+    Definition(
+        "cdcd_queue_bytes", "gauge", "Records that wait for the broker.", _one(lambda t: t.queue_bytes)
+    ),
+    Definition(
+        "cdcd_queue_limit_bytes",
+        "gauge",
+        "Size of that queue at which PostgreSQL's stream is not read on.",
+        _one(lambda t: t.queue_bytes_max),
+    ),
+    Definition(
+        "cdcd_kafka_transactions_total",
+        "counter",
+        "Batches that Kafka acknowledged; Kafka transactions with exactly-once delivery.",
+        _one(lambda t: t.kafka_transactions),
+    ),
+    Definition(
+        "cdcd_reconnects_total",
+        "counter",
+        "Times that a connection was lost and begun again, by side.",
+        _by_label(lambda t: t.reconnects),
+        ("side",),
+    ),
+)
+
+COMMIT_NAME: Final = "cdcd_kafka_commit_seconds"
+COMMIT_HELP: Final = "Time from handing a batch to Kafka to its acknowledgement."
+
+
+class TelemetryCollector(Collector):
+    """Reads the telemetry when asked, from the thread that asks."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        now = time.time()
+        for definition in DEFINITIONS:
+            family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
+                definition.name, definition.help, labels=definition.labels
+            )
+            for labels, value in definition.read(self._telemetry, now):
+                if value is not None:
+                    family.add_metric(labels, value)
+            yield family
+        yield self._commit_seconds()
+
+    def _commit_seconds(self) -> Metric:
+        family = HistogramMetricFamily(COMMIT_NAME, COMMIT_HELP)
+        counts = self._telemetry.commit_bucket_counts.copy()
+        buckets, total = [], 0
+        for bound, count in zip((*map(str, COMMIT_BUCKETS_S), "+Inf"), counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric((), buckets, self._telemetry.commit_seconds_sum)
+        return family
+
+
+def registry_for(telemetry: Telemetry) -> CollectorRegistry:
+    """All that /metrics shows: the table, and the process's CPU time, memory and open files."""
+    registry = CollectorRegistry()
+    registry.register(TelemetryCollector(telemetry))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+_HEAD: Final = """\
+# Metrics
+
+Made from the table in `cdcd/telemetry/metrics.py`; a test keeps it so. Served at `/metrics`, with the process's own
+`process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds` and so on. Positions (`_lsn`) are byte
+positions in the WAL as numbers.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|"""
+
+
+def markdown() -> str:
+    """docs/metrics.md: every metric with its kind, labels and meaning."""
+    lines = [_HEAD]
+    rows: list[tuple[str, str, tuple[str, ...], str]] = [
+        *((one.name, one.kind, one.labels, one.help) for one in DEFINITIONS),
+        (COMMIT_NAME, "histogram", (), COMMIT_HELP),
+    ]
+    for name, kind, labels, meaning in rows:
+        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,188 @@
+"""The numbers of a running pipeline, and what they say about its health.
+
+The pipeline sets plain attributes, which costs next to nothing; `cdcd.telemetry.metrics` reads them when
+Prometheus asks, and `cdcd.telemetry.http` when a probe asks, both from other threads. Nothing is computed before
+somebody asks, and no reader needs a lock: each attribute is set in one step, and mappings are copied before
+they are walked.
+"""
+
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from cdcd.snapshots.progress import Progress
+
+Role = Literal["starting", "standby", "active"]
+ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
+
+TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "aborted", "message")
+"""plain, streamed, prepared: committed and delivered; rolled_back: prepared ones that were; aborted: streamed
+ones that were, whole or in part; message: logical decoding messages outside of transactions.
+"""
+
+COMMIT_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Telemetry:
+    """The pipeline's numbers; 0 or None where nothing is known yet.
+
+    Positions are plain ints. Times ending in `_time` are Unix seconds; `loop_heartbeat` is
+    `time.monotonic()`, set by a task of the event loop about once a second. `events` counts by (schema.table,
+    op) and may be the encoder's own mapping. `name` and `slot` say whose numbers they are.
+    """
+
+    __slots__ = (
+        "_behind_since",
+        "_caught_up",
+        "acked_lsn",
+        "commit_bucket_counts",
+        "commit_seconds_sum",
+        "events",
+        "flushed_lsn",
+        "kafka_transactions",
+        "last_commit_time",
+        "loop_heartbeat",
+        "name",
+        "prepared_oldest_time",
+        "prepared_open",
+        "queue_bytes",
+        "queue_bytes_max",
+        "reading",
+        "received_lsn",
+        "reconnects",
+        "retained_wal_bytes",
+        "role",
+        "sent_lsn",
+        "server_wal_end",
+        "slot",
+        "snapshot",
+        "spool_disk_bytes",
+        "spool_memory_bytes",
+        "streamed_open",
+        "streaming",
+        "transactions",
+    )
+
+    def __init__(self, name: str = "", slot: str = "") -> None:
+        self.name = name
+        self.slot = slot
+        self.role: Role = "starting"
+        self.streaming = False
+        self.loop_heartbeat = time.monotonic()
+
+        self.received_lsn = 0
+        self.sent_lsn = 0
+        self.acked_lsn = 0
+        self.flushed_lsn = 0
+        self.server_wal_end = 0
+        self.last_commit_time: float | None = None
+        self._caught_up = False
+        self._behind_since = 0.0
+        self.retained_wal_bytes: int | None = None
+
+        self.snapshot: Progress | None = None
+        self.reading = False
+        """The initial snapshot is being read, and changes wait for its end."""
+
+        self.events: dict[tuple[str, str], int] = {}
+        self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
+        self.streamed_open = 0
+        self.prepared_open = 0
+        self.prepared_oldest_time: float | None = None
+        self.spool_memory_bytes = 0
+        self.spool_disk_bytes = 0
+        self.queue_bytes = 0
+        self.queue_bytes_max = 0
+
+        self.kafka_transactions = 0
+        self.commit_bucket_counts = [0] * (len(COMMIT_BUCKETS_S) + 1)
+        self.commit_seconds_sum = 0.0
+        self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}
+
+    def stand_by(self) -> None:
+        """Forget what was known as the active instance: another one says it now. Totals stay."""
+        self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
+        self.last_commit_time = self.prepared_oldest_time = self.retained_wal_bytes = None
+        self._caught_up, self._behind_since = False, 0.0
+        self.streamed_open = self.prepared_open = 0
+        self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = 0
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that the server is known to have written is with the broker.
+
+        Set it to True only when the server said so (a keepalive, the survey): a queue that is empty between
+        two reads of a backlog would make the lag look like nothing.
+        """
+        return self._caught_up
+
+    @caught_up.setter
+    def caught_up(self, value: bool) -> None:
+        if self._caught_up and not value:
+            self._behind_since = time.time()
+        self._caught_up = value
+
+    def observe_commit(self, seconds: float) -> None:
+        """Count a batch that the broker acknowledged, `seconds` after it was handed over."""
+        self.kafka_transactions += 1
+        self.commit_bucket_counts[bisect_left(COMMIT_BUCKETS_S, seconds)] += 1
+        self.commit_seconds_sum += seconds
+
+    def lag_bytes(self) -> int | None:
+        """WAL that the server has and the broker does not; None before the server's position is known."""
+        return max(0, self.server_wal_end - self.flushed_lsn) if self.server_wal_end else None
+
+    def lag_s(self, now: float) -> float | None:
+        """Age of the last delivered commit while there is more to deliver; None before there is one.
+
+        After a quiet night the last commit is old when the first change of the morning arrives; so the age
+        counts from the moment that we fell behind, if that is later.
+        """
+        if self._caught_up:
+            return 0.0
+        since = max(self.last_commit_time or 0.0, self._behind_since)
+        return max(0.0, now - since) if since else None
+
+    def prepared_oldest_age_s(self, now: float) -> float:
+        return max(0.0, now - self.prepared_oldest_time) if self.prepared_oldest_time is not None else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """An answer to a probe: whether all is well, and why not, as JSON shows it."""
+
+    well: bool
+    detail: dict[str, Any]
+
+
+def liveness(telemetry: Telemetry, monotonic: float, stall_s_max: float) -> Health:
+    """Whether the event loop still turns. A daemon that waits for PostgreSQL or Kafka is alive."""
+    stalled_s = monotonic - telemetry.loop_heartbeat
+    if stalled_s <= stall_s_max:
+        return Health(True, {"alive": True})
+    return Health(False, {"alive": False, "reasons": [f"the event loop is stuck for {stalled_s:.0f} s"]})
+
+
+def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s_max: float | None) -> Health:
+    """Whether the pipeline does what it is for: streaming and keeping up; or, as a standby, waiting.
+
+    A standby is ready: its job is to wait, and a rollout that waits for readiness would otherwise never end.
+    """
+    role = telemetry.role
+    if role == "standby":
+        return Health(True, {"ready": True, "role": role})
+    reasons = []
+    if role != "active":
+        reasons.append("not connected yet")
+    elif not telemetry.streaming:
+        reasons.append("not streaming: reconnecting to PostgreSQL or Kafka")
+    elif telemetry.reading:
+        reasons.append("not streaming yet: reading the initial snapshot")
+    lag_bytes, lag_s = telemetry.lag_bytes(), telemetry.lag_s(now)
+    if lag_bytes is not None and lag_bytes_max is not None and lag_bytes > lag_bytes_max:
+        reasons.append(f"{lag_bytes} bytes behind, more than ready.lag_bytes_max = {lag_bytes_max}")
+    if lag_s is not None and lag_s_max is not None and lag_s > lag_s_max:
+        reasons.append(f"{lag_s:.0f} s behind, more than ready.lag_s_max = {lag_s_max:g}")
+    detail = {"ready": not reasons, "role": role, "lag_bytes": lag_bytes, "lag_s": lag_s}
+    return Health(not reasons, detail | ({"reasons": reasons} if reasons else {}))

@@ -1,0 +1,282 @@
+"""Each check of `cdcd check` on PostgreSQL's side, over facts made up for it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdcd.checks import postgres as preflight
+from cdcd.checks.finding import Finding
+from cdcd.errors import CdcdError, SourceError
+from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
+from cdcd.postgres.publication import OPERATIONS, Publication, PublishedTable
+from cdcd.postgres.slot import SlotState
+
+Check = Callable[[Facts, Wanted], Iterator[Finding]]
+
+ORDERS = PublishedTable(1, "public", "orders", "d", has_identity=True, has_primary_key=True)
+PLAIN = PublishedTable(2, "public", "plain", "d", has_identity=False, has_primary_key=False)
+
+PUBLICATION = Publication("p", False, (), OPERATIONS, False, (ORDERS,))
+
+SLOT = SlotState(
+    "s", "pgoutput", "shop", False, False, None, 16, 16, "reserved", None, False, False, "", 5 << 20, 32
+)
+
+SETTINGS = {
+    "wal_level": Setting("logical", 0, ""),
+    "max_replication_slots": Setting("10", 10, ""),
+    "max_wal_senders": Setting("10", 10, ""),
+    "max_slot_wal_keep_size": Setting("100GB", 102400, "MB"),
+    "wal_sender_timeout": Setting("1min", 60000, "ms"),
+    "max_prepared_transactions": Setting("0", 0, ""),
+    "logical_decoding_work_mem": Setting("64MB", 65536, "kB"),
+    "synchronous_standby_names": Setting("", 0, ""),
+}
+
+FACTS = Facts(
+    server_version=180000,
+    session=Session("cdcd", "shop", "18.0", False, True, False, "UTF8", 3, 3, ()),
+    settings=SETTINGS,
+    walsender_refusal=None,
+    slot=SLOT,
+    slot_reader="",
+    publication=PUBLICATION,
+    matched=(),
+    foreign=frozenset(),
+    unreadable=frozenset(),
+)
+
+WANTED = Wanted("s", "p", ("public.*",), "shop", pipeline="shop")
+
+
+def with_setting(**settings: Setting) -> Facts:
+    return replace(FACTS, settings={**SETTINGS, **settings})
+
+
+def with_session(**fields: Any) -> Facts:
+    return replace(FACTS, session=replace(FACTS.session, **fields))
+
+
+def with_publication(**fields: Any) -> Facts:
+    return replace(FACTS, publication=replace(PUBLICATION, **fields))
+
+
+def without_publication(
+    matched: "tuple[PublishedTable, ...] | CdcdError" = (ORDERS,), **fields: Any
+) -> Facts:
+    return replace(with_session(**fields), publication=None, matched=matched)
+
+
+def with_slot(**fields: Any) -> Facts:
+    return replace(FACTS, slot=replace(SLOT, **fields))
+
+
+def test_a_server_in_order_has_no_warning_and_no_error() -> None:
+    findings = [finding for check in preflight.CHECKS for finding in check(FACTS, WANTED)]
+    assert [finding for finding in findings if finding.level != "ok"] == []
+    assert findings[0].found == "PostgreSQL 18.0: protocol version 4, streaming parallel"
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "wanted", "level", "says"),
+    [
+        (preflight.check_server, replace(FACTS, server_version=120000), WANTED, "error", "too old"),
+        (
+            preflight.check_server,
+            replace(FACTS, server_version=150000),
+            replace(WANTED, protocol=4),
+            "error",
+            "protocol: 4",
+        ),
+        (preflight.check_server, with_session(in_recovery=True), WANTED, "error", "standby"),
+        (preflight.check_server, with_session(encoding="SQL_ASCII"), WANTED, "warning", "SQL_ASCII"),
+        (
+            preflight.check_privileges,
+            replace(FACTS, walsender_refusal=SourceError("permission denied", hint="ALTER ROLE")),
+            WANTED,
+            "error",
+            "permission denied",
+        ),
+        (
+            preflight.check_wal_level,
+            with_setting(wal_level=Setting("replica", 0, "")),
+            WANTED,
+            "error",
+            "replica",
+        ),
+        (preflight.check_capacity, replace(with_session(slots=10), slot=None), WANTED, "error", "10 of 10"),
+        (preflight.check_capacity, with_session(senders=10), WANTED, "error", "10 of 10"),
+        (preflight.check_publication, with_publication(tables=()), WANTED, "warning", "no table"),
+        (
+            preflight.check_publication,
+            with_publication(operations=("insert",)),
+            WANTED,
+            "warning",
+            "update, delete, truncate",
+        ),
+        (
+            preflight.check_publication,
+            without_publication(may_create=False),
+            WANTED,
+            "error",
+            "may not create",
+        ),
+        (
+            preflight.check_publication,
+            without_publication(),
+            replace(WANTED, tables=None),
+            "error",
+            "superuser",
+        ),
+        (
+            preflight.check_publication,
+            without_publication(SourceError("no table matches", hint="Create it.")),
+            WANTED,
+            "error",
+            "no table",
+        ),
+        (
+            preflight.check_publication,
+            replace(without_publication(), foreign=frozenset({"public.orders"})),
+            WANTED,
+            "error",
+            "does not own public.orders",
+        ),
+        (
+            preflight.check_identities,
+            with_publication(tables=(ORDERS, PLAIN)),
+            WANTED,
+            "warning",
+            "public.plain",
+        ),
+        (preflight.check_identities, without_publication((PLAIN,)), WANTED, "warning", "update and delete"),
+        (
+            preflight.check_topic_names,
+            with_publication(
+                tables=(replace(ORDERS, schema="a_b", name="c"), replace(PLAIN, schema="a", name="b_c"))
+            ),
+            WANTED,
+            "error",
+            "collides",
+        ),
+        (preflight.check_slot_state, with_slot(plugin="wal2json"), WANTED, "error", "wal2json"),
+        (
+            preflight.check_slot_state,
+            with_slot(invalidation_reason="wal_removed"),
+            WANTED,
+            "error",
+            "invalidated",
+        ),
+        (preflight.check_slot_state, with_slot(wal_status="unreserved"), WANTED, "error", "unreserved"),
+        (preflight.check_slot_state, with_slot(two_phase=True), WANTED, "error", "PREPARE"),
+        (
+            preflight.check_slot_state,
+            replace(with_session(open_transactions=("session 7", "prepared transaction x")), slot=None),
+            WANTED,
+            "warning",
+            "session 7, prepared transaction x",
+        ),
+        (
+            preflight.check_retention,
+            with_setting(max_slot_wal_keep_size=Setting("-1", -1, "MB")),
+            WANTED,
+            "warning",
+            "unlimited",
+        ),
+        (
+            preflight.check_retention,
+            with_setting(max_slot_wal_keep_size=Setting("64MB", 64, "MB")),
+            WANTED,
+            "warning",
+            "64MB",
+        ),
+        (
+            preflight.check_retention,
+            with_setting(idle_replication_slot_timeout=Setting("1d", 86400, "s")),
+            WANTED,
+            "warning",
+            "1d",
+        ),
+        (
+            preflight.check_timeouts,
+            with_setting(wal_sender_timeout=Setting("0", 0, "ms")),
+            WANTED,
+            "warning",
+            "off",
+        ),
+        (
+            preflight.check_transactions,
+            FACTS,
+            replace(WANTED, two_phase=True),
+            "warning",
+            "no prepared transactions",
+        ),
+        (
+            preflight.check_synchronous,
+            with_setting(synchronous_standby_names=Setting("ANY 1 (*)", 0, "")),
+            WANTED,
+            "warning",
+            "wait until Kafka",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_fix(
+    check: Check, facts: Facts, wanted: Wanted, level: str, says: str
+) -> None:
+    found = [finding for finding in check(facts, wanted) if finding.level != "ok"]
+    assert [finding.level for finding in found] == [level]
+    assert says in found[0].found
+    assert found[0].fix
+
+
+def test_a_missing_publication_that_can_be_made_is_announced() -> None:
+    (finding,) = preflight.check_publication(without_publication(), WANTED)
+    assert (finding.level, finding.found) == ("ok", "will be created for public.orders")
+    (finding,) = preflight.check_publication(
+        without_publication((), superuser=True), replace(WANTED, tables=None)
+    )
+    assert (finding.level, finding.found) == ("ok", "will be created for all tables")
+
+
+def test_inserts_alone_need_no_replica_identity() -> None:
+    facts = with_publication(tables=(PLAIN,), operations=("insert", "truncate"))
+    assert [finding.level for finding in preflight.check_identities(facts, WANTED)] == []
+
+
+def test_the_slots_reader_and_its_wal_are_told() -> None:
+    facts = replace(with_slot(active=True, active_pid=42, retained_bytes=3 << 30), slot_reader="shop")
+    (finding,) = preflight.check_slot_state(facts, WANTED)
+    assert (finding.level, finding.found) == ("ok", "read by shop (PID 42); keeps 3 GB of WAL (reserved)")
+    (finding,) = preflight.check_slot_state(replace(facts, slot_reader="psql"), WANTED)
+    assert finding.level == "error"
+    assert "pg_terminate_backend(42)" in finding.fix
+
+
+def test_a_short_server_timeout_shortens_our_interval() -> None:
+    (finding,) = preflight.check_timeouts(with_setting(wal_sender_timeout=Setting("9s", 9000, "ms")), WANTED)
+    assert (finding.level, "every 3 s" in finding.found) == ("ok", True)
+
+
+def test_long_lists_are_cut() -> None:
+    tables = tuple(replace(ORDERS, oid=number, name=f"t{number}") for number in range(100))
+    (finding,) = preflight.check_publication(with_publication(tables=tables), WANTED)
+    assert finding.found.startswith("100 tables: ")
+    assert finding.found.endswith("and 92 more")
+
+
+@pytest.mark.parametrize(
+    ("streaming", "is_set", "found"),
+    [
+        ("auto", False, "8MB for the stream; a transaction beyond that is streamed while it is open"),
+        ("auto", True, "64MB; a transaction beyond that is streamed while it is open"),
+        ("off", False, "64MB; a transaction beyond that is spilled to the server's disk until its commit"),
+    ],
+)
+def test_the_memory_of_the_decoding_is_shown_as_the_stream_will_have_it(
+    streaming: Any, is_set: bool, found: str
+) -> None:
+    facts = with_setting(logical_decoding_work_mem=Setting("64MB", 65536, "kB", is_set))
+    _, memory = preflight.check_transactions(facts, replace(WANTED, streaming=streaming, two_phase=True))
+    assert memory.found == found

@@ -1,0 +1,81 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdcd.config.defaults import section_of
+from cdcd.config.keys import all_keys, dotted, field_at
+from cdcd.config.loading import load_config, parse_config
+from cdcd.config.reference import effective_yaml, json_schema, reference_yaml
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+def test_the_reference_is_what_the_models_say():
+    assert (CONFIG / "reference.yaml").read_text() == reference_yaml(), (
+        "stale: run `cdcd config --reference > config/reference.yaml`"
+    )
+
+
+def test_the_reference_loads_and_equals_the_defaults():
+    minimal = load_config(CONFIG / "minimal.yaml", {})
+    assert load_config(CONFIG / "reference.yaml", {}) == minimal
+
+
+def test_the_reference_has_every_key():
+    def paths(data: dict[str, Any], parent: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+        for key, value in data.items():
+            yield (*parent, key)
+            if isinstance(value, dict):
+                yield from paths(value, (*parent, key))
+
+    assert set(paths(yaml.safe_load(reference_yaml()))) == set(all_keys())
+
+
+@pytest.mark.parametrize("path", list(all_keys()), ids=dotted)
+def test_every_key_has_a_description_and_every_number_has_bounds_and_a_unit(path):
+    field = field_at(path)
+    assert field is not None
+    assert field.description
+    assert field.description.endswith(".")
+    if section_of(field) is not None:
+        return
+    numbers = {float, int} & {field.annotation, *getattr(field.annotation, "__args__", ())}
+    if numbers:
+        bounds = str(field.metadata) + str(field.annotation)
+        assert "Ge(" in bounds
+        assert "Le(" in bounds
+        counts = {"port", "partitions", "replication_factor", "records_max", "parallelism"}
+        assert path[-1] in counts or {"s", "bytes"} & set(path[-1].split("_"))
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_example_loads(file, tmp_path):
+    for secret in ("postgres-password", "kafka-password"):
+        (tmp_path / secret).write_text("secret\n")
+    config = load_config(file, {"SECRETS": str(tmp_path)})
+    assert config.name == "shop"
+
+
+def test_what_is_in_effect_is_a_file_that_loads_and_says_the_same():
+    config = load_config(CONFIG / "large-transactions.yaml", {})
+    assert parse_config(effective_yaml(config), {}) == config
+
+
+def test_what_is_in_effect_shows_no_secret():
+    config = load_config(CONFIG / "minimal.yaml", {"CDCD_POSTGRES__DSN": "host=db password=s3cret"})
+    assert "s3cret" not in effective_yaml(config)
+    assert "dsn: host=db password=***" in effective_yaml(config)
+
+
+def test_the_schema_demands_only_what_cannot_be_derived():
+    schema = json_schema()
+    json.dumps(schema)
+    assert schema["required"] == ["name", "postgres", "kafka"]
+    assert schema["$defs"]["KafkaConfig"]["required"] == ["bootstrap_servers"]
+    assert schema["$defs"]["PostgresConfig"]["anyOf"] == [{"required": ["dsn"]}, {"required": ["dsn_file"]}]
+    assert "required" not in schema["$defs"]["TopicsConfig"]
+    assert schema["additionalProperties"] is False

@@ -1,0 +1,203 @@
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from cdcd.config.loading import Config, HttpConfig, ReadyConfig, parse_config
+from cdcd.errors import ConfigError
+from cdcd.telemetry.http import REQUESTS_MAX, HttpServer, serve_http
+from cdcd.telemetry.state import Telemetry
+
+HTTP = HttpConfig.model_validate({"port": 0})
+READY = ReadyConfig.model_validate({})
+
+
+@pytest.fixture
+def telemetry():
+    return Telemetry()
+
+
+@pytest.fixture
+def server(telemetry):
+    with HttpServer(HTTP, READY, telemetry) as server:
+        yield server
+
+
+def request(
+    server: HttpServer, path: str, method: str = "GET", **headers: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    try:
+        connection.request(method, path, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def test_port_0_takes_a_free_port_and_says_which(server):
+    assert server.port > 0
+
+
+def test_metrics_are_in_the_format_of_prometheus(server, telemetry):
+    telemetry.received_lsn = 42
+    status, headers, body = request(server, "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain")
+    assert b"\ncdcd_received_lsn 42.0\n" in body
+
+
+def test_metrics_are_in_openmetrics_for_who_asks_for_it(server):
+    status, headers, body = request(server, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert status == 200
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_metrics_with_a_query_are_metrics(server):
+    assert request(server, "/metrics?x=1")[0] == 200
+
+
+def test_healthz_says_that_the_loop_turns(server):
+    status, headers, body = request(server, "/healthz")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(body) == {"alive": True}
+
+
+def test_healthz_notices_a_stuck_loop_while_it_is_stuck(server, telemetry):
+    telemetry.loop_heartbeat = time.monotonic() - 31
+    status, _, body = request(server, "/healthz")
+    assert status == 503
+    assert json.loads(body)["alive"] is False
+
+
+def test_readyz_is_503_with_the_reason_before_anything_streams(server):
+    status, _, body = request(server, "/readyz")
+    assert status == 503
+    assert json.loads(body)["reasons"] == ["not connected yet"]
+
+
+def test_readyz_is_200_when_streaming_and_keeping_up(server, telemetry):
+    telemetry.role, telemetry.streaming, telemetry.caught_up = "active", True, True
+    assert request(server, "/readyz")[0] == 200
+
+
+def test_readyz_is_200_for_a_standby(server, telemetry):
+    telemetry.role = "standby"
+    status, _, body = request(server, "/readyz")
+    assert status == 200
+    assert json.loads(body) == {"ready": True, "role": "standby"}
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_head_is_get_without_the_body(server, path):
+    status, headers, body = request(server, path, "HEAD")
+    assert status == request(server, path)[0]
+    assert int(headers["Content-Length"]) > 0
+    assert body == b""
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_other_methods_are_refused(server, method):
+    status, headers, _ = request(server, "/metrics", method)
+    assert status == 405
+    assert headers["Allow"] == "GET, HEAD"
+
+
+def test_another_path_names_those_there_are(server):
+    status, _, body = request(server, "/")
+    assert status == 404
+    assert body == b"There are /metrics, /healthz, /readyz\n"
+
+
+def test_a_port_in_use_is_an_error_with_a_hint():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
+        ) as caught:
+            HttpServer(HttpConfig.model_validate({"port": port}), READY, Telemetry())
+    assert "http.port" in caught.value.hint
+
+
+@pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a" * 70])
+def test_an_address_that_is_not_ours_is_an_error(host):
+    with pytest.raises(ConfigError, match=f"cannot listen on {host}"):
+        HttpServer(HttpConfig.model_validate({"host": host, "port": 0}), READY, Telemetry())
+
+
+def test_ipv6_is_served_where_the_machine_has_it(telemetry):
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("no IPv6 here")
+    with HttpServer(HttpConfig.model_validate({"host": "::1", "port": 0}), READY, telemetry) as server:
+        connection = http.client.HTTPConnection("::1", server.port, timeout=10)
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_clients_that_only_hold_connections_open_do_not_keep_it_from_closing(telemetry):
+    with HttpServer(HTTP, READY, telemetry) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(REQUESTS_MAX + 3)]
+        deadline = time.monotonic() + 10
+        # One beyond the limit is hung up on.
+        idle[-1].settimeout(10)
+        assert idle[-1].recv(1) == b""
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+    assert time.monotonic() < deadline
+    for connection in idle:
+        connection.close()
+
+
+def test_after_closing_nobody_listens(telemetry):
+    server = HttpServer(HTTP, READY, telemetry)
+    port = server.port
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+    assert not [thread for thread in threading.enumerate() if thread.name == "http"]
+
+
+def test_scrapes_go_on_while_tables_are_added(server, telemetry):
+    stop = threading.Event()
+
+    def add():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            telemetry.events["t", str(number % 5000)] = number
+            if number % 5000 == 0:
+                telemetry.events.clear()
+
+    thread = threading.Thread(target=add)
+    thread.start()
+    try:
+        for _ in range(5):
+            assert request(server, "/metrics")[0] == 200
+    finally:
+        stop.set()
+        thread.join()
+
+
+def config(text: str) -> Config:
+    minimal = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
+    return parse_config(minimal + text, {})
+
+
+def test_serving_says_where(telemetry):
+    with serve_http(config("http: {port: 0}"), telemetry) as address:
+        host, port = address.split(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+
+
+def test_where_it_is_not_enabled_nothing_is_served(telemetry):
+    with serve_http(config("http: {enabled: false}"), telemetry) as address:
+        assert address == ""
+        assert not [thread for thread in threading.enumerate() if thread.name == "http"]

@@ -1,0 +1,128 @@
+import io
+import json
+import logging
+import warnings
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cdcd.config.loading import LogConfig
+from cdcd.facts import Failed, KafkaRetry, ShutdownFinished, SlotCreated, StandbyWaiting
+from cdcd.telemetry.logs import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+@pytest.fixture
+def stream():
+    return io.StringIO()
+
+
+def log(level: str, form: str) -> LogConfig:
+    return LogConfig.model_validate({"level": level, "format": form})
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_fact_is_one_line_of_json_with_time_level_and_event_first(stream):
+    observe = configure_logging(log("info", "json"), stream)
+    observe(ShutdownFinished(flushed_lsn=0x1_6B37_4800))
+    (line,) = lines(stream)
+    assert list(line) == ["timestamp", "level", "event", "flushed_lsn"]
+    assert abs((datetime.fromisoformat(line["timestamp"]) - datetime.now(UTC)).total_seconds()) < 60
+    assert line["level"] == "info"
+    assert line["event"] == "shutdown.finished"
+    assert line["flushed_lsn"] == "1/6B374800"
+
+
+def test_numbers_and_letters_stay_what_they_are(stream):
+    observe = configure_logging(log("info", "json"), stream)
+    observe(StandbyWaiting(slot="s", holder_pid=7, holder="ä ß"))
+    assert lines(stream)[0]["holder_pid"] == 7
+    assert "ä ß" in stream.getvalue()
+
+
+def test_a_line_stays_one_line_whatever_is_in_it(stream):
+    observe = configure_logging(log("info", "json"), stream)
+    observe(KafkaRetry(message="a\nb\x1b[31m", hint="", wait_s=1))
+    assert stream.getvalue().count("\n") == 1
+    assert lines(stream)[0]["message"] == "a\nb\x1b[31m"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_passwords_are_masked_wherever_they_come_from(stream, form):
+    observe = configure_logging(log("info", form), stream)
+    observe(
+        Failed(
+            error="SourceError",
+            message="no: postgresql://a:s3cret@db/x",
+            hint="host=b password=s3cret",
+            exit_code=3,
+        )
+    )
+    logging.getLogger("psycopg").warning("connecting to %s", "host=db password='s3cret'")
+    try:
+        raise ValueError("postgres://a:s3cret@b")
+    except ValueError:
+        logging.getLogger("x").exception("password=s3cret")
+    assert "s3cret" not in stream.getvalue()
+    assert stream.getvalue().count("***") == 6
+
+
+def test_what_libraries_log_comes_in_the_same_form(stream):
+    configure_logging(log("info", "json"), stream)
+    logging.getLogger("librdkafka").warning("broker %s down", 1)
+    (line,) = lines(stream)
+    assert list(line)[:3] == ["timestamp", "level", "event"]
+    assert (line["event"], line["level"]) == ("dependency.log", "warning")
+    assert (line["logger"], line["message"]) == ("librdkafka", "broker 1 down")
+
+
+def test_an_exception_of_a_library_has_its_traceback(stream):
+    configure_logging(log("info", "json"), stream)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError:
+        logging.getLogger("x").exception("failed")
+    assert "RuntimeError: boom" in lines(stream)[0]["exception"]
+
+
+def test_warnings_are_logged(stream):
+    configure_logging(log("info", "json"), stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert "DeprecationWarning: old" in lines(stream)[0]["message"]
+
+
+def test_lines_below_the_level_are_left_out(stream):
+    observe = configure_logging(log("warning", "json"), stream)
+    observe(SlotCreated(slot="s", position="0/1"))
+    logging.getLogger("x").info("chatter")
+    observe(KafkaRetry(message="r", hint="h", wait_s=1))
+    assert [line["event"] for line in lines(stream)] == ["kafka.retry"]
+
+
+def test_starting_again_replaces_what_was_there(stream):
+    configure_logging(log("info", "json"), io.StringIO())
+    observe = configure_logging(log("info", "json"), stream)
+    observe(SlotCreated(slot="s", position="0/1"))
+    assert len(lines(stream)) == 1
+
+
+def test_the_console_form_is_for_people(stream):
+    observe = configure_logging(log("info", "console"), stream)
+    observe(SlotCreated(slot="cdcd_shop", position="0/1"))
+    assert "slot.created" in stream.getvalue()
+    assert "position=0/1" in stream.getvalue()

@@ -1,0 +1,145 @@
+import pytest
+
+from cdcd.telemetry.state import COMMIT_BUCKETS_S, Telemetry, liveness, readiness
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def telemetry():
+    return Telemetry()
+
+
+@pytest.fixture
+def active(telemetry):
+    telemetry.role = "active"
+    telemetry.streaming = True
+    telemetry.server_wal_end = telemetry.flushed_lsn = 1000
+    telemetry.caught_up = True
+    return telemetry
+
+
+def test_a_new_telemetry_knows_nothing(telemetry):
+    assert telemetry.lag_bytes() is None
+    assert telemetry.lag_s(NOW) is None
+    assert telemetry.prepared_oldest_age_s(NOW) == 0
+
+
+def test_standing_by_forgets_what_the_active_instance_knew_and_keeps_the_totals(active):
+    active.retained_wal_bytes = 1 << 30
+    active.prepared_oldest_time = NOW
+    active.events = {("public.t", "c"): 7}
+    active.stand_by()
+    assert (active.lag_bytes(), active.lag_s(NOW), active.retained_wal_bytes) == (None, None, None)
+    assert active.prepared_oldest_age_s(NOW) == 0
+    assert active.events == {("public.t", "c"): 7}
+
+
+def test_an_attribute_that_is_not_there_cannot_be_set(telemetry):
+    with pytest.raises(AttributeError):
+        telemetry.recieved_lsn = 5
+
+
+def test_the_lag_in_bytes_is_what_the_server_has_and_the_broker_does_not(telemetry):
+    telemetry.server_wal_end = 1000
+    telemetry.flushed_lsn = 400
+    assert telemetry.lag_bytes() == 600
+
+
+def test_the_lag_in_bytes_is_never_below_nothing(telemetry):
+    telemetry.server_wal_end = 400
+    telemetry.flushed_lsn = 1000
+    assert telemetry.lag_bytes() == 0
+
+
+def test_there_is_no_lag_in_seconds_when_caught_up(telemetry):
+    telemetry.last_commit_time = NOW - 3600
+    telemetry.caught_up = True
+    assert telemetry.lag_s(NOW) == 0
+
+
+def test_the_lag_in_seconds_is_the_age_of_the_last_delivered_commit(telemetry):
+    telemetry.last_commit_time = NOW - 7
+    telemetry.caught_up = False
+    assert telemetry.lag_s(NOW) == 7
+
+
+def test_after_a_quiet_night_the_lag_counts_from_the_first_change(telemetry, monkeypatch):
+    telemetry.last_commit_time = NOW - 30_000
+    telemetry.caught_up = True
+    monkeypatch.setattr("time.time", lambda: NOW - 2)
+    telemetry.caught_up = False
+    telemetry.caught_up = False
+    assert telemetry.lag_s(NOW) == 2
+
+
+def test_a_clock_that_is_behind_the_servers_gives_no_negative_age(telemetry):
+    telemetry.last_commit_time = telemetry.prepared_oldest_time = NOW + 5
+    assert telemetry.lag_s(NOW) == 0
+    assert telemetry.prepared_oldest_age_s(NOW) == 0
+
+
+@pytest.mark.parametrize(("seconds", "bucket"), [(0, 0), (0.001, 0), (0.0011, 1), (30, 13), (31, 14)])
+def test_a_commit_is_counted_in_the_bucket_whose_bound_it_does_not_pass(telemetry, seconds, bucket):
+    telemetry.observe_commit(seconds)
+    assert telemetry.commit_bucket_counts.index(1) == bucket
+    assert telemetry.kafka_transactions == 1
+    assert telemetry.commit_seconds_sum == seconds
+    assert len(telemetry.commit_bucket_counts) == len(COMMIT_BUCKETS_S) + 1
+
+
+class TestLiveness:
+    def test_a_beating_heart_is_alive(self, telemetry):
+        assert liveness(telemetry, telemetry.loop_heartbeat + 30, 30).well
+
+    def test_a_stuck_loop_is_not(self, telemetry):
+        health = liveness(telemetry, telemetry.loop_heartbeat + 31, 30)
+        assert not health.well
+        assert health.detail == {"alive": False, "reasons": ["the event loop is stuck for 31 s"]}
+
+    def test_waiting_for_postgres_is_alive(self, telemetry):
+        telemetry.role = "starting"
+        assert liveness(telemetry, telemetry.loop_heartbeat, 30).well
+
+
+class TestReadiness:
+    def test_an_active_instance_that_keeps_up_is_ready(self, active):
+        health = readiness(active, NOW, 100, 10)
+        assert health.well
+        assert health.detail == {"ready": True, "role": "active", "lag_bytes": 0, "lag_s": 0.0}
+
+    def test_a_standby_is_ready_because_its_job_is_to_wait(self, telemetry):
+        telemetry.role = "standby"
+        assert readiness(telemetry, NOW, 100, 10).detail == {"ready": True, "role": "standby"}
+
+    def test_an_instance_that_starts_is_not_ready(self, telemetry):
+        health = readiness(telemetry, NOW, 100, 10)
+        assert not health.well
+        assert health.detail["reasons"] == ["not connected yet"]
+
+    def test_an_instance_that_reconnects_is_not_ready(self, active):
+        active.streaming = False
+        health = readiness(active, NOW, 100, 10)
+        assert not health.well
+        assert health.detail["reasons"] == ["not streaming: reconnecting to PostgreSQL or Kafka"]
+
+    def test_an_instance_that_reads_the_initial_snapshot_is_not_ready(self, active):
+        active.reading = True
+        health = readiness(active, NOW, 100, 10)
+        assert health.detail["reasons"] == ["not streaming yet: reading the initial snapshot"]
+
+    def test_an_instance_that_is_behind_is_not_ready_and_says_each_reason(self, active):
+        active.flushed_lsn = 899
+        active.last_commit_time = NOW - 11
+        active.caught_up = False
+        active._behind_since = 0.0
+        assert readiness(active, NOW, 101, 11).well
+        assert readiness(active, NOW, 100, 10).detail["reasons"] == [
+            "101 bytes behind, more than ready.lag_bytes_max = 100",
+            "11 s behind, more than ready.lag_s_max = 10",
+        ]
+
+    def test_without_limits_being_behind_is_no_reason(self, active):
+        active.flushed_lsn = 0
+        active.caught_up = False
+        assert readiness(active, NOW + 1e6, None, None).well

@@ -1,0 +1,39 @@
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from cdcd import facts
+from cdcd.facts import all_facts
+
+ALL = all_facts()
+
+
+def test_the_page_of_events_is_what_the_facts_say():
+    page = Path(__file__).parents[2] / "docs" / "events.md"
+    assert page.read_text() == facts.markdown(), "stale: write cdcd.facts.markdown() to docs/events.md again"
+
+
+def test_each_event_has_a_name_of_its_own():
+    names = [fact.event for fact in ALL]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("fact", ALL, ids=lambda fact: fact.event)
+def test_a_fact_is_a_frozen_slotted_value_with_a_constant_dotted_name_and_a_meaning(fact):
+    assert re.fullmatch(r"[a-z]+(\.[a-z]+)?", fact.event)
+    assert fact.level in {"info", "warning", "error", "critical"}
+    assert fact.__doc__
+    assert not fact.__doc__.startswith(fact.__name__)
+    made = fact(*[None for _ in dataclasses.fields(fact)])
+    assert not hasattr(made, "__dict__")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(fact)[0].name, "other")
+
+
+@pytest.mark.parametrize("fact", ALL, ids=lambda fact: fact.event)
+def test_no_field_takes_the_place_of_what_every_line_of_the_log_has(fact):
+    assert not {field.name for field in dataclasses.fields(fact)} & {
+        "event", "level", "timestamp", "logger", "exc_info", "stack_info", "positional_args",
+    }  # fmt: skip
