@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.checks import kafka
-from cdcd.checks import postgres
+from cdcd.checks import kafka, postgres
 from cdcd.checks.finding import Finding
 from cdcd.config.loading import Config
 from cdcd.errors import CdcdError, PositionError, SinkError, SinkUnavailableError, SourceError, TransientError
