@@ -221,6 +221,46 @@ class SnapshotWaiting(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotRestarted(Fact):
+    """A table is read from its beginning again; rows that were delivered come once more, with op r."""
+
+    event: ClassVar[str] = "snapshot.restarted"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableReplaced(Fact):
+    """Another table has the name of a published one: its changes go to the same topic.
+
+    `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
+    """
+
+    event: ClassVar[str] = "table.replaced"
+    level: ClassVar[Level] = "warning"
+    table: str
+    former_oid: int
+    oid: int
+    truncated: bool
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableAdded(Fact):
+    """A table was added to the publication, or got another name. Only its changes are delivered unless `read`.
+
+    `rows` is the planner's estimate of the rows that it has already; `command` reads them.
+    """
+
+    event: ClassVar[str] = "table.added"
+    table: str
+    rows: int
+    read: bool
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTableFinished(Fact):
     """Every row of a table is on its way to Kafka."""
 
