@@ -23,13 +23,14 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
-    Foretold,
-    Heard,
+    KeepaliveReceived,
+    NonTransactionalMessage,
     Opened,
-    Originated,
+    OriginChanged,
+    RelationPreview,
     RolledBack,
-    Standalone,
-    Undecided,
+    TransactionalMessage,
+    Turn,
 )
 
 YIELD_EVENTS: Final = 64
@@ -91,33 +92,34 @@ class Intake:
                     self._open(step)
                 case Closed():
                     self._close(step)
-                case Undecided():
-                    step.kept = self.encoder.draft_all(step.kept, step.relations)
+                case TransactionalMessage():
+                    self._encode(Changes([step.frame], step.in_stream), now_us)
+                case Turn():
                     await asyncio.sleep(0)
-                case Foretold():
+                case RelationPreview():
                     await self._foretell(step.message)
                 case Described():
                     await self._define(step.message)
-                case Heard():
+                case KeepaliveReceived():
                     self._hear(step)
                 case RolledBack():
                     self._batches.roll_back(step.end_lsn, step.tickets)
                     self._snapshots.emit(self._batches.position.end_lsn)
-                case Originated():
+                case OriginChanged():
                     self.encoder.set_origin(step.name, step.lsn)
-                case Standalone():
+                case NonTransactionalMessage():
                     self._add_alone(step, now_us)
         self._filled.set()
 
     def _encode(self, step: Changes, now_us: int) -> int:
         """Returns the number of events."""
-        count = events(step.kept) if step.in_stream else len(step.kept)
+        count = events(step.items) if step.in_stream else len(step.items)
         tail = self._batches.tail
         known = len(tail)
-        size = self.encoder.encode_all(step.kept, step.in_stream, now_us, tail)
+        size = self.encoder.encode_all(step.items, step.in_stream, now_us, tail)
         if self._snapshots.window.watching:
             self._snapshots.note(self._xid, tail[known:])
-            if any(isinstance(one, bytes) and one[XLOG_HEADER] == Truncate.tag for one in step.kept):
+            if any(isinstance(one, bytes) and one[XLOG_HEADER] == Truncate.tag for one in step.items):
                 self._snapshots.window.void(self._xid)
         if self.encoder.signals:
             self._take_signals()
@@ -148,7 +150,7 @@ class Intake:
         self._batches.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
         self._snapshots.emit(self._batches.position.end_lsn)
 
-    def _add_alone(self, step: Standalone, now_us: int) -> None:
+    def _add_alone(self, step: NonTransactionalMessage, now_us: int) -> None:
         batches = self._batches
         batches.begin(step.lsn, 0)
         size = self.encoder.encode_message(
@@ -160,7 +162,7 @@ class Intake:
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
         self._snapshots.emit(batches.position.end_lsn)
 
-    def _hear(self, step: Heard) -> None:
+    def _hear(self, step: KeepaliveReceived) -> None:
         self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, step.wal_end)
         if step.idle:
             self._telemetry.caught_up = not self._batches.size

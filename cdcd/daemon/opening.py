@@ -304,7 +304,9 @@ class Opening:
         encoder = DebeziumJsonEncoder(envelope)
         rows = SnapshotEncoder(envelope)
         spool = Spool(self._spool_directory(), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
-        assembler = Assembler(self._ledger, spool, position, abort_info=parts.options.abort_info)
+        assembler = Assembler(
+            self._ledger, spool, position, encoder.draft_all, abort_info=parts.options.abort_info
+        )
         self._stack.callback(assembler.close)
 
         self._telemetry.queue_bytes_max = config.kafka.queue_bytes_max

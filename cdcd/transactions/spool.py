@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from cdcd.errors import LimitError
-from cdcd.transactions.drafts import Kept
+from cdcd.transactions.drafts import SpoolItem
 
 FRAME_BYTES: Final = 48
 """What a frame, or a part of a draft, costs in memory beside its bytes: head, place in a list, malloc's rounding."""
@@ -37,7 +37,7 @@ _MARSHAL_VERSION: Final = 2
 
 class _Transaction:
     def __init__(self) -> None:
-        self.lists: list[list[Kept]] = []
+        self.lists: list[list[SpoolItem]] = []
         self.last_bytes = 0
         self.memory_bytes = 0
         self.file: IO[bytes] | None = None
@@ -76,7 +76,7 @@ class Spool:
         """Keep one frame; see `extend`."""
         self.extend(xid, [frame])
 
-    def extend(self, xid: int, kept: list[Kept]) -> None:
+    def extend(self, xid: int, kept: list[SpoolItem]) -> None:
         """Keep frames and drafts, as many as were received together.
 
         Raises:
@@ -113,7 +113,7 @@ class Spool:
         for xid in list(self._transactions):
             self.drop(xid)
 
-    def replay(self, xid: int) -> Iterator[list[Kept]]:
+    def replay(self, xid: int) -> Iterator[list[SpoolItem]]:
         """What is kept of a transaction in the order it came, in lists of about `REPLAY_BYTES`."""
         transaction = self._transactions[xid]
         file = transaction.file
@@ -124,7 +124,7 @@ class Spool:
                 size = int.from_bytes(self._read(xid, file, _LENGTH_BYTES, left), "big")
                 block = self._read(xid, file, size, left - _LENGTH_BYTES)
                 left -= _LENGTH_BYTES + size
-                kept: list[Kept] = marshal.loads(block)  # noqa: S302  our own, in a file without a name
+                kept: list[SpoolItem] = marshal.loads(block)  # noqa: S302  our own, in a file without a name
                 yield kept
         yield from transaction.lists
 

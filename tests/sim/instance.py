@@ -4,7 +4,7 @@
 shipping are generators, so that each can stand still where the real ones await, while feedback and the others go on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
@@ -13,9 +13,10 @@ from cdcd.errors import FencedError, TransientError
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
+from cdcd.protocol.peek import xid_of
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
-from cdcd.transactions.drafts import PARTS, Kept, events, xid_of
+from cdcd.transactions.drafts import PARTS, SpoolItem, events
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.open_transactions import UndecidableMessageError
@@ -25,14 +26,15 @@ from cdcd.transactions.steps import (
     Changes,
     Closed,
     Described,
-    Foretold,
-    Heard,
+    KeepaliveReceived,
+    NonTransactionalMessage,
     Opened,
-    Originated,
+    OriginChanged,
+    RelationPreview,
     RolledBack,
-    Standalone,
     Step,
-    Undecided,
+    TransactionalMessage,
+    Turn,
 )
 from tests.sim.broker import Broker
 from tests.sim.frames import Reader
@@ -257,7 +259,7 @@ class Life:
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
         self.assembler = self.parts.assembler(
-            self.ledger, self.spool, position, abort_info=options.abort_info
+            self.ledger, self.spool, position, self._draft, abort_info=options.abort_info
         )
         self.feedback = self.parts.feedback(settings.status_interval_s, self.around.now)
         self.batches = self.parts.batches(
@@ -296,22 +298,27 @@ class Life:
                     yield
                 while not self.batches.room:
                     yield
-            else:
+            elif kind is not Turn:
                 HANDLERS[kind](self, step)
 
     def _changes(self, step: Step) -> None:
         assert isinstance(step, Changes)
         size = 0
-        for one in step.kept:
+        for one in step.items:
             for frame in [one] if isinstance(one, bytes) else one[5][1::PARTS]:
                 size += self._encode(frame, step.in_stream)
-        self.batches.add(size, events(step.kept))
+        self.batches.add(size, events(step.items))
 
-    def _undecided(self, step: Step) -> None:
+    def _message(self, step: Step) -> None:
+        assert isinstance(step, TransactionalMessage)
+        self.batches.add(self._encode(step.frame, step.in_stream), 1)
+
+    def _draft(
+        self, items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
         """Some rows become drafts, by runs with one xid; here a draft's values are the frames."""
-        assert isinstance(step, Undecided)
-        kept: list[Kept] = []
-        for one in step.kept:
+        kept: list[SpoolItem] = []
+        for one in items:
             assert isinstance(one, bytes)
             xid = xid_of(one)
             last = kept[-1] if kept else b""
@@ -321,10 +328,10 @@ class Life:
                 last[5].extend([b"", one, b""])
             else:
                 kept.append((xid, 0, 0, 0, b"", [b"", one, b""], len(one)))
-        step.kept = kept
+        return kept
 
-    def _foretold(self, step: Step) -> None:
-        assert isinstance(step, Foretold)
+    def _preview(self, step: Step) -> None:
+        assert isinstance(step, RelationPreview)
 
     def _encode(self, frame: bytes, in_stream: bool) -> int:
         """As the encoder: some events give two records, some none."""
@@ -364,7 +371,7 @@ class Life:
         self.batches.begin(step.commit_lsn, step.skip)
 
     def _originated(self, step: Step) -> None:
-        assert isinstance(step, Originated)
+        assert isinstance(step, OriginChanged)
         self._origin = step.name
 
     def _closed(self, step: Step) -> None:
@@ -381,7 +388,7 @@ class Life:
             self.relations[step.message.oid] = step.message
 
     def _standalone(self, step: Step) -> None:
-        assert isinstance(step, Standalone)
+        assert isinstance(step, NonTransactionalMessage)
         event, what, _, _ = self.around.reader.read(step.frame, step.in_stream)
         batches = self.batches
         batches.begin(step.lsn, 0)
@@ -392,7 +399,7 @@ class Life:
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
 
     def _heard(self, step: Step) -> None:
-        assert isinstance(step, Heard)
+        assert isinstance(step, KeepaliveReceived)
         if step.idle:
             self.batches.advance(self.ledger, step.wal_end, asked=step.reply_requested)
 
@@ -459,12 +466,12 @@ class Life:
 
 HANDLERS: Final[dict[type[Step], Callable[[Life, Step], None]]] = {
     Opened: Life._opened,
-    Originated: Life._originated,
+    OriginChanged: Life._originated,
     Described: Life._described,
     Closed: Life._closed,
     RolledBack: Life._rolled_back,
-    Standalone: Life._standalone,
-    Heard: Life._heard,
-    Undecided: Life._undecided,
-    Foretold: Life._foretold,
+    NonTransactionalMessage: Life._standalone,
+    KeepaliveReceived: Life._heard,
+    TransactionalMessage: Life._message,
+    RelationPreview: Life._preview,
 }

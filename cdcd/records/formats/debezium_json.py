@@ -32,6 +32,7 @@ from typing import Final
 from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
+from cdcd.protocol.peek import xid_of
 from cdcd.protocol.reader import read_message
 from cdcd.records.changes import (
     HEAD_BYTES,
@@ -77,7 +78,7 @@ from cdcd.records.formats.table_fragments import (
 )
 from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
-from cdcd.transactions.drafts import PARTS, Draft, Kept, xid_of
+from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
 
@@ -132,7 +133,7 @@ class DebeziumJsonEncoder(KnownTables):
         """So many first events of the transaction are delivered already; the next has the number after theirs."""
         self._serial += events
 
-    def encode_all(self, kept: list[Kept], in_stream: bool, now_us: int, out: list[Record]) -> int:
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
 
         Raises:
@@ -147,7 +148,9 @@ class DebeziumJsonEncoder(KnownTables):
             )
         return size
 
-    def draft_all(self, frames: list[Kept], relations: Mapping[int, tuple[int, Relation]]) -> list[Kept]:
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
         """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
 
         Those are rows of relations that are not described here as in the stream (`relations`), changes of a key, and
@@ -248,7 +251,7 @@ class DebeziumJsonEncoder(KnownTables):
 
         Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
         record, where the next commit record may begin; the byte before it stands for the commit's
-        (`Commits._standalone`).
+        (`CommitOrder.non_transactional_message`).
         """
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage), "only logical messages come here"

@@ -16,7 +16,7 @@ from cdcd.errors import WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from cdcd.records.envelope import HEADER_UNCHANGED, Record
 from cdcd.records.formats.table_fragments import DELETED, Headers, TableFragments
-from cdcd.transactions.drafts import PARTS, Draft, Kept
+from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
 from cdcd.transactions.spool import FRAME_BYTES
 
 SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
@@ -39,7 +39,7 @@ class DraftWriter:
     """Makes drafts of rows and keeps, in their order, what is none. `xid` is that of the row that comes next."""
 
     def __init__(self) -> None:
-        self.kept: list[Kept] = []
+        self.kept: list[SpoolItem] = []
         self.xid = 0
         self._run = (0, 0, 0, 0, b"")
         self._parts: list[bytes] = []
@@ -74,7 +74,7 @@ class DraftWriter:
         self._end()
         self.kept.append(frame)
 
-    def end(self) -> list[Kept]:
+    def end(self) -> list[SpoolItem]:
         """All of it."""
         self._end()
         return self.kept
