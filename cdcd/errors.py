@@ -40,6 +40,10 @@ class WithoutStreamingError(TransientError):
         self.commit_lsn = commit_lsn
 
 
+class WithoutBinaryError(TransientError):
+    """Replication must be started again without the option `binary`: values of some column could not be read."""
+
+
 class SinkUnavailableError(TransientError):
     """Kafka does not answer; the exit code is for a start that never succeeded."""
 

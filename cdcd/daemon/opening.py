@@ -298,6 +298,9 @@ class Opening:
             database=parts.database,
             message_topic=config.topics.message,
             schemas_topic=config.topics.schemas or None,
+            names=config.topics.by_table,
+            checkpoint_topic=config.topics.checkpoint,
+            dead_letter_topic=config.topic_names().dead_letter,
             tombstones=config.topics.tombstones,
             truncate=config.topics.truncate,
         )

@@ -20,7 +20,7 @@ from cdcd.postgres.snapshot_reader import (
     TableChangedError,
 )
 from cdcd.postgres.tables import SourceTable
-from cdcd.records.formats.snapshot_rows import Place
+from cdcd.records.formats.snapshot_rows import SnapshotPosition
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import ROW, Marked, Markers, marker_of_single
 
@@ -164,21 +164,21 @@ class ExportedSnapshot:
         chunk, rows = marked.chunk
         state = self._state
         single = len(rows.lines) == 1
-        place = Place(
+        place = SnapshotPosition(
             lsn=self._position,
             commit_lsn=self._position - 1,
             first=marker_of_single(marked) if single else marked.first,
             last=marker_of_single(marked) if single else marked.last,
             others=ROW,
-            serial=state.progress.serial,
+            event_no=state.progress.serial,
         )
         now_us = time.time_ns() // 1000
-        count, size = self._source.encoder.encode_rows(
+        encoded = self._source.encoder.encode_rows(
             chunk.task.oid, rows.lines, place, now_us, state.tail, set()
         )
         state.put(
-            state.progress.deliver(chunk.task, chunk.part, chunk.begin, chunk.end, count),
-            size,
+            state.progress.deliver(chunk.task, chunk.part, chunk.begin, chunk.end, encoded.rows),
+            encoded.bytes,
         )
         self._end(chunk)
 

@@ -42,7 +42,7 @@ from cdcd.postgres.snapshot_reader import (
 from cdcd.postgres.tables import SourceTable
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.records.envelope import Record
-from cdcd.records.formats.snapshot_rows import Place
+from cdcd.records.formats.snapshot_rows import SnapshotPosition
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import INCREMENTAL
 from cdcd.snapshots.progress import Part, TableTask
@@ -334,20 +334,23 @@ class SnapshotRun:
         if overtaken is None or each.void:
             self._chunks.give_back(chunk)
             return
-        place = Place(
+        place = SnapshotPosition(
             lsn=rows.after or position,
             commit_lsn=position - 1,
             first=INCREMENTAL,
             last=INCREMENTAL,
             others=INCREMENTAL,
-            serial=state.progress.serial,
+            event_no=state.progress.serial,
         )
         oid = self._tables[chunk.task.name].oid
-        count, size = self._source.encoder.encode_rows(
+        encoded = self._source.encoder.encode_rows(
             oid, rows.lines, place, time.time_ns() // 1000, state.tail, overtaken
         )
         self._chunks.settle(chunk)
-        state.put(state.progress.deliver(chunk.task, chunk.part, chunk.begin, chunk.end, count), size)
+        state.put(
+            state.progress.deliver(chunk.task, chunk.part, chunk.begin, chunk.end, encoded.rows),
+            encoded.bytes,
+        )
         floors = [
             open_.rows.seen if open_.rows else open_.floor
             for open_ in self._open

@@ -15,11 +15,20 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import CdcdError, ProtocolError, WithoutBinaryError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, TupleData, Update, Value
 from cdcd.protocol.reader import read_message
-from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
+from cdcd.records.converter import (
+    AS_IS,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    QUOTED,
+    STRING,
+    Converter,
+    WithoutReaderError,
+)
 from cdcd.records.wiretext import COMPILED, escaped
 from cdcd.records.writing import EXPONENT, NINE, POINT, ZERO
 
@@ -72,6 +81,7 @@ HINT: Final = (
     "Nothing past it was confirmed. Either the bytes were damaged on the way, or the server writes this type in a way"
     " that this version of cdcd does not know."
 )
+HINT_BINARY: Final = "cdcd starts replication again with values as text. Set postgres.binary: false to begin with text at every start."
 HINT_ENCODING: Final = (
     "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
     " Correct the row, or leave the table out of the publication."
@@ -216,8 +226,11 @@ def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
     values[slot + 1] = b""
 
 
-def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> ProtocolError:
-    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been."""
+def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> CdcdError:
+    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been.
+
+    That is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
+    """
     try:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     except ProtocolError as error:
@@ -237,6 +250,8 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
             problem = _problem(value, converters[index])
             if problem:
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
+                if problem is WITHOUT_READER:
+                    return WithoutBinaryError(f"{table}: field {field}: {problem}.", hint=HINT_BINARY)
                 hint = HINT_ENCODING if problem is NOT_UTF8 else HINT
                 return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
             at += _size(value)
@@ -244,6 +259,7 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
 
 
 NOT_UTF8: Final = "the text is not UTF-8"
+WITHOUT_READER: Final = "a binary value of a type without a binary reader"
 
 
 def _rows(message: Insert | Update | Delete) -> list[tuple[TupleData, str]]:
@@ -271,14 +287,11 @@ def _problem(value: Value, converter: Converter) -> str:
             converter.json(value.decode("latin-1"))
     except UnicodeDecodeError:
         return NOT_UTF8
+    except WithoutReaderError:
+        return WITHOUT_READER
     except (ValueError, IndexError):
         if isinstance(value, Binary):
-            known = (
-                "is not of its type's form"
-                if converter.reads_binary()
-                else "is of a type without a binary reader"
-            )
-            return f"a binary value of {len(value.data)} bytes {known}"
+            return f"a binary value of {len(value.data)} bytes is not of its type's form"
         assert isinstance(value, bytes)
         return f"a text of {len(value)} bytes is not of its type's form"
     return ""

@@ -25,7 +25,7 @@ from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import ChunkTooLargeError, PageQuery, SnapshotReader, TableChangedError
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
 
 NAME: Final = "cdcd_snapshot"
@@ -177,10 +177,14 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         """
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.read(self._secret)
-        encoder = SnapshotEncoder(EnvelopeSettings(__version__, plan.prefix, plan.database))
+        # Its records are taken here and go to no topic, so that any name will do.
+        table = plan.relation.schema, plan.relation.name
+        encoder = SnapshotEncoder(
+            EnvelopeSettings(__version__, plan.prefix, plan.database, names={table: plan.prefix})
+        )
         types = {each.oid: each for each in plan.types}
         encoder.define(plan.relation, plan.description, types)
-        place = Place(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
+        place = SnapshotPosition(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
         with asyncio.Runner() as runner:
             reader = runner.run(
                 SnapshotReader.open(

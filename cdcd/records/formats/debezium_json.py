@@ -92,8 +92,8 @@ class DebeziumJsonEncoder(KnownTables):
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
     """
 
-    def __init__(self, settings: EnvelopeSettings) -> None:
-        KnownTables.__init__(self, settings)
+    def __init__(self, settings: EnvelopeSettings, binary: bool = False) -> None:
+        KnownTables.__init__(self, settings, binary)
         self._recent_oid = 0
         self.signals: list[LogicalMessage] = []
         """Messages to the daemon itself, which make no record; the caller takes them out."""
@@ -224,6 +224,8 @@ class DebeziumJsonEncoder(KnownTables):
 
         Raises:
             ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
+            WithoutBinaryError: a binary value is of a type without a reader.
+            SinkError: the topic of the table is too long, or collides with another one.
             SourceError: the server did not send a part of the key.
         """
         self._serial += 1
@@ -404,6 +406,8 @@ class DebeziumJsonEncoder(KnownTables):
                 f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
             )
         if table.transaction != self._transaction:
+            if not table.claimed:
+                self._claim(table)
             table.renew(self._source, self._transaction)
             if table.announcement is not None:
                 # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.

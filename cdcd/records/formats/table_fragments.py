@@ -60,12 +60,14 @@ class TableFragments:
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
+        claimed: the topic was found to be allowed and free.
         closings: what ends `source`, by op.
         form: a number for what drafts of rows take from the description.
     """
 
     __slots__ = (
         "announcement",
+        "claimed",
         "closings",
         "converters",
         "event_template",
@@ -112,6 +114,7 @@ class TableFragments:
         self.transaction = -1
         self.schema_id = schema_id
         self.announcement = announcement
+        self.claimed = False
         self.form = form
         self.closings = [closing(op, schema_id) for op in OPS]
         self.source_piece = of_table(relation.schema, relation.name)
