@@ -39,7 +39,8 @@ class Batch:
     """Records for one Kafka transaction. `base` is the position before it, `position` the one after it.
 
     `snapshot` is how far the reading of tables has got with it; `urgent`: it does not wait for records. `handed_over`:
-    how many records `hand_over` has passed on.
+    how many records `hand_over` has passed on. `closes` False: the batch is a part of a larger Kafka transaction, which
+    stays open behind it for the next one; nothing is committed and no checkpoint is written with it.
     """
 
     base: Position
@@ -51,6 +52,7 @@ class Batch:
     snapshot: Progress | None = None
     urgent: bool = False
     handed_over: int = 0
+    closes: bool = True
 
     def hand_over(self, produce: Produce) -> None:
         """Give `produce` the records from number `handed_over` on; what it raises leaves that at the one refused.
