@@ -13,7 +13,8 @@ from cdcd.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.sink import Sink, SinkSettings
+from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
 

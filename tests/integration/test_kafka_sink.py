@@ -9,7 +9,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.errors import SinkError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.sink import Sink, SinkSettings
+from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.sink import Sink
 from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker

@@ -416,9 +416,11 @@ class Life:
             self.ledger.send(batch.position.end_lsn)
             checkpoint = self.checkpoint.moved(batch.position, self.ledger.held_at(batch.tickets))
             self._delivering = True
-            for _ in self.sink.deliver(batch, checkpoint):
-                if self.instance.in_delivery is not None and self.rng.random() < 0.3:
-                    self.instance.in_delivery()
+            for part in self._parts(batch):
+                for _ in self.sink.deliver(part, checkpoint):
+                    if self.instance.in_delivery is not None and self.rng.random() < 0.3:
+                        self.instance.in_delivery()
+                    yield
                 yield
             for ticket in batch.tickets:
                 self.ledger.ack(ticket)
@@ -428,6 +430,15 @@ class Life:
             if 0 < self.instance.unstreamed_until < batch.position.end_lsn:
                 self.instance.unstreamed_until = 0
                 raise TransientError("streaming is possible again")
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        """The batch, or several that are one Kafka transaction together, as a large source transaction comes."""
+        records = batch.records
+        while len(records) > 1 and self.rng.random() < self.settings.p_part:
+            cut = 1 + int(self.rng.random() * (len(records) - 1))
+            yield Batch(batch.base, batch.base, records=records[:cut], closes=False)
+            records = records[cut:]
+        yield Batch(batch.base, batch.position, records=records)
 
     def tell(self) -> None:
         assert self.connection is not None

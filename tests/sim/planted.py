@@ -12,16 +12,21 @@ from typing import Any, Final
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.batches import Batch, Batches
+from cdcd.transactions.batches import Batches
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.open_transactions import OpenTransaction, Replay
-from cdcd.transactions.position import COVERED, Checkpoint, Position
-from cdcd.transactions.prepared_transactions import PreparedTransactions
-from cdcd.transactions.steps import KeepaliveReceived, NonTransactionalMessage, RolledBack, Step
-from cdcd.transactions.streamed_transactions import StreamedTransactions
+from cdcd.transactions.position import COVERED, Position
+from cdcd.transactions.steps import Heard, RolledBack, Standalone, Step
 from tests.sim.instance import Parts
-from tests.sim.sink import Sink
+from tests.sim.planted_sink import (
+    CommitsParts,
+    DoesNotFence,
+    KeepsTheProducer,
+    NotesFirstAtLeastOnce,
+    SendsTheLastPartAgain,
+    TakesUnknownForFailed,
+    WritesTheCheckpointFirst,
+)
 
 
 class ConfirmsOnReceive(Feedback):
@@ -99,69 +104,55 @@ class AcksTwice(Ledger):
             super().ack(ticket)
 
 
-def assembler_with(part: type[Replay | StreamedTransactions | PreparedTransactions]) -> type[Assembler]:
-    """An assembler of which one part is replaced."""
-
-    class Planted(Assembler):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            replaced: Any
-            for replaced in (self.replay, self.streamed, self.prepared):
-                if issubclass(part, type(replaced)):
-                    replaced.__class__ = part
-
-    return Planted
-
-
-class DropsAllOnSubtransactionAbort(StreamedTransactions):
+class DropsAllOnSubtransactionAbort(Assembler):
     def _read_abort(self, frame: bytes) -> StreamAbort:
         message = super()._read_abort(frame)
         return replace(message, subxid=message.xid)
 
 
-class KeepsAbortedSubtransactions(Replay):
-    def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
-        transaction.aborted.clear()
-        return super().steps(transaction)
+class KeepsAbortedSubtransactions(Assembler):
+    def _replay(self, kept: Any) -> Iterator[Step]:
+        kept.aborted.clear()
+        return super()._replay(kept)
 
 
-class KeepsMessagesOfAborted(Replay):
+class KeepsMessagesOfAborted(Assembler):
     """Takes every streamed Message for the transaction's own."""
 
-    def check_messages(self, transaction: OpenTransaction, commit_lsn: int) -> None:
+    def _check_messages(self, kept: Any, commit_lsn: int) -> None:
         pass
 
 
-class DropsRelationsOfAborted(Replay):
-    def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
-        self._aborted: set[int] = transaction.aborted
-        return super().steps(transaction)
+class DropsRelationsOfAborted(Assembler):
+    def _replay(self, kept: Any) -> Iterator[Step]:
+        self._aborted: set[int] = kept.aborted
+        return super()._replay(kept)
 
-    def _other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
+    def _replay_other(self, frame: bytes, in_stream: bool) -> Iterator[Step]:
         xid = int.from_bytes(frame[XLOG_HEADER + 1 : XLOG_HEADER + 5], "big")
         if frame[XLOG_HEADER] == Relation.tag and xid in self._aborted:
             return iter(())
-        return super()._other(frame, in_stream)
+        return super()._replay_other(frame, in_stream)
 
 
-class LeavesOldDescriptions(Replay):
+class LeavesOldDescriptions(Assembler):
     """A replayed transaction's definitions stay in force, also when newer ones came meanwhile."""
 
-    def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
-        transaction.relations.clear()
-        return super().steps(transaction)
+    def _replay(self, kept: Any) -> Iterator[Step]:
+        kept.relations.clear()
+        return super()._replay(kept)
 
 
-class ReplaysByNewDescriptions(Replay):
-    def steps(self, transaction: OpenTransaction) -> Iterator[Step]:
-        transaction.brought.clear()
-        return super().steps(transaction)
+class ReplaysByNewDescriptions(Assembler):
+    def _replay(self, kept: Any) -> Iterator[Step]:
+        kept.brought.clear()
+        return super()._replay(kept)
 
 
-class DoesNotHoldPrepared(PreparedTransactions):
-    def _hold(self, transaction: OpenTransaction, message: Prepare | StreamPrepare) -> None:
-        super()._hold(transaction, message)
-        self._order.ledger.ack(transaction.ticket)
+class DoesNotHoldPrepared(Assembler):
+    def _hold(self, kept: Any, message: Prepare | StreamPrepare) -> None:
+        super()._hold(kept, message)
+        self._ledger.ack(kept.ticket)
 
 
 class ReleasesAtRollback(Assembler):
@@ -170,13 +161,13 @@ class ReleasesAtRollback(Assembler):
     def receive(self, frames: list[bytes]) -> Iterator[Step]:
         for step in super().receive(frames):
             if isinstance(step, RolledBack):
-                self.order.ledger.ack(step.tickets[0])
+                self._ledger.ack(step.tickets[0])
                 yield replace(step, tickets=step.tickets[1:])
             else:
                 yield step
 
 
-class KeepsWhatIsStreamedAgain(PreparedTransactions):
+class KeepsWhatIsStreamedAgain(Assembler):
     """Of a prepared transaction that was decided before the restart."""
 
     def _forget_streamed(self, xid: int) -> bool:
@@ -188,7 +179,7 @@ class CountsEveryKeepalive(Assembler):
 
     def receive(self, frames: list[bytes]) -> Iterator[Step]:
         for step in super().receive(frames):
-            yield replace(step, idle=True) if isinstance(step, KeepaliveReceived) else step
+            yield replace(step, idle=True) if isinstance(step, Heard) else step
 
 
 class SkipsOneTooMany(Position):
@@ -221,8 +212,8 @@ class SealsMessagesLate(Assembler):
 
     def receive(self, frames: list[bytes]) -> Iterator[Step]:
         for step in super().receive(frames):
-            if isinstance(step, NonTransactionalMessage):
-                self.order.ledger.seal(step.ticket, step.lsn + 2)
+            if isinstance(step, Standalone):
+                self._ledger.seal(step.ticket, step.lsn + 2)
             yield step
 
 
@@ -262,47 +253,6 @@ class NeverTellsTheRest(Batches):
             super().advance(ledger, wal_end, asked=asked)
 
 
-class KeepsTheProducer(Sink):
-    """Goes on with the producer whose transaction's outcome is unknown."""
-
-    def _failed(self) -> None:
-        pass
-
-
-class TakesUnknownForFailed(Sink):
-    """Delivers again without a look at the checkpoint."""
-
-    def _open_producer(self) -> Iterator[None]:
-        before = self._committed
-        yield from super()._open_producer()
-        if before is not None:
-            self._committed = before
-
-
-class DoesNotFence(Sink):
-    """Writes in one piece, but without asking whether somebody else does so too."""
-
-    def _open_producer(self) -> Iterator[None]:
-        self._prove_ownership()
-        yield from self.broker.read_checkpoint()
-        self._epoch = 0
-        read = self.broker.checkpoint
-        self._committed = None if read is None else Checkpoint.decode(read, "")
-
-    def _send(self, epoch: int, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        yield from self.broker.read_checkpoint()
-        yield
-        self.broker.oracle.append([int(value) for _, _, value, _ in batch.records if value is not None])
-        self.broker.checkpoint = checkpoint.encode()
-
-
-class WritesTheCheckpointFirst(Sink):
-    def deliver(self, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        yield
-        self.broker.checkpoint = checkpoint.encode()
-        yield from super().deliver(batch, checkpoint)
-
-
 PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
     {
         "confirm_on_receive": Parts(feedback=ConfirmsOnReceive),
@@ -312,16 +262,14 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "bound_past_prepare": Parts(ledger=ForgetsHolds),
         "rollback_releases_at_once": Parts(assembler=ReleasesAtRollback),
         "flushed_falls": Parts(ledger=StartsAtZero),
-        "drop_all_on_subtransaction_abort": Parts(assembler=assembler_with(DropsAllOnSubtransactionAbort)),
-        "aborted_subtransaction_kept": Parts(assembler=assembler_with(KeepsAbortedSubtransactions)),
-        "message_of_aborted_subtransaction_kept": Parts(assembler=assembler_with(KeepsMessagesOfAborted)),
-        "relation_of_aborted_subtransaction_dropped": Parts(
-            assembler=assembler_with(DropsRelationsOfAborted)
-        ),
-        "old_description_stays": Parts(assembler=assembler_with(LeavesOldDescriptions)),
-        "replay_by_new_description": Parts(assembler=assembler_with(ReplaysByNewDescriptions)),
-        "prepared_not_held": Parts(assembler=assembler_with(DoesNotHoldPrepared), ledger=AcksTwice),
-        "streamed_again_kept": Parts(assembler=assembler_with(KeepsWhatIsStreamedAgain)),
+        "drop_all_on_subtransaction_abort": Parts(assembler=DropsAllOnSubtransactionAbort),
+        "aborted_subtransaction_kept": Parts(assembler=KeepsAbortedSubtransactions),
+        "message_of_aborted_subtransaction_kept": Parts(assembler=KeepsMessagesOfAborted),
+        "relation_of_aborted_subtransaction_dropped": Parts(assembler=DropsRelationsOfAborted),
+        "old_description_stays": Parts(assembler=LeavesOldDescriptions),
+        "replay_by_new_description": Parts(assembler=ReplaysByNewDescriptions),
+        "prepared_not_held": Parts(assembler=DoesNotHoldPrepared, ledger=AcksTwice),
+        "streamed_again_kept": Parts(assembler=KeepsWhatIsStreamedAgain),
         "every_keepalive_counts": Parts(assembler=CountsEveryKeepalive),
         "skip_one_too_many": Parts(position=SkipsOneTooMany),
         "skip_one_too_few": Parts(position=SkipsOneTooFew),
@@ -336,5 +284,8 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "unknown_taken_for_failed": Parts(sink=TakesUnknownForFailed),
         "no_fencing": Parts(sink=DoesNotFence),
         "checkpoint_before_records": Parts(sink=WritesTheCheckpointFirst),
+        "checkpoint_before_records_at_least_once": Parts(sink=NotesFirstAtLeastOnce),
+        "part_committed": Parts(sink=CommitsParts),
+        "last_part_sent_again": Parts(sink=SendsTheLastPartAgain),
     }
 )

@@ -53,6 +53,7 @@ class Settings:
     p_reject: float
     p_unknown: float
     p_hold: float
+    p_part: float
 
     def records_of(self, event: int, what: str) -> int:
         """How many Kafka records an event gives: some two (a key change), a Truncate none where that is configured."""
@@ -194,4 +195,5 @@ def _draw(rng: Random) -> Settings:
         p_reject=rng.choice((0.0, 0.0, 0.05, 0.15)),
         p_unknown=rng.choice((0.0, 0.0, 0.05, 0.2)),
         p_hold=rng.choice((0.0, 0.1, 0.5)),
+        p_part=rng.choice((0.0, 0.0, 0.5, 0.8)),
     )
