@@ -9,25 +9,18 @@ one goes on incrementally with the pages that are left, because the slot is ther
 import asyncio
 import time
 
-from cdcd.daemon.snapshot_source import SnapshotSource
+from cdcd.daemon.snapshot_source import BUSY_S, SnapshotSource
 from cdcd.daemon.snapshot_state import SnapshotState
+from cdcd.errors import SourceError
 from cdcd.facts import Observer, SnapshotStarted
-from cdcd.postgres.snapshot_reader import (
-    ChunkTooLargeError,
-    PageQuery,
-    Rows,
-    SnapshotReader,
-    TableChangedError,
-)
-from cdcd.postgres.tables import SourceTable
+from cdcd.postgres.refusals import TableBusyError
+from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.records.formats.snapshot_rows import Place
-from cdcd.snapshots.chunks import Chunk, Chunks
+from cdcd.snapshots.chunks import UNLIMITED, Chunk, Chunks
 from cdcd.snapshots.markers import ROW, Marked, Markers, marker_of_single
+from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
 
 _Read = tuple[Chunk, Rows]
-
-UNLIMITED = 1 << 62
-"""For a single page, which can not be divided."""
 
 
 class ExportedSnapshot:
@@ -132,19 +125,25 @@ class ExportedSnapshot:
                 chunk.filenode,
                 chunk.begin,
                 chunk.end,
-                table.relation,
+                table,
                 (table.row_filter, chunk.task.where),
             )
             bytes_max = UNLIMITED if chunk.pages == 1 else 2 * self._chunk_bytes
             try:
                 rows = await reader.read(query, bytes_max)
-            except ChunkTooLargeError:
+            except TableBusyError:
+                self._chunks.give_back(chunk)
+                await asyncio.sleep(BUSY_S)
+                continue
+            if isinstance(rows, TooLarge):
                 self._chunks.split(chunk)
                 continue
-            except TableChangedError:
+            if isinstance(rows, Changed):
                 # Altered or dropped since the snapshot; what is left of it is looked at again, and read incrementally.
                 self._chunks.drop(chunk.task)
                 continue
+            if isinstance(rows, Refused):
+                raise SourceError(f"{table.name} can not be read: {rows.reason}", hint=rows.hint)
             if self._chunks.settle(chunk):
                 self._take(chunk, rows)
 

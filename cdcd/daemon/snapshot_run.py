@@ -21,8 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.daemon.snapshot_export import UNLIMITED
-from cdcd.daemon.snapshot_source import SnapshotSource
+from cdcd.daemon.snapshot_source import BUSY_S, SnapshotSource
 from cdcd.daemon.snapshot_state import SnapshotState
 from cdcd.errors import SourceError
 from cdcd.facts import (
@@ -32,20 +31,15 @@ from cdcd.facts import (
     SnapshotStarted,
     SnapshotWaiting,
 )
-from cdcd.postgres.snapshot_reader import (
-    ChunkTooLargeError,
-    PageQuery,
-    Rows,
-    SnapshotReader,
-    TableChangedError,
-)
-from cdcd.postgres.tables import SourceTable
+from cdcd.postgres.refusals import TableBusyError
+from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.records.envelope import Record
 from cdcd.records.formats.snapshot_rows import Place
-from cdcd.snapshots.chunks import Chunk, Chunks
+from cdcd.snapshots.chunks import UNLIMITED, Chunk, Chunks
 from cdcd.snapshots.markers import INCREMENTAL
 from cdcd.snapshots.progress import Part, TableTask
+from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
 from cdcd.snapshots.signals import PREFIX, Signal
 from cdcd.snapshots.visibility import Visibility
 from cdcd.snapshots.window import Window
@@ -298,24 +292,30 @@ class SnapshotRun:
             chunk.filenode,
             chunk.begin,
             chunk.end,
-            table.relation,
+            table,
             (table.row_filter, chunk.task.where),
         )
         await self.state.wait_for_room()
         try:
             rows = await reader.read(query, UNLIMITED if chunk.pages == 1 else 2 * self._chunk_bytes)
-        except ChunkTooLargeError:
+        except TableBusyError:
+            self._close(each)
+            self._chunks.give_back(chunk)
+            await asyncio.sleep(BUSY_S)
+            return
+        if isinstance(rows, TooLarge):
             self._close(each)
             self._chunks.split(chunk)
             return
-        except TableChangedError as error:
+        if isinstance(rows, Changed | Refused):
             self._close(each)
-            if chunk.task.where:
-                self.state.end(chunk.task, f"{error}")
+            if isinstance(rows, Refused):
+                if not chunk.task.request:
+                    raise SourceError(f"{table.name} can not be read: {rows.reason}", hint=rows.hint)
+                self.state.end(chunk.task, rows.reason)
             self._forget(chunk.task)
             self.state.changed.set()
             return
-        await reader.write_out()
         each.rows = rows
         assert rows.seen is not None, "it has a snapshot of its own"
         self._latest[each.topic] = rows.seen
