@@ -1,33 +1,34 @@
-"""How long to wait before the next attempt: doubled each time up to a limit, with jitter, so that clients spread.
+"""How long to wait before something is tried again.
 
-Pure: the caller draws the random number and waits.
+Delays double up to a limit, so that what stays broken is not hammered. Each is between half of the delay and the whole
+of it, by a number that the caller draws, so that many who lost the same server do not come back at the same moment.
 """
-
-from typing import Final
-
-JITTER: Final = 0.5
-"""The share of a wait that is drawn: a wait is between half of the longest one and all of it."""
 
 
 class Backoff:
-    """The waits of one series of attempts. `next` before each attempt but the first, `reset` after one that succeeded.
+    """The delays of one thing that is tried again and again.
 
     Args:
-        initial_s: the longest first wait, in seconds.
-        max_s: the longest wait of all, in seconds.
+        initial_s: the first delay, in seconds, before it is spread.
+        max_s: the longest one.
     """
 
     def __init__(self, initial_s: float, max_s: float) -> None:
+        assert 0 < initial_s <= max_s
         self._initial_s = initial_s
         self._max_s = max_s
-        self._longest_s = initial_s
+        self._delay_s = initial_s
 
     def next(self, draw: float) -> float:
-        """Seconds to wait now, by `draw` in [0, 1). The wait after this one is up to twice as long."""
-        longest_s = min(self._longest_s, self._max_s)
-        self._longest_s = min(2 * longest_s, self._max_s)
-        return longest_s * (1 - JITTER + JITTER * draw)
+        """Seconds to wait now, at least half of the current delay; the one after that is twice as long.
+
+        Args:
+            draw: from 0 to 1, as `random.random()` gives it.
+        """
+        delay_s = self._delay_s
+        self._delay_s = min(2 * delay_s, self._max_s)
+        return delay_s * (1 + draw) / 2
 
     def reset(self) -> None:
-        """The next wait is the first one of a series again."""
-        self._longest_s = self._initial_s
+        """It worked: begin with the first delay again."""
+        self._delay_s = self._initial_s

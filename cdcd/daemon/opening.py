@@ -339,7 +339,6 @@ class Opening:
             source=SnapshotSource(
                 config,
                 dsn=parts.dsn,
-                sql=parts.sql,
                 encoder=rows,
                 describe=describe_rows,
                 stack=self._stack,

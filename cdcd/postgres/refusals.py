@@ -25,6 +25,10 @@ class SlotActiveError(TransientError):
     """The slot is held by another session: an old walsender of ours, or somebody else's."""
 
 
+class TableBusyError(Exception):
+    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """One row: which failure, what kind it is for us, and what a person can do. `hint` may use {names}."""

@@ -13,6 +13,9 @@ from cdcd.snapshots.progress import Part, TableTask, gaps
 PAGES_MAX: Final = 4096
 """A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""
 
+UNLIMITED: Final = 1 << 62
+"""How many bytes the rows of a single page may be: it cannot be divided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

@@ -17,7 +17,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -114,7 +114,6 @@ class Snapshot:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
-        relation = found.source.relation
         plan = Plan(
             source.dsn,
             source.connect_timeout_s,
@@ -122,8 +121,7 @@ class Snapshot:
             shared.position,
             shared.database,
             source.prefix,
-            relation,
-            found.source.row_filter,
+            replace(found.source, parts=()),
             found.description,
             [shared.types[oid] for oid in sorted(shared.types)],
         )

@@ -22,7 +22,17 @@ LAYERS["telemetry"] = {*PATH, "config"}
 LAYERS["checks"] = {*PATH, *BESIDE}
 LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
 LAYERS["cli"] = {*LAYERS["daemon"], "daemon"}
-LAYERS["spark"] = {"errors", "build", "facts", "protocol", "snapshots", "transactions", "records", "engine"}
+LAYERS["spark"] = {
+    "errors",
+    "build",
+    "facts",
+    "retry",
+    "protocol",
+    "snapshots",
+    "transactions",
+    "records",
+    "engine",
+}
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
