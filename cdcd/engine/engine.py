@@ -19,8 +19,9 @@ is ready, then frames are worked off, then tables are read.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from cdcd.engine.actions import (
@@ -33,8 +34,11 @@ from cdcd.engine.actions import (
     End,
     EnsureTopics,
     ListPublished,
+    Look,
+    Looked,
     Lost,
     Published,
+    Question,
     Ship,
     Status,
     Turn,
@@ -49,20 +53,21 @@ from cdcd.engine.tables import PublishedTables
 from cdcd.errors import CdcdError, SinkError, TransientError
 from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, RelationChanged, TransactionLarge
 from cdcd.protocol import peek
-from cdcd.protocol.frames import write_frame
+from cdcd.protocol.frames import XLOG_HEADER, write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import Encoded, SnapshotEncoder, SnapshotPosition
+from cdcd.records.formats.row_writer import DELETE
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, Refused, Rows, SourceTable, TooLarge
 from cdcd.snapshots.signals import RESERVED
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.drafts import events
+from cdcd.transactions.drafts import SpoolItem, events
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.steps import (
@@ -79,9 +84,6 @@ from cdcd.transactions.steps import (
     TransactionalMessage,
     Turn as AssemblerTurn,
 )
-
-LIST_TICKET: Final = 0
-"""Of the question which tables are published: one at a time, beside all others."""
 
 TURN_EVENTS: Final = 256
 """After so many events or steps other tasks get their turn: some milliseconds, uncompiled."""
@@ -213,6 +215,8 @@ class Engine:
         self._asked_topics: set[str] = set()
         self._new_topics: dict[int, str] = {}
         """Of relations that were described and had no event yet, by oid."""
+        self._new_names: dict[int, str] = {}
+        """Likewise: names that they did not have before."""
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
             self,
@@ -260,8 +264,13 @@ class Engine:
         self._out_since = 0.0
         self._records: list[Record] = []
         self._todo: deque[Action] = deque()
+        self._asked: dict[int, tuple[Callable[[object, Answer, float], None], object]] = {}
+        """By ticket: who gets the answer, and what it is for."""
+        self._next_ticket = 1
+        self._look_at: deque[int] = deque()
         self._listing = False
         self._list_at = now + PUBLISHED_S
+        self._ends_former_rows = settings.truncate and settings.snapshot_mode != "never"
         self._stopping = False
         self._stopped = False
         self._error: CdcdError | None = None
@@ -321,20 +330,25 @@ class Engine:
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
-        if ticket == LIST_TICKET:
-            self._listing = False
-            self._list_at = now + PUBLISHED_S
-            if isinstance(answer, Published):
-                self._tables.listed(answer)
-            self._between(now)
-        elif self._exported is not None and self._exported.owns(ticket):
-            assert isinstance(answer, Rows | TooLarge | Changed | Refused | Busy | Lost)
-            self._exported.answered(ticket, answer, now)
-            self._error = self._error or self._exported.failure
+        take, asked = self._asked.pop(ticket)
+        take(asked, answer, now)
+        exported = self._exported
+        self._error = self._error or self.incremental.failure or (exported.failure if exported else None)
+        self._between(now)
+
+    def _listed(self, _asked: object, answer: Answer, now: float) -> None:
+        self._listing = False
+        self._list_at = now + PUBLISHED_S
+        if isinstance(answer, Published):
+            self._look_at.extend(self._tables.listed(answer))
+
+    def _looked(self, asked: object, answer: Answer, now: float) -> None:
+        """A table that took another one's place is described, for the record that ends the rows of that one."""
+        assert isinstance(asked, int)
+        if isinstance(answer, Looked) and answer.table is not None:
+            self.define(answer.table.relation, answer.description, answer.types)
         else:
-            self.incremental.answered(ticket, answer, now)
-            self._error = self._error or self.incremental.failure
-            self._between(now)
+            self._tables.forget(asked)
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
@@ -465,12 +479,23 @@ class Engine:
             return None
         if not self._listing and now >= self._list_at:
             self._listing = True
-            return Ask(LIST_TICKET, ListPublished(self._tables.known_oids()))
+            return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
+        if self._look_at:
+            oid = self._look_at.popleft()
+            return self._ask(self._looked, oid, Look(oid, ""))
         if not self.queue.room:
             return None
         self.incremental.report(now)
         found = self.incremental.next_question(now)
-        return None if found is None else Ask(*found)
+        return None if found is None else self._ask(self.incremental.answered, *found)
+
+    def _ask(
+        self, take: Callable[[object, Answer, float], None], asked: object, question: Question
+    ) -> Ask:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._asked[ticket] = (take, asked)
+        return Ask(ticket, question)
 
     def _next_of_the_export(self, now: float) -> Ask | None:
         exported = self._exported
@@ -484,7 +509,7 @@ class Engine:
             return None
         found = exported.next_question(now)
         if found is not None:
-            return Ask(*found)
+            return self._ask(exported.answered, *found)
         if exported.is_done:
             exported.finish(now)
             self._exported = None
@@ -547,19 +572,21 @@ class Engine:
         items = step.items
         count = events(items) if step.in_stream else len(items)
         records = self._records
-        if self.incremental.watches:
-            size = self._encode_watched(step)
+        if self.incremental.watches or self._new_names:
+            size = self._encode_each(step)
         else:
             size = self.encoder.encode_all(items, step.in_stream, self._unix_us, records)
         if self.queue.add(records, size, count):
             self._cut()
         return count
 
-    def _encode_watched(self, step: Changes) -> int:
-        """As `encode_all`, while tables are read: what each record says of a row is noted."""
+    def _encode_each(self, step: Changes) -> int:
+        """As `encode_all`, while tables are read or names are new: what each record says of a row is noted."""
         size = 0
         records = self._records
         for item in step.items:
+            if self._new_names:
+                size += self._take_names(item, step.in_stream)
             known = len(records)
             size += self.encoder.encode_all([item], step.in_stream, self._unix_us, records)
             if isinstance(item, bytes):
@@ -568,6 +595,17 @@ class Engine:
                 for topic, key, value, _ in records[known:]:
                     if value is not None:
                         self.incremental.note(self._xid, topic, key, None, moved=False)
+        return size
+
+    def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
+        """The first events of tables under their names; returns the bytes of records that end the rows of others."""
+        size = 0
+        for oid in _oids_of(item, in_stream):
+            name = self._new_names.pop(oid, None)
+            if name is not None and self._tables.described(oid, name):
+                self._deferred.append(partial(self._tables.replace, oid))
+                if self._ends_former_rows:
+                    size += self.encoder.encode_end_of_rows(oid, None, self._unix_us, self._records)
         return size
 
     def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
@@ -580,7 +618,7 @@ class Engine:
                 continue
             values = None
             names = {name for name, _ in headers or ()}
-            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
+            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
                 values = peek.key_values(frame, in_stream, self.encoder.key_indexes(oid))
             self.incremental.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
@@ -591,8 +629,7 @@ class Engine:
             return False
         missing = False
         for item in step.items:
-            oids = peek.relation_oids(item, step.in_stream) if isinstance(item, bytes) else (item[1],)
-            for oid in oids:
+            for oid in _oids_of(item, step.in_stream):
                 topic = self._new_topics.get(oid)
                 if topic is not None and not self.topic_is_ready(topic):
                     missing = True
@@ -649,19 +686,12 @@ class Engine:
         if known is not None and known != relation:
             self.incremental.redefined(oid)
             self._observe(RelationChanged(schema=relation.schema, table=relation.name))
-        replaced = self._tables.described(oid, f"{relation.schema}.{relation.name}")
-        if replaced:
-            self._deferred.append(lambda: self._tables.replace(oid))
-            if self._settings.truncate and self._settings.snapshot_mode != "never":
-                size = self.encoder.encode_end_of_rows(oid, self._unix_us, self._records)
-                if self.queue.between:
-                    self._apply_deferred()
-                    self.queue.insert(self._records, size)
-                else:
-                    self.queue.add(self._records, size, 0)
+        name = f"{relation.schema}.{relation.name}"
+        if self._tables.is_new(oid, name):
+            self._new_names[oid] = name
 
     def _transactional(self, step: TransactionalMessage) -> None:
-        message = read_message(step.frame, peek.XLOG_HEADER, in_stream=step.in_stream)
+        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
         assert isinstance(message, LogicalMessage)
         size = 0
         if message.prefix in RESERVED:
@@ -674,7 +704,7 @@ class Engine:
             self._cut()
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
-        message = read_message(step.frame, peek.XLOG_HEADER, in_stream=step.in_stream)
+        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
         assert isinstance(message, LogicalMessage)
         self.queue.begin(step.lsn, 0)
         size = 0
@@ -713,14 +743,16 @@ class Engine:
         if not self.queue.between:
             return
         position = self.queue.position.end_lsn
-        for oid in self._tables.due(position):
+        for oid in self._tables.due(position, self.rows.knows):
             self._end_former_rows(oid)
         self.incremental.between(position, now)
 
     def _end_former_rows(self, oid: int) -> None:
+        """Between two transactions: the rows of the table that had this one's name before end here."""
         self._tables.replace(oid)
-        if self._settings.truncate and self._settings.snapshot_mode != "never" and self.encoder.knows(oid):
-            size = self.encoder.encode_end_of_rows(oid, self._unix_us, self._records)
+        if self._ends_former_rows:
+            commit_lsn = self.queue.position.end_lsn - 1
+            size = self.rows.encode_end_of_rows(oid, commit_lsn, self._unix_us, self._records)
             self.queue.insert(self._records, size)
 
     def tick(self, now: float, unix_us: int) -> None:
@@ -792,6 +824,11 @@ class Engine:
 
     def _progress(self) -> Progress | None:
         return self.incremental.to_write_down()
+
+
+def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
+    """The relations of an event, or of the rows of a draft."""
+    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (item[1],)
 
 
 _Handler = Callable[[Engine, Any, float], None]

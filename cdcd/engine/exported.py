@@ -9,9 +9,10 @@ change since.
 
 from collections.abc import Iterable, Mapping
 
-from cdcd.engine.actions import Busy, Lost, Question, Read, ReadAnswer
+from cdcd.engine.actions import Answer, Busy, Lost, Question, Read
 from cdcd.engine.incremental import Incremental, Rendering
 from cdcd.errors import CdcdError, SourceError
+from cdcd.records.formats.snapshot_rows import Encoded
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked, Markers
 from cdcd.snapshots.progress import TableTask
@@ -45,8 +46,7 @@ class Exported:
         self._parallelism = parallelism
         self._markers: Markers[_Read] = Markers()
         self._chunks = Chunks(chunk_bytes)
-        self._asked: dict[int, Chunk] = {}
-        self._next_ticket = -1
+        self._being_read = 0
         self._tasks: dict[int, TableTask] = {}
         for oid in incremental.progress.waiting.oids:
             table = tables.get(oid)
@@ -58,7 +58,7 @@ class Exported:
     @property
     def is_done(self) -> bool:
         """Whether every chunk is read, or left to others."""
-        return not self._asked and self._chunks.peek() is None
+        return not self._being_read and self._chunks.peek() is None
 
     def topics(self) -> tuple[str, ...]:
         """The topics of the tables that may have rows."""
@@ -68,13 +68,9 @@ class Exported:
             if any(each.part.pages for each in table.parts)
         )
 
-    def owns(self, ticket: int) -> bool:
-        """Whether this asked the question with that ticket."""
-        return ticket in self._asked
-
-    def next_question(self, now: float) -> tuple[int, Question] | None:
-        """A chunk to be read, with its ticket; None: nothing now."""
-        if len(self._asked) >= self._parallelism:
+    def next_question(self, now: float) -> tuple[object, Question] | None:
+        """A chunk to be read, and whom the answer is for; None: nothing now."""
+        if self._being_read >= self._parallelism:
             return None
         chunk = self._chunks.next()
         if chunk is None:
@@ -90,10 +86,8 @@ class Exported:
             table,
             (table.row_filter,),
         )
-        ticket = self._next_ticket
-        self._next_ticket -= 1
-        self._asked[ticket] = chunk
-        return ticket, Read(query, bytes_max(query, self._chunk_bytes), exported=True)
+        self._being_read += 1
+        return chunk, Read(query, bytes_max(query, self._chunk_bytes), exported=True)
 
     def _begin_up_to(self, oid: int, now: float) -> None:
         """Take the tables up to this one among the tasks; those that are empty end at once."""
@@ -117,9 +111,11 @@ class Exported:
                 if found.is_done:
                     incremental.end(found, "", now)
 
-    def answered(self, ticket: int, answer: ReadAnswer | Busy | Lost, now: float) -> None:
+    def answered(self, asked: object, answer: Answer, now: float) -> None:
         """The answer to a question."""
-        chunk = self._asked.pop(ticket)
+        assert isinstance(asked, Chunk)
+        chunk = asked
+        self._being_read -= 1
         if isinstance(answer, Lost):
             self.failure = answer.error
         elif isinstance(answer, Refused):
@@ -157,12 +153,16 @@ class Exported:
     def _put_all(self, ready: Iterable[Marked[_Read]], now: float) -> None:
         for marked in ready:
             chunk, rows = marked.chunk
+
+            def deliver(encoded: Encoded, chunk: Chunk = chunk) -> None:
+                self._deliver(chunk, encoded.rows, now)
+
             self._rendering.put(
                 chunk.task.oid,
                 rows,
                 event_no=self._incremental.progress.event_no,
                 dropped=set(),
-                progress=lambda encoded, chunk=chunk: self._deliver(chunk, encoded.rows, now),
+                progress=deliver,
                 marked=marked,
             )
 

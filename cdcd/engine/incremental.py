@@ -208,8 +208,7 @@ class Incremental:
         self._observe = observe
         self._changed = changed
         self._readings: dict[int, _Reading] = {}
-        self._asked: dict[int, _Reading | _Open] = {}
-        self._next_ticket = 1
+        self._being_read = 0
         self._owed: dict[int, Owed] = {}
         self._owed_of: dict[str, list[int]] = {}
         self._topics: dict[int, str] = {}
@@ -334,8 +333,8 @@ class Incremental:
 
     # Questions.
 
-    def next_question(self, now: float) -> tuple[int, Question] | None:
-        """What to ask now, with its ticket; None: nothing. `answered` brings the answer."""
+    def next_question(self, now: float) -> tuple[object, Question] | None:
+        """What to ask now, and whom the answer is for; None: nothing. `answered` brings the answer."""
         if self.progress.paused:
             return None
         for reading in list(self._readings.values()):
@@ -345,7 +344,7 @@ class Incremental:
                 question = self._question(reading)
                 if question is not None:
                     reading.asked = True
-                    return self._ticket(reading), question
+                    return reading, question
         read = self._next_read()
         if read is not None:
             return read
@@ -366,13 +365,14 @@ class Incremental:
             if reading.state is _State.TOPIC and self._rendering.topic_is_ready(reading.topic):
                 reading.at_once(_State.WRITERS, now)
 
-    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+    def answered(self, asked: object, answer: Answer, now: float) -> None:
         """The answer to a question."""
-        asked = self._asked.pop(ticket)
         if isinstance(asked, _Open):
+            self._being_read -= 1
             assert isinstance(answer, Rows | TooLarge | Changed | Refused | Busy | Lost)
             self._read(asked, answer, now)
             return
+        assert isinstance(asked, _Reading)
         asked.asked = False
         if self._readings.get(asked.task.number) is not asked:
             return
@@ -396,12 +396,6 @@ class Incremental:
             if pace is not None and now - pace.began >= REPORT_S:
                 self._observe(_progressed(task, pace, now))
 
-    def _ticket(self, asked: "_Reading | _Open") -> int:
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._asked[ticket] = asked
-        return ticket
-
     def _question(self, reading: _Reading) -> Question | None:
         task, table = reading.task, reading.table
         if reading.state in (_State.LOOK, _State.PLAN):
@@ -412,11 +406,8 @@ class Incremental:
             return FindWriters((table.oid, *(each.part.oid for each in table.parts)))
         return None
 
-    def _next_read(self) -> tuple[int, Question] | None:
-        if self._waiting_bytes >= WAITING_BYTES_MAX:
-            return None
-        being_read = sum(1 for each in self._asked.values() if isinstance(each, _Open))
-        if being_read >= self._parallelism:
+    def _next_read(self) -> tuple[object, Question] | None:
+        if self._waiting_bytes >= WAITING_BYTES_MAX or self._being_read >= self._parallelism:
             return None
         for reading in self._readings.values():
             if reading.state is not _State.READ:
@@ -430,8 +421,9 @@ class Incremental:
                     continue
                 each = _Open(reading, chunk, [], reading.latest)
             reading.open.append(each)
+            self._being_read += 1
             query = self._query(each)
-            return self._ticket(each), Read(query, bytes_max(query, self._chunk_bytes))
+            return each, Read(query, bytes_max(query, self._chunk_bytes))
         return None
 
     def _query(self, each: _Open) -> PageQuery | KeyQuery:
@@ -452,7 +444,7 @@ class Incremental:
         assert reading.latest is not None
         return _Open(reading, None, owed.some(reading.keys_at_once), reading.latest)
 
-    def _next_table(self, now: float) -> tuple[int, Question] | None:
+    def _next_table(self, now: float) -> tuple[object, Question] | None:
         """Begin with another table: so many at a time as there are connections."""
         if len(self._readings) >= self._parallelism:
             return None
@@ -468,10 +460,10 @@ class Incremental:
         self._set(begun[0])
         return self._begin(begun[1], now)
 
-    def _begin(self, task: TableTask, now: float) -> tuple[int, Question]:
+    def _begin(self, task: TableTask, now: float) -> tuple[object, Question]:
         reading = self._readings[task.number] = _Reading(task, now)
         reading.asked = True
-        return self._ticket(reading), Look(task.oid, task.name, task.where)
+        return reading, Look(task.oid, task.name, task.where)
 
     # Answers.
 

@@ -73,9 +73,13 @@ class PublishedTables:
         """Tables whose number of rows nobody needs to estimate."""
         return frozenset(self._names)
 
+    def is_new(self, oid: int, name: str) -> bool:
+        """Whether the table had another name until now, or none."""
+        return self._owners.get(name) != oid
+
     def described(self, oid: int, name: str) -> bool:
-        """The stream describes a table. True: it takes the place of another one; the caller owes `replace`."""
-        if self._owners.get(name) == oid:
+        """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
+        if not self.is_new(oid, name):
             return False
         former = self._owner_before(name)
         self._take_name(oid, name)
@@ -84,9 +88,14 @@ class PublishedTables:
         self._say_replaced(name, former or 0, oid)
         return True
 
-    def listed(self, answer: Published) -> None:
-        """What is published, as of a moment that the stream may not have reached."""
+    def listed(self, answer: Published) -> list[int]:
+        """What is published, as of a moment that the stream may not have reached.
+
+        Returns:
+            Tables that took the place of others, whose description the caller owes; then they come up in `due`.
+        """
         due = {oid for _, oid, _ in self._due}
+        found = []
         for oid, name in answer.tables.items():
             if self._owners.get(name) == oid or oid in due:
                 continue
@@ -95,20 +104,29 @@ class PublishedTables:
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
                 self._due.append((answer.after, oid, name))
+                found.append(oid)
+        return found
 
-    def due(self, position: int) -> list[int]:
-        """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`."""
+    def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
+        """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`.
+
+        `known`: whether a table has been described; one that has not waits.
+        """
         if not self._due:
             return []
         found = []
         later = []
         for after, oid, name in self._due:
-            if after > position:
+            if after > position or not known(oid):
                 later.append((after, oid, name))
             elif self.described(oid, name):
                 found.append(oid)
         self._due = later
         return found
+
+    def forget(self, oid: int) -> None:
+        """The table that was to take another one's place can not be described: it is listed again."""
+        self._due = [each for each in self._due if each[1] != oid]
 
     def replace(self, oid: int) -> None:
         """Read the table from its beginning."""

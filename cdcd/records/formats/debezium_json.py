@@ -395,6 +395,25 @@ class DebeziumJsonEncoder(KnownTables):
                 size += self._append(table, TRUNCATED, None, parts, None, out)
         return size
 
+    def encode_end_of_rows(
+        self, oid: int, commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
+
+        Args:
+            commit_lsn: where it stands between two transactions; None: in the one that is open, behind its last event.
+        """
+        if commit_lsn is not None:
+            self._source.begin(None, commit_lsn, now_us, None)
+            self._commit_lsn = commit_lsn
+            self._transaction += 1
+            self._serial = 0
+        self._set_now(now_us)
+        self._lsn = self._commit_lsn
+        table = self._table(oid, out)
+        parts = [b'{"before":null,"after":null', *table.source]
+        return self._append(table, TRUNCATED, None, parts, None, out)
+
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """The fragments of a relation, ready for the transaction that is open, and described in `out`."""
         recent = self._recent

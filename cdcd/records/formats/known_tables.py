@@ -103,6 +103,13 @@ class KnownTables:
         self._routes.table(table.relation.schema, table.relation.name)
         table.claimed = True
 
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+        table = self._tables[relation_oid]
+        if not table.claimed:
+            self._claim(table)
+        return table.topic
+
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
         """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
         return tuple(self._tables[relation_oid].key_columns)
