@@ -11,8 +11,8 @@ from typing import Final
 
 from cdcd.daemon.snapshot_run import SnapshotRun
 from cdcd.facts import Observer, RelationChanged, TransactionLarge
-from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import Relation, Truncate, Type
+from cdcd.protocol.messages import Relation, Type
+from cdcd.protocol.peek import TRUNCATE, tag_of
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
@@ -119,7 +119,7 @@ class Intake:
         size = self.encoder.encode_all(step.items, step.in_stream, now_us, tail)
         if self._snapshots.window.watching:
             self._snapshots.note(self._xid, tail[known:])
-            if any(isinstance(one, bytes) and one[XLOG_HEADER] == Truncate.tag for one in step.items):
+            if any(isinstance(one, bytes) and tag_of(one) == TRUNCATE for one in step.items):
                 self._snapshots.window.void(self._xid)
         if self.encoder.signals:
             self._take_signals()

@@ -10,7 +10,7 @@ from math import isinf, isnan
 from struct import Struct, error, pack, unpack
 from typing import TYPE_CHECKING, Final
 
-from cdcd.records.wiretext import COMPILED
+from cdcd.protocol.peek import COMPILED
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -32,17 +32,23 @@ from typing import Final
 from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
-from cdcd.protocol.peek import xid_of
-from cdcd.protocol.reader import read_message
-from cdcd.records.changes import (
+from cdcd.protocol.peek import (
+    COMPILED,
+    DELETE,
     HEAD_BYTES,
-    HINT,
-    LEFT,
+    INSERT,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
     STREAMED_HEAD_BYTES,
-    explain,
+    UPDATE,
     read_head,
-    read_row,
+    row_width,
+    xid_of,
 )
+from cdcd.protocol.reader import read_message
+from cdcd.records.changes import HINT, LEFT, explain, read_row
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -57,16 +63,7 @@ from cdcd.records.envelope import (
 )
 from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
 from cdcd.records.formats.known_tables import KnownTables
-from cdcd.records.formats.row_writer import (
-    DELETE,
-    INSERT,
-    LSN_MAX,
-    NEW_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    RowWriter,
-)
+from cdcd.records.formats.row_writer import LSN_MAX, RowWriter
 from cdcd.records.formats.table_fragments import (
     CREATED,
     DELETED,
@@ -76,7 +73,7 @@ from cdcd.records.formats.table_fragments import (
     Headers,
     TableFragments,
 )
-from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
+from cdcd.records.wiretext import checked, quote, to_bytes, wire
 from cdcd.snapshots.signals import RESERVED
 from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
 
@@ -288,9 +285,9 @@ class DebeziumJsonEncoder(KnownTables):
             old = table.old_template.copy()
             at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
             kind = frame[at]
-            if (frame[at + 1] << 8) + frame[at + 2] != table.width:
+            if row_width(frame, at) != table.width:
                 raise ValueError("the row has another number of columns than the relation")
-            at += 3
+            at += ROW_HEAD_BYTES
         if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
