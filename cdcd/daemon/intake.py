@@ -11,9 +11,12 @@ from typing import Final
 
 from cdcd.daemon.snapshot_run import SnapshotRun
 from cdcd.facts import Observer, RelationChanged, TransactionLarge
-from cdcd.protocol.messages import Relation, Type
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import LogicalMessage, Relation, Type
 from cdcd.protocol.peek import TRUNCATE, tag_of
+from cdcd.protocol.reader import read_message
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.snapshots.signals import RESERVED
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batches
@@ -93,7 +96,7 @@ class Intake:
                 case Closed():
                     self._close(step)
                 case TransactionalMessage():
-                    self._encode(Changes([step.frame], step.in_stream), now_us)
+                    self._add_message(step, now_us)
                 case Turn():
                     await asyncio.sleep(0)
                 case RelationPreview():
@@ -121,20 +124,31 @@ class Intake:
             self._snapshots.note(self._xid, tail[known:])
             if any(isinstance(one, bytes) and tag_of(one) == TRUNCATE for one in step.items):
                 self._snapshots.window.void(self._xid)
-        if self.encoder.signals:
-            self._take_signals()
+        self._count(size, count)
+        return count
+
+    def _count(self, size: int, count: int) -> None:
         if self._batches.add(size, count) and self._transaction is not None:
             self._observe(
                 TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
             )
             self._transaction = None
         self._filled.set()
-        return count
 
-    def _take_signals(self) -> None:
-        for message in self.encoder.signals:
-            self._snapshots.signal(message)
-        self.encoder.signals.clear()
+    def _add_message(self, step: TransactionalMessage, now_us: int) -> None:
+        if self._is_request(step.frame, step.in_stream):
+            self.encoder.skip(1)
+            self._count(0, 1)
+        else:
+            self._encode(Changes([step.frame], step.in_stream), now_us)
+
+    def _is_request(self, frame: bytes, in_stream: bool) -> bool:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, LogicalMessage)
+        if message.prefix not in RESERVED:
+            return False
+        self._snapshots.signal(message)
+        return True
 
     def _open(self, step: Opened) -> None:
         self._transaction = step
@@ -153,12 +167,12 @@ class Intake:
     def _add_alone(self, step: NonTransactionalMessage, now_us: int) -> None:
         batches = self._batches
         batches.begin(step.lsn, 0)
-        size = self.encoder.encode_message(
-            step.frame, step.in_stream, step.last_commit_lsn, now_us, batches.tail
-        )
+        size = 0
+        if not self._is_request(step.frame, step.in_stream):
+            size = self.encoder.encode_message(
+                step.frame, step.in_stream, step.last_commit_lsn, now_us, batches.tail
+            )
         batches.add(size, 1)
-        if self.encoder.signals:
-            self._take_signals()
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
         self._snapshots.emit(batches.position.end_lsn)
 

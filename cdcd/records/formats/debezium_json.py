@@ -74,8 +74,7 @@ from cdcd.records.formats.table_fragments import (
     TableFragments,
 )
 from cdcd.records.wiretext import checked, quote, to_bytes, wire
-from cdcd.snapshots.signals import RESERVED
-from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
+from cdcd.transactions.drafts import Draft, SpoolItem, row_count
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
 
@@ -92,8 +91,6 @@ class DebeziumJsonEncoder(KnownTables):
     def __init__(self, settings: EnvelopeSettings) -> None:
         KnownTables.__init__(self, settings)
         self._recent_oid = 0
-        self.signals: list[LogicalMessage] = []
-        """Messages to the daemon itself, which make no record; the caller takes them out."""
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
         self._transaction = 0
@@ -127,7 +124,10 @@ class DebeziumJsonEncoder(KnownTables):
         self._transaction += 1
 
     def skip(self, events: int) -> None:
-        """So many first events of the transaction are delivered already; the next has the number after theirs."""
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        They are the first ones, which are delivered already, or requests to the daemon itself, which the caller keeps.
+        """
         self._serial += events
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
@@ -150,8 +150,9 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> list[SpoolItem]:
         """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
 
-        Those are rows of relations that are not described here as in the stream (`relations`), changes of a key, and
-        whatever is malformed, which is nobody's concern before the commit.
+        A frame stays a frame if its relation is not described here as in the stream (`relations`), if it changes a
+        key, if the server left a value out (unchanged TOAST), or if it is malformed, which matters only at the commit.
+        The caller must see which rows have a value left out: while their table is read, it reads them again by key.
         """
         drafts = DraftWriter()
         tables: dict[int, TableFragments | None] = {}
@@ -192,12 +193,12 @@ class DebeziumJsonEncoder(KnownTables):
             return False
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        _, oid, form, op, _, parts, _ = draft
+        _, oid, form, op, _, _ = draft
         table = self._table(oid, out)
         if table.form != form:
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
-        count = len(parts) // PARTS
+        count = row_count(draft)
         size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
         self._serial += count
         table.tally.counts[op] += count
@@ -210,6 +211,8 @@ class DebeziumJsonEncoder(KnownTables):
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
+
+        Requests to the daemon itself do not come here (`skip`).
 
         Args:
             frame: the CopyData payload, `w` and header included.
@@ -339,7 +342,7 @@ class DebeziumJsonEncoder(KnownTables):
         writer = self._writer
         key = writer.key
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, writer.draft(), None, self._lsn_bytes())
+            return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
         table.tally.counts[op] += 1
         value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
         out.append((table.topic, key, value, None))
@@ -369,7 +372,9 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> int:
         """Fill in what differs from event to event, and append the record, or its draft."""
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_bytes())
+            if headers:
+                return _NOT_DRAFTED
+            return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
         table.tally.counts[op] += 1
         if op != CREATED:
             parts[-2] = table.closings[op]
@@ -411,9 +416,6 @@ class DebeziumJsonEncoder(KnownTables):
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
-        if message.prefix in RESERVED:
-            self.signals.append(message)
-            return 0
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.
