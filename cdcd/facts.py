@@ -161,6 +161,15 @@ class StreamingPaused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class BinaryPaused(Fact):
+    """A column's type can be read in text form only: this process asks for all values as text from here on."""
+
+    event: ClassVar[str] = "binary.paused"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamingResumed(Fact):
     """The transaction that needed it is delivered; large transactions are streamed again."""
 

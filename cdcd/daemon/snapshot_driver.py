@@ -23,7 +23,7 @@ from cdcd.engine.actions import (
 from cdcd.engine.engine import ExportedTables
 from cdcd.errors import TransientError
 from cdcd.postgres.connection import Dsn
-from cdcd.postgres.session import TableBusyError
+from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
@@ -38,7 +38,7 @@ class SnapshotDriver:
         self._stack = stack
         self._catalog = SnapshotCatalog(
             dsn,
-            publication=config.postgres.publication,
+            config.postgres.publication,
             application_name=f"{config.name} snapshot catalog",
             connect_timeout_s=config.postgres.connect_timeout_s,
         )
@@ -63,7 +63,8 @@ class SnapshotDriver:
             reader = await self._open_reader()
             await reader.import_snapshot(name)
             self._at_the_slot.append(reader)
-        tables = {table.oid: table for table in await self._catalog.look_at(name)}
+        look = await self._catalog.look_at(name)
+        tables = {table.oid: table for table in look.tables}
         columns = {column.type_oid for table in tables.values() for column in table.relation.columns}
         await self._know_types(columns)
         return ExportedTables(tables, await self._catalog.describe(list(tables)), self._types)

@@ -10,8 +10,8 @@ from math import isinf, isnan
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Final
 
+from cdcd.protocol.peek import COMPILED
 from cdcd.records.fields import Fields
-from cdcd.records.wiretext import COMPILED
 
 if TYPE_CHECKING:
     from mypy_extensions import i64

@@ -13,12 +13,12 @@ from typing import Final
 
 from cdcd.protocol.messages import Relation
 
-Draft = tuple[int, int, int, int, bytes, list[bytes], int]
-"""xid that wrote the rows, oid of their relation, form, op, header, parts of each row, bytes of memory.
+Draft = tuple[int, int, int, int, list[bytes], int]
+"""xid that wrote the rows, oid of their relation, form, op, parts of each row, bytes of memory.
 
-`form` says what of the relation's description is in the parts. `op` is that of the records, by its number; `header`
-is that of the columns that the server did not send, or empty. Each row is one event and has `PARTS` parts: the key,
-or empty; the value up to its source block; the event's LSN as text.
+`form` says what of the relation's description is in the parts. `op` is that of the records, by its number. Each row is
+one event and has `PARTS` parts: the key, or empty; the value up to its source block; the event's LSN as text. A row of
+which the server left a value out (unchanged TOAST) is never in a draft: whoever reads tables must see it as a frame.
 """
 
 PARTS: Final = 3
@@ -36,7 +36,7 @@ arrival.
 
 def row_count(draft: Draft) -> int:
     """How many rows, each of which is one event, the draft holds."""
-    return len(draft[5]) // PARTS
+    return len(draft[4]) // PARTS
 
 
 def xid_of_draft(draft: Draft) -> int:
@@ -46,15 +46,15 @@ def xid_of_draft(draft: Draft) -> int:
 
 def memory_bytes(draft: Draft) -> int:
     """What the draft costs in memory."""
-    return draft[6]
+    return draft[5]
 
 
 def events(items: list[SpoolItem]) -> int:
     """How many events these are, if each frame is one."""
-    return sum([1 if isinstance(one, bytes) else len(one[5]) // PARTS for one in items])
+    return sum([1 if isinstance(one, bytes) else len(one[4]) // PARTS for one in items])
 
 
 def without_first(draft: Draft, count: int) -> Draft:
     """The draft without so many rows at its beginning."""
-    xid, oid, form, op, header, parts, size = draft
-    return (xid, oid, form, op, header, parts[PARTS * count :], size)
+    xid, oid, form, op, parts, size = draft
+    return (xid, oid, form, op, parts[PARTS * count :], size)

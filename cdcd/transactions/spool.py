@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import IO, Final
 
 from cdcd.errors import LimitError
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.transactions.drafts import SpoolItem, memory_bytes
 
 FRAME_BYTES: Final = 48
 """What a frame, or a part of a draft, costs in memory beside its bytes: head, place in a list, malloc's rounding."""
@@ -86,7 +86,7 @@ class Spool:
         lists, last_bytes = transaction.lists, transaction.last_bytes
         before = self.memory_bytes
         for one in kept:
-            size = FRAME_BYTES + len(one) if isinstance(one, bytes) else one[6]
+            size = FRAME_BYTES + len(one) if isinstance(one, bytes) else memory_bytes(one)
             last_bytes += size
             if not lists or last_bytes > REPLAY_BYTES:
                 lists.append([])

@@ -305,7 +305,7 @@ class Life:
         assert isinstance(step, Changes)
         size = 0
         for one in step.items:
-            for frame in [one] if isinstance(one, bytes) else one[5][1::PARTS]:
+            for frame in [one] if isinstance(one, bytes) else one[4][1::PARTS]:
                 size += self._encode(frame, step.in_stream)
         self.batches.add(size, events(step.items))
 
@@ -325,9 +325,9 @@ class Life:
             if self.rng.random() < 0.3:
                 kept.append(one)
             elif isinstance(last, tuple) and last[0] == xid:
-                last[5].extend([b"", one, b""])
+                last[4].extend([b"", one, b""])
             else:
-                kept.append((xid, 0, 0, 0, b"", [b"", one, b""], len(one)))
+                kept.append((xid, 0, 0, 0, [b"", one, b""], len(one)))
         return kept
 
     def _preview(self, step: Step) -> None:

@@ -32,17 +32,23 @@ from typing import Final
 from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
-from cdcd.protocol.peek import xid_of
-from cdcd.protocol.reader import read_message
-from cdcd.records.changes import (
+from cdcd.protocol.peek import (
+    COMPILED,
+    DELETE,
     HEAD_BYTES,
-    HINT,
-    LEFT,
+    INSERT,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
     STREAMED_HEAD_BYTES,
-    explain,
+    UPDATE,
     read_head,
-    read_row,
+    row_width,
+    xid_of,
 )
+from cdcd.protocol.reader import read_message
+from cdcd.records.changes import HINT, LEFT, explain, read_row
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -57,16 +63,7 @@ from cdcd.records.envelope import (
 )
 from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
 from cdcd.records.formats.known_tables import KnownTables
-from cdcd.records.formats.row_writer import (
-    DELETE,
-    INSERT,
-    LSN_MAX,
-    NEW_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    RowWriter,
-)
+from cdcd.records.formats.row_writer import LSN_MAX, RowWriter
 from cdcd.records.formats.table_fragments import (
     CREATED,
     DELETED,
@@ -76,9 +73,8 @@ from cdcd.records.formats.table_fragments import (
     Headers,
     TableFragments,
 )
-from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
-from cdcd.snapshots.signals import RESERVED
-from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
+from cdcd.records.wiretext import checked, quote, to_bytes, wire
+from cdcd.transactions.drafts import Draft, SpoolItem, row_count
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
 
@@ -95,8 +91,6 @@ class DebeziumJsonEncoder(KnownTables):
     def __init__(self, settings: EnvelopeSettings, binary: bool = False) -> None:
         KnownTables.__init__(self, settings, binary)
         self._recent_oid = 0
-        self.signals: list[LogicalMessage] = []
-        """Messages to the daemon itself, which make no record; the caller takes them out."""
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
         self._transaction = 0
@@ -130,7 +124,10 @@ class DebeziumJsonEncoder(KnownTables):
         self._transaction += 1
 
     def skip(self, events: int) -> None:
-        """So many first events of the transaction are delivered already; the next has the number after theirs."""
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        They are the first ones, which are delivered already, or requests to the daemon itself, which the caller keeps.
+        """
         self._serial += events
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
@@ -153,8 +150,9 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> list[SpoolItem]:
         """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
 
-        Those are rows of relations that are not described here as in the stream (`relations`), changes of a key, and
-        whatever is malformed, which is nobody's concern before the commit.
+        A frame stays a frame if its relation is not described here as in the stream (`relations`), if it changes a
+        key, if the server left a value out (unchanged TOAST), or if it is malformed, which matters only at the commit.
+        The caller must see which rows have a value left out: while their table is read, it reads them again by key.
         """
         drafts = DraftWriter()
         tables: dict[int, TableFragments | None] = {}
@@ -195,12 +193,12 @@ class DebeziumJsonEncoder(KnownTables):
             return False
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        _, oid, form, op, _, parts, _ = draft
+        _, oid, form, op, _, _ = draft
         table = self._table(oid, out)
         if table.form != form:
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
-        count = len(parts) // PARTS
+        count = row_count(draft)
         size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
         self._serial += count
         table.tally.counts[op] += count
@@ -213,6 +211,8 @@ class DebeziumJsonEncoder(KnownTables):
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
+
+        Requests to the daemon itself do not come here (`skip`).
 
         Args:
             frame: the CopyData payload, `w` and header included.
@@ -290,9 +290,9 @@ class DebeziumJsonEncoder(KnownTables):
             old = table.old_template.copy()
             at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
             kind = frame[at]
-            if (frame[at + 1] << 8) + frame[at + 2] != table.width:
+            if row_width(frame, at) != table.width:
                 raise ValueError("the row has another number of columns than the relation")
-            at += 3
+            at += ROW_HEAD_BYTES
         if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
@@ -344,7 +344,7 @@ class DebeziumJsonEncoder(KnownTables):
         writer = self._writer
         key = writer.key
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, writer.draft(), None, self._lsn_bytes())
+            return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
         table.tally.counts[op] += 1
         value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
         out.append((table.topic, key, value, None))
@@ -374,7 +374,9 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> int:
         """Fill in what differs from event to event, and append the record, or its draft."""
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_bytes())
+            if headers:
+                return _NOT_DRAFTED
+            return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
         table.tally.counts[op] += 1
         if op != CREATED:
             parts[-2] = table.closings[op]
@@ -437,9 +439,6 @@ class DebeziumJsonEncoder(KnownTables):
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
-        if message.prefix in RESERVED:
-            self.signals.append(message)
-            return 0
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.

@@ -293,7 +293,7 @@ def by_xid(items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     drafts: list[SpoolItem] = []
     for xid, run in groupby(frames, key=xid_of):
         parts = [part for one in run for part in (b"", text_of(one, in_stream=True).encode(), b"")]
-        drafts.append((xid, 1, 0, 1, b"", parts, 100))
+        drafts.append((xid, 1, 0, 1, parts, 100))
     return drafts
 
 
@@ -310,7 +310,7 @@ def streamed(receiver: Receiver, *rows: tuple[int, str]) -> None:
 def values(receiver: Receiver, lsn: int = 200) -> list[bytes]:
     steps = receiver.assembler.receive([stream_commit(7, lsn)])
     kept = [one for step in steps if isinstance(step, Changes) for one in step.items]
-    return [part for one in kept if isinstance(one, tuple) for part in one[5][1::PARTS]]
+    return [part for one in kept if isinstance(one, tuple) for part in one[4][1::PARTS]]
 
 
 def test_drafts_are_given_back_at_the_commit(drafting):

@@ -262,7 +262,7 @@ def test_a_file_that_somebody_truncates_is_noticed(tmp_path):
 
 
 def test_drafts_come_back_from_disk_in_their_place_among_frames(tmp_path):
-    draft: Draft = (9, 16384, 1, 2, b"", [b"key", b"value", b"12"], 500)
+    draft: Draft = (9, 16384, 1, 2, [b"key", b"value", b"12"], 500)
     with closing(Spool(str(tmp_path), memory_bytes_max=600)) as spool:
         spool.open(7)
         spool.extend(7, [b"before", draft])

@@ -129,6 +129,42 @@ def test_a_change_of_the_key_a_truncate_and_a_message_stay_frames():
     assert drafted(encoder_of(), frames) == frames
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_row_of_which_the_server_left_a_value_out_stays_a_frame(writes):
+    # Whoever reads the table beside the stream must see it, to read the row again by key.
+    toasted = row("1", "b", UNCHANGED)
+    frames = framed(
+        Insert(XID, OID, row("1", "a", "x")),
+        Update(XID, OID, "", None, toasted),
+        Update(XID, WHOLE.oid, "O", toasted, toasted),
+        Update(XID, OID, "", None, row("1", "c", None)),
+    )
+    encoder = encoder_of()
+    encoder.writes = writes
+    kept = drafted(encoder, frames)
+    assert [one for one in kept if isinstance(one, bytes)] == frames[1:3]
+    assert events(kept) == 4
+    assert records_of(encoder, kept) == records_of(encoder_of(), frames)
+
+
+def test_a_value_that_the_old_row_has_is_not_left_out():
+    frames = framed(Update(XID, WHOLE.oid, "O", row("1", "a", "long"), row("1", "b", UNCHANGED)))
+    assert [type(one) for one in drafted(encoder_of(), frames)] == [tuple]
+
+
+def test_requests_to_the_daemon_are_counted_without_a_record():
+    frames = framed(Insert(XID, OID, row("1", "a", "x")), Insert(XID, OID, row("2", "a", "x")))
+    message = framed(LogicalMessage(XID, True, 1, "p", b"content"))
+    plain, encoder = encoder_of(), encoder_of()
+    expected = records_of(plain, [frames[0], *message, frames[1]])
+    out: list[Record] = []
+    encoder.begin(XID, 1000, 0, 900)
+    encoder.encode_all(frames[:1], True, NOW_US, out)
+    encoder.skip(1)
+    encoder.encode_all(frames[1:], True, NOW_US, out)
+    assert out == [expected[0], expected[2]]
+
+
 def test_rows_of_a_relation_that_is_not_known_as_it_is_in_the_stream_stay_frames():
     frames = framed(Insert(XID, OID, row("1", "a", "x")))
     altered = replace(ITEM, columns=(*COLUMNS[:2], Column(0, "remark", TEXT, -1)))
