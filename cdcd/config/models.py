@@ -198,7 +198,14 @@ class KafkaTransactionConfig(Section):
         le=GIB,
         description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
         "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
-        "itself is cut into parts of three times this size, or of half of queue_bytes_max where that is less.",
+        "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
+    )
+    whole_bytes_max: int = Field(
+        GIB,
+        ge=0,
+        le=64 * GIB,
+        description="A source transaction with up to so many bytes of records is one Kafka transaction, so that readers "
+        "with read_committed see all of it or nothing. A larger one is cut into parts that they see one after the other.",
     )
     records_max: int = Field(
         100_000,

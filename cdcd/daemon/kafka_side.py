@@ -12,10 +12,10 @@ from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.transactions.position import Checkpoint
@@ -129,9 +129,7 @@ class KafkaSide:
         config = self._config
         connection, _ = client.split(config.kafka.librdkafka())
         topic, key = config.topics.checkpoint, config.name
-        return await self.call(
-            lambda: peek_checkpoint(connection, topic, key, self._answer_s), anywhere=True
-        )
+        return await self.call(lambda: peek_checkpoint(connection, topic, key, self._answer_s), anywhere=True)
 
     async def await_topics(self, topics: list[str]) -> None:
         """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""

@@ -130,7 +130,7 @@ class SnapshotDriver:
         catalog = self._catalog
         tables = await catalog.published()
         after = await catalog.position()
-        new = [oid for oid in tables if oid not in question.known]
+        new = {oid: name for oid, name in tables.items() if oid not in question.known}
         return Published(tables, after, await catalog.estimates(new) if new else {})
 
     async def _know_types(self, oids: set[int]) -> None:

@@ -80,7 +80,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         database=wiring.database,
         message_topic=config.topics.message,
         schemas_topic=config.topics.schemas or None,
-        names=config.topics.table_names(),
+        names=config.topics.by_table,
         checkpoint_topic=config.topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=config.topics.tombstones,

@@ -29,14 +29,12 @@ from cdcd.engine.actions import (
     Answer,
     Ask,
     Begin,
-    Busy,
     Describe,
     End,
     EnsureTopics,
     ListPublished,
     Look,
     Looked,
-    Lost,
     Published,
     Question,
     Ship,
@@ -50,7 +48,7 @@ from cdcd.engine.incremental import Incremental
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
-from cdcd.errors import CdcdError, SinkError, TransientError
+from cdcd.errors import CdcdError, TransientError
 from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, RelationChanged, TransactionLarge
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER, write_frame
@@ -60,11 +58,10 @@ from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import Encoded, SnapshotEncoder, SnapshotPosition
-from cdcd.records.formats.row_writer import DELETE
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.reading import Changed, Refused, Rows, SourceTable, TooLarge
+from cdcd.snapshots.reading import Rows, SourceTable
 from cdcd.snapshots.signals import RESERVED
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.drafts import SpoolItem, events
@@ -82,6 +79,8 @@ from cdcd.transactions.steps import (
     RolledBack,
     Step,
     TransactionalMessage,
+)
+from cdcd.transactions.steps import (
     Turn as AssemblerTurn,
 )
 
@@ -303,7 +302,11 @@ class Engine:
         self._steps = self.assembler.receive(frames)
 
     def described(
-        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription], now: float
+        self,
+        relation: Relation,
+        description: TableDescription,
+        types: Mapping[int, TypeDescription],
+        now: float,
     ) -> None:
         """What the catalog says of a relation.
 
@@ -325,7 +328,9 @@ class Engine:
         """Records may go to these topics."""
         self._topics.update(topics)
         self._asked_topics.difference_update(topics)
-        self._new_topics = {oid: topic for oid, topic in self._new_topics.items() if topic not in self._topics}
+        self._new_topics = {
+            oid: topic for oid, topic in self._new_topics.items() if topic not in self._topics
+        }
         self.incremental.topics_ready(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
@@ -489,9 +494,7 @@ class Engine:
         found = self.incremental.next_question(now)
         return None if found is None else self._ask(self.incremental.answered, *found)
 
-    def _ask(
-        self, take: Callable[[object, Answer, float], None], asked: object, question: Question
-    ) -> Ask:
+    def _ask(self, take: Callable[[object, Answer, float], None], asked: object, question: Question) -> Ask:
         ticket = self._next_ticket
         self._next_ticket += 1
         self._asked[ticket] = (take, asked)
@@ -618,9 +621,9 @@ class Engine:
                 continue
             values = None
             names = {name for name, _ in headers or ()}
-            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != DELETE:
+            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
-                values = peek.key_values(frame, in_stream, self.encoder.key_indexes(oid))
+                values = peek.key_values(frame, in_stream, list(self.encoder.key_indexes(oid)))
             self.incremental.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
 
     def _missing_topics(self, step: Changes) -> bool:
@@ -728,7 +731,9 @@ class Engine:
     def _cut(self) -> None:
         if self._transaction is not None:
             self.cuts += 1
-            self._observe(TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn))
+            self._observe(
+                TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
+            )
             self._transaction = None
 
     def _apply_deferred(self) -> None:

@@ -98,7 +98,9 @@ class Exported:
             progress, task = begun
             table = self._tables.get(task.oid)
             if table is not None:
-                progress = progress.plan(task, table.oid, table.name, tuple(each.part for each in table.parts))
+                progress = progress.plan(
+                    task, table.oid, table.name, tuple(each.part for each in table.parts)
+                )
             incremental.replace(progress)
             found = progress.find(task)
             assert found is not None

@@ -154,7 +154,9 @@ class PublishedTables:
         self._write_down()
         if read:
             self._incremental.add([TableTask(name, oid, request=ADDED)])
-        self._observe(TableAdded(table=name, rows=rows, read=read, command="" if read else _COMMAND.format(name)))
+        self._observe(
+            TableAdded(table=name, rows=rows, read=read, command="" if read else _COMMAND.format(name))
+        )
 
     def _say_replaced(self, name: str, former: int, oid: int) -> None:
         self._observe(

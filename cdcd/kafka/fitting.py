@@ -11,9 +11,9 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from cdcd.engine.queue import Batch
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
-from cdcd.transactions.batches import Batch
 
 SHRINK: Final = 4
 SMALLEST_BATCH: Final = 16_384

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from cdcd.engine.queue import Batch, Record
 from cdcd.errors import LimitError
-from cdcd.transactions.batches import Batch, Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
@@ -40,7 +41,6 @@ from cdcd.kafka.transaction_state import (
     event_of,
 )
 from cdcd.retry import Backoff
-from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Checkpoint
 
 SLICE_S: Final = 0.5

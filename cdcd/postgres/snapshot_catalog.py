@@ -9,7 +9,7 @@ The connection is opened when it is first needed, and again after it was lost. O
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -22,6 +22,7 @@ from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.postgres.replication import literal
 from cdcd.postgres.snapshot_queries import unwritable
+from cdcd.protocol.lsn import Lsn
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.retry import Backoff
 from cdcd.snapshots.reading import SourceTable
@@ -39,6 +40,20 @@ _VANISHED_TRIES: Final = 10
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Without statistics (reltuples -1, 0 before PostgreSQL 14) a page is taken for 100 rows, as a small table has them.
+_ESTIMATES: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+)
+SELECT tree.root::int8, sum(CASE WHEN c.reltuples > 0 THEN c.reltuples
+       ELSE 100 * (coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8) END)::int8
+  FROM tree JOIN pg_class c ON c.oid = tree.oid
+ WHERE c.relkind = 'r'
+ GROUP BY tree.root
+"""
 _SEEN: Final = "SELECT pg_current_snapshot()::text"
 
 T = TypeVar("T")
@@ -98,6 +113,27 @@ class SnapshotCatalog:
     async def published(self) -> dict[int, str]:
         """The tables that the publication publishes, by oid, as `schema.table`."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
+
+    async def position(self) -> int:
+        """An LSN behind every commit that a question before this one could see."""
+
+        async def ask(sql: Connection) -> int:
+            with translated("asking for the WAL's end", {}):
+                row: Any = await (await sql.execute(b"SELECT pg_current_wal_insert_lsn()::text")).fetchone()
+            return Lsn.parse(row[0])
+
+        return await self._ask(ask)
+
+    async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
+        """About how many rows these published tables have, by the planner's statistics; `tables` are by oid."""
+
+        async def ask(sql: Connection) -> dict[int, int]:
+            with translated("asking how many rows tables have", {}):
+                cursor = await sql.execute(_ESTIMATES.encode(), (list(tables),))
+                rows: Any = await cursor.fetchall()
+            return {oid: int(count) for oid, count in rows}
+
+        return await self._ask(ask)
 
     async def look(self, oids: Collection[int]) -> Look:
         """What there is to read of the published tables with these oids, as of now; others are left out."""

@@ -54,14 +54,17 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
 def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, str]:
     """Those of the published tables that no pattern excludes, * standing for any characters."""
     patterns = tuple(excluded)
-    return {
-        oid: name
-        for oid, name in published.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    return {oid: name for oid, name in published.items() if is_wanted(name, patterns)}
 
 
-def initial(progress: Progress, published: Mapping[int, str], excluded: Iterable[str], *, exported: bool) -> Progress:
+def is_wanted(name: str, excluded: Iterable[str]) -> bool:
+    """Whether no pattern excludes `schema.table`."""
+    return not any(fnmatchcase(name, pattern) for pattern in excluded)
+
+
+def initial(
+    progress: Progress, published: Mapping[int, str], excluded: Iterable[str], *, exported: bool
+) -> Progress:
     """The progress with all of these tables to be read but the excluded ones; `published` is by oid.
 
     All of them are known from here on: what is published later was added.

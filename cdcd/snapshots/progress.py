@@ -278,9 +278,7 @@ class Progress:
         oid = self.waiting.oids[self.begun]
         task = TableTask(names.get(oid, ""), oid, number=self.next_number)
         return (
-            replace(
-                self, tasks=(*self.tasks, task), begun=self.begun + 1, next_number=self.next_number + 1
-            ),
+            replace(self, tasks=(*self.tasks, task), begun=self.begun + 1, next_number=self.next_number + 1),
             task,
         )
 

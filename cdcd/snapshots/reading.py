@@ -13,6 +13,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.snapshots.progress import Key, Part
 from cdcd.snapshots.visibility import Visibility
 
+
 @dataclass(frozen=True, slots=True)
 class SourcePart:
     """A table with pages, and how SQL calls it."""

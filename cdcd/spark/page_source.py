@@ -25,7 +25,7 @@ from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.chunks import UNLIMITED, Chunks
 from cdcd.snapshots.progress import Part, TableTask
@@ -189,7 +189,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         types = {each.oid: each for each in plan.types}
         relation = plan.table.relation
         encoder.define(relation, plan.description, types)
-        place = Place(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
+        place = SnapshotPosition(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
         with asyncio.Runner() as runner:
             reader = runner.run(
                 SnapshotReader.open(

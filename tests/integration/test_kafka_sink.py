@@ -11,7 +11,7 @@ from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.transactions.batches import Batch
+from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 

@@ -15,9 +15,9 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
 from cdcd.protocol.peek import xid_of
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.batches import Batch, Batches
+from cdcd.engine.queue import Batch, Batches
 from cdcd.transactions.drafts import PARTS, SpoolItem, events
-from cdcd.transactions.feedback import Feedback
+from cdcd.engine.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Checkpoint, Position, resume

@@ -18,7 +18,7 @@ from cdcd.kafka.transaction_state import (
     event_of,
 )
 from cdcd.retry import Backoff
-from cdcd.transactions.batches import Batch
+from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
 

@@ -397,9 +397,7 @@ class DebeziumJsonEncoder(KnownTables):
                 size += self._append(table, TRUNCATED, None, parts, None, out)
         return size
 
-    def encode_end_of_rows(
-        self, oid: int, commit_lsn: int | None, now_us: int, out: list[Record]
-    ) -> int:
+    def encode_end_of_rows(self, oid: int, commit_lsn: int | None, now_us: int, out: list[Record]) -> int:
         """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
 
         Args:
