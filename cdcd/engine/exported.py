@@ -53,6 +53,7 @@ class Exported:
             if table is not None:
                 parts = tuple(each.part for each in table.parts)
                 self._chunks.add(TableTask(table.name, oid, parts=parts))
+        incremental.announce(sum(each.part.size for table in tables.values() for each in table.parts))
         self._sql_names = {each.part.oid: each.sql_name for table in tables.values() for each in table.parts}
 
     @property

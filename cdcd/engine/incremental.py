@@ -322,6 +322,14 @@ class Incremental:
         """The progress, changed by somebody who counts rows in it."""
         self._set(progress)
 
+    def announce(self, size: int) -> None:
+        """Tables are read from now on, of `size` bytes as far as that is known. Said once in a session."""
+        if not self._announced:
+            self._announced = True
+            self._observe(
+                SnapshotStarted(tables=self.progress.tables_left, bytes=size, method=self.progress.method)
+            )
+
     def start_pace(self, task: TableTask, now: float) -> None:
         """The table is being read from now on."""
         self._busy = True
@@ -565,13 +573,7 @@ class Incremental:
         reading.task = found
         self._owed.setdefault(task.number, Owed())
         self._index_owed()
-        if not self._announced:
-            self._announced = True
-            self._observe(
-                SnapshotStarted(
-                    tables=self.progress.tables_left, bytes=found.size, method=self.progress.method
-                )
-            )
+        self.announce(found.size)
         self.start_pace(found, now)
         reading.chunks = Chunks(self._chunk_bytes)
         reading.chunks.add(found)
