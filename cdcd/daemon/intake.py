@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from cdcd.daemon.snapshot_run import SnapshotRun
-from cdcd.facts import Observer, RelationChanged, TransactionLarge
+from cdcd.facts import Observer, PrepareMissing, RelationChanged, TransactionLarge
 from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import LogicalMessage, Relation, Type
 from cdcd.protocol.peek import TRUNCATE, tag_of
 from cdcd.protocol.reader import read_message
@@ -25,6 +26,7 @@ from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.steps import (
     Changes,
     Closed,
+    CommitWithoutPrepare,
     Described,
     KeepaliveReceived,
     NonTransactionalMessage,
@@ -77,7 +79,7 @@ class Intake:
         self._transaction: Opened | None = None
         self._xid = 0
 
-    async def take(self, frames: list[bytes]) -> None:
+    async def take(self, frames: list[bytes]) -> None:  # noqa: C901  one case for each step
         """Encode what follows from `frames`; waits while there is no room for it.
 
         Raises whatever the assembler, the encoder and `describe` do.
@@ -105,6 +107,10 @@ class Intake:
                     await self._define(step.message)
                 case KeepaliveReceived():
                     self._hear(step)
+                case CommitWithoutPrepare():
+                    self._observe(
+                        PrepareMissing(gid=step.gid, xid=step.xid, commit_lsn=str(Lsn(step.commit_lsn)))
+                    )
                 case RolledBack():
                     self._batches.roll_back(step.end_lsn, step.tickets)
                     self._snapshots.emit(self._batches.position.end_lsn)

@@ -58,7 +58,7 @@ from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
 from cdcd.transactions.feedback import Feedback, interval_for
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint, Source, is_lost, resume
+from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
 from cdcd.transactions.spool import Spool
 
 PAUSE_S: Final = 0.001
@@ -196,7 +196,9 @@ class Opening:
             slot_name=config.postgres.slot,
             options=config.postgres.stream_options,
         )
-        needed = config.snapshot.mode == WHEN_NEEDED and found is not None and is_lost(found, source)
+        needed = (
+            config.snapshot.mode == WHEN_NEEDED and found is not None and only_slot_is_lost(found, source)
+        )
         gap = _gap(found, source, accept_gap=accept_gap or needed)
         if gap is not None and needed:
             self._observe(SnapshotNeeded(message=gap.message))
