@@ -376,6 +376,17 @@ class PreparedOld(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareMissing(Fact):
+    """A COMMIT PREPARED came without PREPARE: it only locked rows (PostgreSQL 15 to 17), or its changes are missing."""
+
+    event: ClassVar[str] = "prepare.missing"
+    level: ClassVar[Level] = "warning"
+    gid: str
+    xid: int
+    commit_lsn: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordOversized(Fact):
     """A record is larger than the broker takes and went where kafka.oversized says."""
 

@@ -44,8 +44,7 @@ from cdcd.snapshots.beginning import WHEN_NEEDED, begin, initial
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint, Source, resume
-from cdcd.transactions.position import is_lost as only_slot_is_lost
+from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
 
 PAUSE_S: Final = 0.001
 """A walsender that is busy sends small packets. Waiting a moment for more of them halves what reading costs."""

@@ -78,7 +78,8 @@ STREAMED_HEAD_BYTES: Final = 37
 
 _HEAD: Final = Struct("!xQ16xBIBH")
 _STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
-_LSN: Final = slice(1, 9)
+_LSN_AT: Final = 1
+_LSN_END: Final = 9
 _BODY_AT: Final = XLOG_HEADER + 1
 _XID_BYTES: Final = 4
 _OID_BYTES: Final = 4
@@ -93,7 +94,7 @@ def tag_of(frame: bytes) -> int:
 
 def lsn_of(frame: bytes) -> int:
     """The frame's LSN (`wal_start`): that of the change."""
-    return int.from_bytes(frame[_LSN], "big")
+    return int.from_bytes(frame[_LSN_AT:_LSN_END], "big")
 
 
 def xid_of(frame: bytes) -> int:
@@ -122,7 +123,7 @@ def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
     """
     if COMPILED:
         at: i64 = XLOG_HEADER + 5 if in_stream else XLOG_HEADER + 1
-        lsn = int(read_i64_be(frame, 1))
+        lsn = int(read_i64_be(frame, _LSN_AT))
         oid = int(read_i32_be(frame, at))
         width = int(read_i16_be(frame, at + 5))
         # The wire's are without a sign.

@@ -24,7 +24,7 @@ from cdcd.transactions.commits import REPORT, CommitOrder, read_as
 from cdcd.transactions.open_transactions import OpenTransaction, Replay
 from cdcd.transactions.relations_in_force import RelationsInForce
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import RolledBack, Step
+from cdcd.transactions.steps import CommitWithoutPrepare, RolledBack, Step
 from cdcd.transactions.streamed_transactions import StreamedTransactions
 
 
@@ -136,8 +136,7 @@ class PreparedTransactions:
                     hint="The changes of this transaction are missing in Kafka. Read its tables again, or accept it "
                     "with `cdcd run --accept-gap` after moving the slot past this position.",
                 )
-            # Every PREPARE that has something to send was received, or `resume` had refused to start. PostgreSQL 15
-            # to 17 send none for a transaction that only locked rows (reorderbuffer.c, ReorderBufferReplay).
+            yield CommitWithoutPrepare(message.xid, message.gid, message.commit_lsn)
             yield from order.open("prepared", message.xid, message.commit_lsn, message.commit_time)
             yield from order.close(message.commit_lsn, message.commit_time, message.end_lsn, ())
             return

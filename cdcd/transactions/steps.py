@@ -1,9 +1,9 @@
 """What the assembler says: a transaction's changes as a sequence of steps, the same for every kind of transaction.
 
 `Opened`, then any number of `Changes`, `TransactionalMessage`, `Described` and `OriginChanged`, then `Closed`.
-`Described` also comes between transactions. `RolledBack`, `NonTransactionalMessage` and `KeepaliveReceived` stand for
-themselves. `RelationPreview` comes between these at any time, while a streamed transaction arrives that may never be
-committed. `Turn` comes at any time and means nothing.
+`Described` also comes between transactions. `RolledBack`, `CommitWithoutPrepare`, `NonTransactionalMessage` and
+`KeepaliveReceived` stand for themselves. `RelationPreview` comes between these at any time, while a streamed
+transaction arrives that may never be committed. `Turn` comes at any time and means nothing.
 
 The three that each transaction has are plain classes: of many transactions of one row, making these as dataclasses is a
 seventh of the work.
@@ -103,6 +103,20 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitWithoutPrepare:
+    """A COMMIT PREPARED came whose PREPARE was not received; the transaction follows without changes.
+
+    PostgreSQL 15 to 17 send no PREPARE for a transaction that only locked rows (`reorderbuffer.c`,
+    `ReorderBufferReplay`). Else the slot was past the PREPARE when this pipeline first used it, or somebody accepted
+    that: then the changes of the transaction are missing in Kafka. The protocol does not tell the two apart.
+    """
+
+    xid: int
+    gid: str
+    commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
 class NonTransactionalMessage:
     """A non-transactional logical message: an event with a position of its own in the order.
 
@@ -143,6 +157,7 @@ Step = (
     | OriginChanged
     | Closed
     | RolledBack
+    | CommitWithoutPrepare
     | NonTransactionalMessage
     | KeepaliveReceived
     | Turn

@@ -25,6 +25,7 @@ from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import (
     Changes,
     Closed,
+    CommitWithoutPrepare,
     Described,
     KeepaliveReceived,
     NonTransactionalMessage,
@@ -298,7 +299,7 @@ class Life:
                     yield
                 while not self.batches.room:
                     yield
-            elif kind is not Turn:
+            elif kind not in {Turn, CommitWithoutPrepare}:
                 HANDLERS[kind](self, step)
 
     def _changes(self, step: Step) -> None:

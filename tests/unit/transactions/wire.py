@@ -39,6 +39,7 @@ from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import (
     Changes,
     Closed,
+    CommitWithoutPrepare,
     Described,
     KeepaliveReceived,
     NonTransactionalMessage,
@@ -227,6 +228,8 @@ class Receiver:
                 return [f"origin {step.name}"]
             case Closed():
                 return [f"close {step.end_lsn}"]
+            case CommitWithoutPrepare():
+                return [f"no prepare of {step.gid}"]
             case RolledBack():
                 return [f"rolled back {step.end_lsn}"]
             case NonTransactionalMessage():
