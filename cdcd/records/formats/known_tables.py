@@ -94,14 +94,18 @@ class KnownTables:
             return table
         return TableDescription(primary_key=self.key_column_names(relation.oid))
 
-    def _claim(self, table: TableFragments) -> None:
-        """Make sure that the topic of a table that has a record is allowed and no one else's.
+    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: check its topic, append its description.
 
         Raises:
-            SinkError: its name is too long, or collides with another one.
+            SinkError: the name of the topic is too long, or collides with another one.
         """
         self._routes.table(table.relation.schema, table.relation.name)
-        table.claimed = True
+        if table.announcement is not None:
+            # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+            out.append(table.announcement)
+            table.announcement = None
+        table.is_new = False
 
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
         """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
