@@ -609,9 +609,8 @@ def test_a_topic_that_is_taken_or_too_long_is_refused_at_the_first_record():
         *[relation(column("id", INT), oid=OID + at, name=name) for at, name in enumerate(names)]
     )
     harness.give(Insert(None, OID + 2, row("1")))
-    with pytest.raises(
-        SinkError, match=r'topic shop\.public\.a\.b of table "public"\."a\.b" collides with that of'
-    ):
-        harness.give(Insert(None, OID + 1, row("1")))
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r'shop\.public\.a\.b of table "public"\."a\.b" collides with'):
+            harness.give(Insert(None, OID + 1, row("1")))
     with pytest.raises(SinkError, match="Kafka allows 249"):
         harness.give(Insert(None, OID + 3, row("1")))
