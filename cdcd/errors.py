@@ -41,7 +41,10 @@ class WithoutStreamingError(TransientError):
 
 
 class WithoutBinaryError(TransientError):
-    """Replication must be started again without the option `binary`: values of some column could not be read."""
+    """Replication must be started again without the option `binary`.
+
+    Values of some column cannot be read in binary form, or the server cannot send them so.
+    """
 
 
 class SinkUnavailableError(TransientError):

@@ -49,7 +49,7 @@ from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, RelationChanged, TransactionLarge
+from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, PrepareMissing, RelationChanged, TransactionLarge
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER, write_frame
 from cdcd.protocol.lsn import Lsn
@@ -70,6 +70,7 @@ from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.steps import (
     Changes,
     Closed,
+    CommitWithoutPrepare,
     Described,
     KeepaliveReceived,
     NonTransactionalMessage,
@@ -721,6 +722,9 @@ class Engine:
         self.queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
         self._between(now)
 
+    def _commit_without_prepare(self, step: CommitWithoutPrepare) -> None:
+        self._observe(PrepareMissing(gid=step.gid, xid=step.xid, commit_lsn=str(Lsn(step.commit_lsn))))
+
     def _heard(self, step: KeepaliveReceived, now: float) -> None:
         self.server_wal_end = max(self.server_wal_end, step.wal_end)
         if step.idle:
@@ -848,6 +852,7 @@ _HANDLERS: Final[dict[type[Step], _Handler]] = {
     TransactionalMessage: lambda engine, step, now: engine._transactional(step),
     NonTransactionalMessage: lambda engine, step, now: engine._alone(step, now),
     KeepaliveReceived: lambda engine, step, now: engine._heard(step, now),
+    CommitWithoutPrepare: lambda engine, step, now: engine._commit_without_prepare(step),
     AssemblerTurn: lambda engine, step, now: None,
 }
 """What each step of the assembler does, but for `Changes`."""

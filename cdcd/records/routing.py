@@ -27,7 +27,11 @@ Table = tuple[str, str]
 
 
 def parse_table(text: str) -> Table:
-    """Schema and name of `schema.table`; a part in double quotes may hold points. ValueError: it is not of that form."""
+    """Schema and name of `schema.table`, where a part in double quotes may hold points.
+
+    Raises:
+        ValueError: the text is not of that form.
+    """
     match = _TABLE.fullmatch(text)
     if match is None:
         raise ValueError(
@@ -61,8 +65,8 @@ def _check_length(name: str) -> None:
     if len(name) > TOPIC_LENGTH_MAX:
         raise SinkError(
             f"The topic {name} has {len(name)} characters; Kafka allows {TOPIC_LENGTH_MAX}.",
-            hint="Give the table a shorter topic in topics.names, choose a shorter topics.prefix, or leave the table out"
-            " of the publication.",
+            hint="Give the table a shorter topic in topics.names, choose a shorter topics.prefix, or leave the table"
+            " out of the publication.",
         )
 
 

@@ -363,9 +363,9 @@ CASES = [
 ]
 
 
-AWKWARD = """
+AWKWARD = r"""
 bool[] | '[-1:0]={t,NULL}'
-text[] | ARRAY['', 'null', 'NULL', 'nUll x', E'a\\b', 'a"b', 'a,b', '{}', E'\t', E'\v', 'ä ö', ' ', NULL]
+text[] | ARRAY['', 'null', 'NULL', 'nUll x', E'a\\b', 'a"b', 'a,b', '{}', E'\t', E'\x0b', 'ä ö', ' ', NULL]
 text[] | ARRAY[[['a','b'],['c','d']],[['e','f'],['g','h']]]
 citext[] | ARRAY['A;B']
 box[] | '[2:3]={(1,2),(3,4);(5,6),(7,8)}'
@@ -419,8 +419,8 @@ xid8 | '18446744073709551615'
 xid | '4294967295'
 tid | '(4294967295,65535)'
 txid_snapshot | '10:10:'
-money[] | ARRAY[-92233720368547758.08::money, 0, 12.3]
-interval[] | ARRAY['-1 year -2 mons +3 days -04:05:06.5'::interval, '1 mon -1 day 00:00:01', '0', '-1 day', '25:61:00']
+money[] | ARRAY['-92233720368547758.08', 0, 12.3]::money[]
+interval[] | ARRAY['-1 year -2 mons +3 days -04:05:06.5'::interval, '1 mon -1 day 00:00:01', '0', '-1 day', '25:59:00']
 interval[] | ARRAY['1 year 1 mon 1 day'::interval, '-1 mon 2 days', '-178000000 years', '-00:00:00.000001']
 timetz[] | ARRAY['24:00:00+00'::timetz, '01:02:03.040-05:30', '01:02:03+15:59:59', '01:02:03-00:00:01']
 float4[] | ARRAY[1e-45, 3.4028235e38, '-0', 'NaN', '-Infinity', 16777216, 0.1]::float4[]
@@ -433,15 +433,14 @@ cube | cube(ARRAY[]::float8[])
 cube | '(0.1,-0,1e300),(1,NaN,2)'
 int2vector | ''
 oidvector | '4294967295'
-extra.hstore | '"a b"=>"c\\"d\\\\", "NULL"=>NULL, e=>"NULL"'
+extra.hstore | '"a b"=>"c\"d\\", "NULL"=>NULL, e=>"NULL"'
 everything | NULL::everything
-everything | ROW()::everything
 everything[] | '{}'
 """
 """Values of which only this is known: both forms must become the same JSON."""
 
-FULL = """
-ROW(true, -32768, 2147483647, -1, 0.1, 1e300, 'NaN', -1234.5, 'a "b", (c)', 'x', 'n', '\\x00ff', '0044-03-15 BC',
+FULL = r"""
+ROW(true, -32768, 2147483647, -1, 0.1, 1e300, 'NaN', -1234.5, 'a "b", (c)', 'x', 'n', '\x00ff', '0044-03-15 BC',
     '24:00:00', '01:02:03.5-03:30', '1999-12-31 23:59:59.9', 'infinity', '-1 year 2 days 03:04:05',
     'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', '{"a": [1, "b"]}', '{"a": [1, "b"]}', '<a b="c"/>', '101', '1', '::1/64',
     '10.0.0.0/8', '08:00:2b:01:02:03', '08:00:2b:01:02:03:04:05', '(1,2)', '[(1,2),(3,4)]', '((1,2),(3,4))',
@@ -596,9 +595,7 @@ def test_the_table_of_built_in_types_is_that_of_the_server(database):
             WHERE t.oid < 12000 AND t.typtype NOT IN ('p', 'c')
               AND coalesce(e.typtype, 'b') NOT IN ('p', 'c') AND n.nspname = 'pg_catalog'"""
     )
-    of_server = {
-        row[0]: TypeDescription(*row[:9], parts=(row[9],) if row[9] else (), sends=row[10]) for row in rows
-    }
+    of_server = {row[0]: TypeDescription(*[*row[:9], (row[9],) if row[9] else (), row[10]]) for row in rows}
     # The category says how casts are chosen; that of internal types changed in 14, and means nothing to us.
     assert {oid: _without_category(kind) for oid, kind in of_server.items()} == {
         oid: _without_category(kind) for oid, kind in BUILTIN_TYPES.items() if oid in of_server

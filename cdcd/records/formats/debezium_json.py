@@ -425,13 +425,9 @@ class DebeziumJsonEncoder(KnownTables):
                 f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
             )
         if table.transaction != self._transaction:
-            if not table.claimed:
-                self._claim(table)
+            if table.is_new:
+                self._introduce(table, out)
             table.renew(self._source, self._transaction)
-            if table.announcement is not None:
-                # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
-                out.append(table.announcement)
-                table.announcement = None
         self._recent_oid = oid
         self._recent = table
         return table

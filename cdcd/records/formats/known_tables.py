@@ -94,20 +94,23 @@ class KnownTables:
             return table
         return TableDescription(primary_key=self.key_column_names(relation.oid))
 
-    def _claim(self, table: TableFragments) -> None:
-        """Make sure that the topic of a table that has a record is allowed and no one else's.
+    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: check its topic, append its description.
 
         Raises:
-            SinkError: its name is too long, or collides with another one.
+            SinkError: the name of the topic is too long, or collides with another one.
         """
         self._routes.table(table.relation.schema, table.relation.name)
-        table.claimed = True
+        if table.announcement is not None:
+            # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+            out.append(table.announcement)
+            table.announcement = None
+        table.is_new = False
 
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
         table = self._tables[relation_oid]
-        if not table.claimed:
-            self._claim(table)
+        self._routes.table(table.relation.schema, table.relation.name)
         return table.topic
 
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:

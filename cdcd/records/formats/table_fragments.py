@@ -60,20 +60,20 @@ class TableFragments:
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
-        claimed: the topic was found to be allowed and free.
+        is_new: no record of the table has followed the description yet.
         closings: what ends `source`, by op.
         form: a number for what drafts of rows take from the description.
     """
 
     __slots__ = (
         "announcement",
-        "claimed",
         "closings",
         "converters",
         "event_template",
         "form",
         "identity",
         "index",
+        "is_new",
         "key_columns",
         "key_fragments",
         "key_places",
@@ -114,7 +114,7 @@ class TableFragments:
         self.transaction = -1
         self.schema_id = schema_id
         self.announcement = announcement
-        self.claimed = False
+        self.is_new = True
         self.form = form
         self.closings = [closing(op, schema_id) for op in OPS]
         self.source_piece = of_table(relation.schema, relation.name)
