@@ -49,7 +49,15 @@ from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import LockLost, Observer, PostgresStopping, PreparedOld, PrepareMissing, RelationChanged, TransactionLarge
+from cdcd.facts import (
+    LockLost,
+    Observer,
+    PostgresStopping,
+    PreparedOld,
+    PrepareMissing,
+    RelationChanged,
+    TransactionLarge,
+)
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER, write_frame
 from cdcd.protocol.lsn import Lsn
