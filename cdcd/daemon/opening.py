@@ -170,16 +170,7 @@ class Opening:
         self._stream = stream
         # Asked for now: once the slot is created, any command would take its snapshot away.
         timeout_s = await stream.wal_sender_timeout_s()
-        options = start_options(
-            stream.server_version,
-            config.postgres.protocol,
-            [config.postgres.publication],
-            streaming="off" if self._unstreamed_until else config.postgres.streaming,
-            two_phase=config.postgres.two_phase,
-            messages=config.postgres.messages,
-            origin=config.postgres.origin,
-            binary=config.postgres.binary,
-        )
+        options = self._options(stream, two_phase=config.postgres.two_phase)
         if options.streaming is not StreamingMode.OFF:
             await stream.stream_early()
         sink = await self._kafka.open_sink(lock, messages=options.messages)
@@ -215,6 +206,7 @@ class Opening:
         if exported is None:
             # A new slot is made with it, and its snapshot would not outlive another command.
             await self._postgres.ensure_failover(stream, slot)
+            options = self._options(stream, two_phase=await self._postgres.settle_two_phase(stream, slot))
         progress = beginning.progress
         if beginning.initial:
             published = await published_tables(sql, config.postgres.publication)
@@ -232,6 +224,19 @@ class Opening:
         if exported is None:
             await self._begin(parts, checkpoint)
         return pipeline
+
+    def _options(self, stream: ReplicationStream, *, two_phase: bool) -> Options:
+        config = self._config
+        return start_options(
+            stream.server_version,
+            config.postgres.protocol,
+            [config.postgres.publication],
+            streaming="off" if self._unstreamed_until else config.postgres.streaming,
+            two_phase=two_phase,
+            messages=config.postgres.messages,
+            origin=config.postgres.origin,
+            binary=config.postgres.binary,
+        )
 
     async def _find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
         try:
