@@ -93,6 +93,25 @@ class SlotCreated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TwoPhaseEnded(Fact):
+    """postgres.two_phase is false, so the slot was altered: prepared transactions are sent at COMMIT PREPARED again."""
+
+    event: ClassVar[str] = "twophase.ended"
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhaseKept(Fact):
+    """postgres.two_phase is false, but the slot sends prepared transactions at PREPARE, and no PostgreSQL before 18 can
+    change that. Nothing is lost or delivered earlier by it.
+    """
+
+    event: ClassVar[str] = "twophase.kept"
+    level: ClassVar[Level] = "warning"
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotWaiting(Fact):
     """The slot cannot be used yet: it is held by a walsender, or its creation waits for open transactions."""
 

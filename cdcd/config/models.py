@@ -116,7 +116,8 @@ class PostgresConfig(Section):
         False,
         description="Whether prepared transactions are sent at PREPARE rather than at COMMIT PREPARED (15 "
         "and up). They are kept here until they are decided; records appear only after COMMIT PREPARED "
-        "either way.",
+        "either way. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
+        "before that the slot goes on as it is, with a warning.",
     )
     messages: bool = Field(
         True, description="Whether logical decoding messages (pg_logical_emit_message) are sent (14 and up)."
@@ -437,7 +438,7 @@ class SnapshotConfig(Section):
     )
     exclude: TablePatterns | None = Field(
         None,
-        description="Tables of which only changes are delivered, <schema>.<table> with * for any characters, such as "
+        description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "
         "those that Spark reads (cdcd mirror --snapshot). On demand they are read like any other.",
     )
     signals: Literal["all", "without_where", "off"] = Field(

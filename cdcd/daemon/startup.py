@@ -215,20 +215,24 @@ class Startup:
         self._wal_sender_timeout_s = await stream.wal_sender_timeout_s()
 
     async def _choose_options(self) -> None:
+        assert self._stream is not None
+        self._options = self._options_for(two_phase=self.config.postgres.two_phase)
+        if self._options.streaming is not StreamingMode.OFF:
+            await self._stream.stream_early()
+
+    def _options_for(self, *, two_phase: bool) -> Options:
         config = self.config.postgres
         assert self._stream is not None
-        self._options = start_options(
+        return start_options(
             self._stream.server_version,
             config.protocol,
             [config.publication],
             streaming="off" if self.unstreamed_until else config.streaming,
-            two_phase=config.two_phase,
+            two_phase=two_phase,
             messages=config.messages,
             origin=config.origin,
             binary=self.binary,
         )
-        if self._options.streaming is not StreamingMode.OFF:
-            await self._stream.stream_early()
 
     async def _prepare_topics(self) -> None:
         assert self._lock is not None
@@ -326,6 +330,9 @@ class Startup:
                 self._sql, self._stream, self._identity, export=export
             )
             self._source = replace(self._source, slot_confirmed=self._slot.confirmed_flush_lsn)
+        else:
+            two_phase = await self.postgres.settle_two_phase(self._stream, self._slot)
+            self._options = self._options_for(two_phase=two_phase)
         if self._exported_name is None:
             # A new slot is made with it, and its snapshot would not outlive another command.
             await self.postgres.ensure_failover(self._stream, self._slot)
