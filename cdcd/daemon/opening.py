@@ -37,6 +37,7 @@ from cdcd.facts import (
     SnapshotResumed,
     StreamStarted,
 )
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
@@ -98,12 +99,13 @@ class Opening:
         flushed: int,
         unstreamed_until: int,
         lapsed: frozenset[int],
+        sizes: SizeLimits,
     ) -> None:
         self._config = config
         self._telemetry = telemetry
         self._observe = observe
         self._postgres = PostgresSide(config, telemetry, observe)
-        self._kafka = KafkaSide(config, observe, kafka_thread)
+        self._kafka = KafkaSide(config, observe, kafka_thread, sizes)
         self._stack = AsyncExitStack()
         self._stream: ReplicationStream | None = None
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
@@ -405,7 +407,7 @@ class Opening:
                     encoder.define(relation, table, self._types)
             return
         encoder.define(relation, table, self._types)
-        await self._kafka.await_topic(encoder.topic_of(relation.oid))
+        await self._kafka.await_topics([encoder.topic_of(relation.oid)])
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -37,6 +37,7 @@ from cdcd.facts import (
     StreamingPaused,
     StreamingResumed,
 )
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.telemetry.http import serve_http
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.progress_bars import Terminal, terminal
@@ -95,6 +96,7 @@ class Supervisor:
         self._unstreamed_until = 0
         self._lapsed: frozenset[int] = frozenset()
         self._streamed = False
+        self._sizes = SizeLimits()
 
     async def run(self) -> int:
         """Until stopped: 0. Raises FatalError, or the TransientError that outlasted the start."""
@@ -183,6 +185,7 @@ class Supervisor:
                 flushed=self._flushed,
                 unstreamed_until=self._unstreamed_until,
                 lapsed=self._lapsed,
+                sizes=self._sizes,
             )
             stack.push_async_callback(self._opening.close)
             stack.callback(self._note_lapse, self._opening)
