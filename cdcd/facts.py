@@ -418,6 +418,16 @@ class RecordOversized(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionTimeoutUnknown(Fact):
+    """The brokers do not tell transaction.max.timeout.ms to this principal; Kafka transactions have this timeout."""
+
+    event: ClassVar[str] = "transaction.timeout_unknown"
+    level: ClassVar[Level] = "warning"
+    message: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaRetry(Fact):
     """Kafka did not take something; it is tried again after `wait_s`."""
 

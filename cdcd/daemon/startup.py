@@ -32,6 +32,7 @@ from cdcd.engine.engine import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
 from cdcd.facts import CheckpointRead, GapAccepted, Observer, SnapshotNeeded, SnapshotResumed
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
@@ -61,6 +62,8 @@ class Startup:
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
         binary: values come in binary form.
         lapsed: sessions that held the lock for us when the lease ran out.
+        accept_gap: go on where slot and checkpoint do not meet.
+        sizes: what brokers refused for its size; the same object for each session of the process.
     """
 
     def __init__(
@@ -75,12 +78,13 @@ class Startup:
         binary: bool,
         lapsed: frozenset[int],
         accept_gap: bool,
+        sizes: SizeLimits,
     ) -> None:
         self.config = config
         self.telemetry = telemetry
         self.observe = observe
         self.postgres = PostgresSide(config, telemetry, observe)
-        self.kafka = KafkaSide(config, observe, kafka_thread)
+        self.kafka = KafkaSide(config, observe, kafka_thread, sizes)
         self.stack = AsyncExitStack()
         self.unstreamed_until = unstreamed_until
         self.binary = binary
