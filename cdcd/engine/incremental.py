@@ -463,7 +463,7 @@ class Incremental:
                 continue
             return self._begin(task, now)
         begun = self.progress.begin_next(self._names)
-        if begun is None:
+        if begun is None or begun[1].oid in oids:
             return None
         self._set(begun[0])
         return self._begin(begun[1], now)
@@ -490,6 +490,14 @@ class Incremental:
             return
         if not self._rendering.key_columns(table.oid):
             self._refuse_keyless(task, table)
+            return
+        if any(
+            other is not reading and other.table is not None and other.table.oid == table.oid
+            for other in self._readings.values()
+        ):
+            # Another task of this table was looked at first. This one begins when that one has ended.
+            self._know(task, table)
+            self._forget(reading)
             return
         planned = reading.state is _State.PLAN
         if planned and (reading.table is None or not _same_table(reading.table, table)):
