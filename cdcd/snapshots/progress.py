@@ -272,7 +272,7 @@ class Progress:
         return replace(self, tasks=tuple(added), next_number=number)
 
     def begin_next(self, names: Mapping[int, str]) -> tuple[Self, TableTask] | None:
-        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid, as far as known."""
+        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid."""
         if self.begun >= len(self.waiting):
             return None
         oid = self.waiting.oids[self.begun]
