@@ -39,6 +39,8 @@ CREATE TYPE regrange AS RANGE (subtype = regtype);
 CREATE TYPE registered AS (what regtype, number int);
 CREATE TYPE words AS RANGE (subtype = text);
 CREATE DOMAIN home AS address;
+CREATE TABLE composed (a int, gone text, b text);
+ALTER TABLE composed DROP gone;
 CREATE SCHEMA extra;
 CREATE EXTENSION hstore SCHEMA extra;
 CREATE EXTENSION citext;
@@ -434,6 +436,14 @@ cube | '(0.1,-0,1e300),(1,NaN,2)'
 int2vector | ''
 oidvector | '4294967295'
 extra.hstore | '"a b"=>"c\"d\\", "NULL"=>NULL, e=>"NULL"'
+xml | '<?xml version="1.1" encoding="UTF-8"?><a>ä</a>'
+xml | '<?xml version="1.0" standalone="yes"?><a/>'
+xml[] | ARRAY['<?xml version="1.0" encoding="LATIN1"?><a/>'::xml, 'a, b']
+composed | ROW(1, 'x')::composed
+composed[] | ARRAY[ROW(1, 'x, y')::composed]
+"char"[] | ARRAY['a', '', '"']::"char"[]
+json[] | ARRAY['{"a": [1, "b"]}'::json, NULL]
+refcursor | 'a "b"'
 everything | NULL::everything
 everything[] | '{}'
 """
