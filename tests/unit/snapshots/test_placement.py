@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from cdcd.snapshots.window import Window
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.snapshots.visibility import Visibility
-from cdcd.snapshots.window import Window
 
 
 def test_a_change_that_the_snapshot_does_not_see_wins_over_the_chunks_row():
