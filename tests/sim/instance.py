@@ -5,7 +5,7 @@ shipping are generators, so that each can stand still where the real ones await,
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -13,9 +13,12 @@ from cdcd.errors import FencedError, TransientError
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
+from cdcd.records.envelope import EnvelopeSettings
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.batches import Batch, Batches
-from cdcd.transactions.drafts import PARTS, Kept, events, xid_of
+from cdcd.transactions.drafts import events
 from cdcd.transactions.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.open_transactions import UndecidableMessageError
@@ -35,8 +38,9 @@ from cdcd.transactions.steps import (
     Undecided,
 )
 from tests.sim.broker import Broker
-from tests.sim.frames import Reader
-from tests.sim.oracle import RECORD, Oracle, PromiseBrokenError
+from tests.sim.catalog import MOOD, MOOD_TYPE
+from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.settings import RECORD_BYTES, Settings
 from tests.sim.sink import Sink
@@ -45,6 +49,8 @@ from tests.sim.walsender import Options
 KEEPALIVE_BYTES: Final = 18
 GRACE_TICKS: Final = 300
 """How long a life goes on after it heard of a fast shutdown."""
+
+TYPES: Final = {**BUILTIN_TYPES, MOOD: MOOD_TYPE}
 
 BACKOFF_TICKS: Final = 8
 RESTART_TICKS: Final = 30
@@ -80,7 +86,6 @@ class Surroundings:
     two_phase_from: int
     now: float = 0.0
     ticks: int = 0
-    reader: Reader = field(default_factory=Reader)
 
 
 class Instance:
@@ -177,13 +182,17 @@ class Life:
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
         self.connection: Connection | None = None
         self.assembler: Assembler | None = None
-        self.relations: dict[int, Relation] = {}
+        self.encoder = DebeziumJsonEncoder(EnvelopeSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records))
         self.draining = False
         self._delivering = False
         self._grace = -1
         self._opening: Iterator[None] | None = self._open()
         self._reading = self._read()
         self._shipping = self._ship()
+
+    @property
+    def now_us(self) -> int:
+        return int(self.around.now * 1_000_000)
 
     def close(self) -> None:
         if self.assembler is not None:
@@ -301,71 +310,37 @@ class Life:
 
     def _changes(self, step: Step) -> None:
         assert isinstance(step, Changes)
-        size = 0
-        for one in step.kept:
-            for frame in [one] if isinstance(one, bytes) else one[5][1::PARTS]:
-                size += self._encode(frame, step.in_stream)
-        self.batches.add(size, events(step.kept))
+        tail = self.batches.tail
+        known = len(tail)
+        self.encoder.encode_all(step.kept, step.in_stream, self.now_us, tail)
+        self.batches.add((len(tail) - known) * RECORD_BYTES, events(step.kept))
+        self.encoder.signals.clear()
 
     def _undecided(self, step: Step) -> None:
-        """Some rows become drafts, by runs with one xid; here a draft's values are the frames."""
         assert isinstance(step, Undecided)
-        kept: list[Kept] = []
-        for one in step.kept:
-            assert isinstance(one, bytes)
-            xid = xid_of(one)
-            last = kept[-1] if kept else b""
-            if self.rng.random() < 0.3:
-                kept.append(one)
-            elif isinstance(last, tuple) and last[0] == xid:
-                last[5].extend([b"", one, b""])
-            else:
-                kept.append((xid, 0, 0, 0, b"", [b"", one, b""], len(one)))
-        step.kept = kept
+        step.kept = self.encoder.draft_all(step.kept, step.relations)
 
     def _foretold(self, step: Step) -> None:
         assert isinstance(step, Foretold)
+        if not self.encoder.knows(step.message.oid):
+            table = self._describe(step.message.oid)
+            if table.has_columns_of(step.message):
+                self.encoder.define(step.message, table, TYPES)
 
-    def _encode(self, frame: bytes, in_stream: bool) -> int:
-        """As the encoder: some events give two records, some none."""
-        event, what, oid, definition = self.around.reader.read(frame, in_stream)
-        self._check(event, oid, definition)
-        number = self.settings.records_of(event, what)
-        for index in range(number):
-            self.batches.tail.append(("topic", None, b"%d" % (event << RECORD | index), None))
-        return number * RECORD_BYTES
-
-    def _check(self, event: int, oid: int, definition: tuple[str, int] | None) -> None:
-        oracle, opened = self.around.oracle, self._transaction
-        if event not in oracle.owners:
-            raise PromiseBrokenError(f"G3: event {event} was not committed")
-        if oracle.owners[event] != opened.xid or oracle.places[opened.xid] != opened.commit_lsn:
-            raise PromiseBrokenError(
-                f"event {event} is not of transaction {opened.xid} at {opened.commit_lsn}"
-            )
-        if oracle.origins[event] != self._origin:
-            raise PromiseBrokenError(
-                f"event {event} came from {oracle.origins[event]!r}, not from {self._origin!r}"
-            )
-        if oid:
-            relation = self.relations.get(oid)
-            if relation is None:
-                raise PromiseBrokenError(f"event {event} is of the undescribed relation {oid}")
-            known = (relation.columns[1].name, len(relation.columns))
-            if definition is not None and known != definition:
-                raise PromiseBrokenError(f"event {event} was written by {definition} and read by {known}")
+    def _describe(self, oid: int) -> TableDescription:
+        table = self.around.postgres.workload.database.definitions.get(oid)
+        return TableDescription() if table is None else table.description()
 
     def _opened(self, step: Step) -> None:
         assert isinstance(step, Opened)
-        if step.last_commit_lsn is not None and step.last_commit_lsn >= step.commit_lsn:
-            raise PromiseBrokenError(f"{step} follows a later commit")
-        self._transaction = step
-        self._origin = ""
+        self.encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
+        if step.skip:
+            self.encoder.skip(step.skip)
         self.batches.begin(step.commit_lsn, step.skip)
 
     def _originated(self, step: Step) -> None:
         assert isinstance(step, Originated)
-        self._origin = step.name
+        self.encoder.set_origin(step.name, step.lsn)
 
     def _closed(self, step: Step) -> None:
         assert isinstance(step, Closed)
@@ -378,17 +353,16 @@ class Life:
     def _described(self, step: Step) -> None:
         assert isinstance(step, Described)
         if isinstance(step.message, Relation):
-            self.relations[step.message.oid] = step.message
+            self.encoder.define(step.message, self._describe(step.message.oid), TYPES)
 
     def _standalone(self, step: Step) -> None:
         assert isinstance(step, Standalone)
-        event, what, _, _ = self.around.reader.read(step.frame, step.in_stream)
         batches = self.batches
         batches.begin(step.lsn, 0)
-        number = self.settings.records_of(event, what)
-        for index in range(number):
-            batches.tail.append(("topic", None, b"%d" % (event << RECORD | index), None))
-        batches.add(number * RECORD_BYTES, 1)
+        tail = batches.tail
+        self.encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, self.now_us, tail)
+        self.encoder.signals.clear()
+        batches.add(len(tail) * RECORD_BYTES, 1)
         batches.close(step.lsn, step.lsn + 1, None, (step.ticket,))
 
     def _heard(self, step: Step) -> None:

@@ -275,7 +275,7 @@ class DoesNotFence(Sink):
     def _send(self, epoch: int, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
         yield from self.broker.read_checkpoint()
         yield
-        self.broker.oracle.append([int(value) for _, _, value, _ in batch.records if value is not None])
+        self.broker.oracle.append(batch.records)
         self.broker.checkpoint = checkpoint.encode()
 
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 from cdcd.protocol.frames import read_status
+from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Source
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
@@ -66,9 +67,10 @@ class Postgres:
         self.workload = Workload(settings, rng, self.wal, oracle)
         self.up = True
         self.stopping_since = -1
+        self.slot = False
         self.confirmed = FIRST_LSN
         self.persisted = FIRST_LSN
-        self.two_phase_at = FIRST_LSN if settings.two_phase == "on" else NEVER
+        self.two_phase_at = NEVER
         self.connection: Connection | None = None
         self.lock_holder: object | None = None
 
@@ -81,10 +83,19 @@ class Postgres:
             self.lock_holder = who
         return self.lock_holder is who
 
+    def make_slot(self, *, two_phase: bool) -> Visibility:
+        """CREATE_REPLICATION_SLOT at its consistent point; what it exports sees what committed before in the WAL."""
+        self.slot = True
+        self.confirmed = self.persisted = self.wal.end
+        self.two_phase_at = self.wal.end if two_phase else NEVER
+        self.oracle.begun = True
+        database = self.workload.database
+        return database.transactions.historic(database.next_xid)
+
     def source(self) -> Source:
         """IDENTIFY_SYSTEM and the slot."""
         self._must_be_up()
-        return Source(SYSTEM_IDENTIFIER, 1, self.wal.end, self.confirmed, STREAM)
+        return Source(SYSTEM_IDENTIFIER, 1, self.wal.end, self.confirmed if self.slot else None, STREAM)
 
     def start_replication(self, who: object, options: Options) -> Connection:
         """START_REPLICATION from where the slot stands; raises ConnectionLostError while another walsender has it."""
@@ -140,6 +151,7 @@ class Postgres:
     def step(self, now: int) -> bool:
         """Read a status update, decode a record, perhaps send a keepalive; whether a shutdown came to its end."""
         connection = self.connection
+        self.workload.tick()
         if connection is not None:
             if connection.inbox and self.rng.random() < 0.7:
                 self._confirm(connection.inbox.popleft())

@@ -35,7 +35,25 @@ class Settings:
     p_keep_prepared: float
     p_message: float
     p_origin: float
+    p_request: float
     p_ddl: float
+    p_truncate: float
+    p_membership: float
+    p_vacuum: float
+    ddl: tuple[str, ...]
+    requests: tuple[str, ...]
+    tables: int
+    rows: int
+    page_rows: int
+    keys_max: int
+    p_composite: float
+    p_full: float
+    p_create_published: float
+    p_insert: float
+    p_delete: float
+    p_key_change: float
+    p_keep_toast: float
+    unseen_ticks_max: int
     p_publication: float
     batch_records_max: int
     batch_bytes_max: int
@@ -53,12 +71,6 @@ class Settings:
     p_reject: float
     p_unknown: float
     p_hold: float
-
-    def records_of(self, event: int, what: str) -> int:
-        """How many Kafka records an event gives: some two (a key change), a Truncate none where that is configured."""
-        if what == "T" and not self.truncate_records:
-            return 0
-        return 2 if event % 7 == 0 else 1
 
     @property
     def small(self) -> int:
@@ -142,6 +154,10 @@ FOCUSES: Final[tuple[dict[str, Any], ...]] = (
 """What some seeds look at more closely: bugs that need several rare things at once."""
 
 
+DDL: Final = ("add_column", "drop_column", "retype", "cluster", "identity", "swap", "replace", "create")
+REQUESTS: Final = ("start", "pause", "resume", "cancel", "where", "hostile")
+
+
 def draw(rng: Random) -> Settings:
     settings = _draw(rng)
     return replace(settings, **rng.choice(FOCUSES))
@@ -176,7 +192,25 @@ def _draw(rng: Random) -> Settings:
         p_keep_prepared=rng.choice((0.1, 0.6)),
         p_message=rng.choice((0.0, 0.05, 0.12)),
         p_origin=rng.choice((0.0, 0.3)),
+        p_request=rng.choice((0.0, 0.0, 0.3)),
         p_ddl=rng.choice((0.0, 0.04)),
+        p_truncate=rng.choice((0.0, 0.02, 0.06)),
+        p_membership=rng.choice((0.0, 0.3)),
+        p_vacuum=rng.choice((0.0, 0.05)),
+        ddl=tuple([kind for kind in DDL if rng.random() < 0.5]) or DDL,
+        requests=tuple([kind for kind in REQUESTS if rng.random() < 0.5]) or REQUESTS,
+        tables=rng.choice((1, 3, 4)),
+        rows=rng.choice((0, 5, 12, 30)),
+        page_rows=rng.choice((2, 3, 4)),
+        keys_max=rng.choice((6, 15, 40)),
+        p_composite=rng.choice((0.0, 0.4)),
+        p_full=rng.choice((0.0, 0.3)),
+        p_create_published=rng.choice((0.3, 1.0)),
+        p_insert=rng.choice((0.2, 0.4)),
+        p_delete=rng.choice((0.05, 0.2)),
+        p_key_change=rng.choice((0.05, 0.2)),
+        p_keep_toast=rng.choice((0.3, 0.8)),
+        unseen_ticks_max=rng.choice((1, 1, 5, 40)),
         p_publication=rng.choice((0.0, 0.1, 0.3)),
         batch_records_max=batch_records_max,
         batch_bytes_max=batch_bytes_max,

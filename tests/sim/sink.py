@@ -73,7 +73,7 @@ class Sink:
         self._committed = None if read is None else Checkpoint.decode(read, "the checkpoint topic")
 
     def _send(self, epoch: int, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        records = [int(value) for _, _, value, _ in batch.records if value is not None]
+        records = batch.records
         broker = self.broker
         if not self.exactly_once:
             yield from broker.write(records, None)

@@ -8,7 +8,9 @@ from cdcd.errors import PositionError
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
 from tests.sim.instance import Instance, Parts, Surroundings
-from tests.sim.oracle import Oracle, PromiseBrokenError
+from tests.sim.expected import PromiseBrokenError
+from tests.sim.fold import Fold
+from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Postgres
 from tests.sim.settings import RESTARTS, draw
 
@@ -35,8 +37,17 @@ class World:
         self.rng = Random(seed)
         self.settings = draw(self.rng)
         settings = self.settings
-        self.oracle = Oracle(exactly_once=settings.exactly_once, batch_records_max=settings.small)
+        self.oracle = Oracle(
+            exactly_once=settings.exactly_once,
+            truncates=settings.truncate_records,
+            whole_records=settings.small,
+            whole_bytes=1 << 60,
+        )
         self.postgres = Postgres(settings, self.rng, self.oracle)
+        self.database = self.postgres.workload.database
+        self.oracle.fold = Fold(self.database, strict=settings.exactly_once)
+        self.postgres.workload.populate(settings.rows)
+        self.postgres.make_slot(two_phase=settings.two_phase == "on")
         self.broker = Broker(settings, self.rng, self.oracle)
         self.around = Surroundings(
             settings,
