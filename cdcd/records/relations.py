@@ -85,7 +85,7 @@ def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
     published = {column.name for column in relation.columns}
     for key in (table.primary_key, table.unique_key):
         if key and published.issuperset(key):
-            return key
+            return tuple([column.name for column in relation.columns if column.name in key])
     return ()
 
 

@@ -1,13 +1,14 @@
 """G9: what a consumer has that folds each topic, and whether that is the table.
 
-c, u and r put a row, d takes it away, t takes all. A value that was not sent stays what it was; where it was nothing,
-it is `MISSING`, until another record has it. Rows of a snapshot must never be older than a change of the same row that
+c, u and r put a row, d takes it away, t takes all. A value that was not sent stays what it was, also where an update
+changes the key; where it was nothing, it is `MISSING`, until another record has it. Rows of a snapshot must never be older than a change of the same row that
 stands before them in the topic: the number of the event in the row tells.
 """
 
 import json
 from typing import Any, Final
 
+from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.catalog import EVENT, Definition
 from tests.sim.database import Database
@@ -35,9 +36,16 @@ class Topic:
         self.rows: dict[bytes, Values] = {}
         self.newest: dict[tuple[int, bytes], int] = {}
         self.truncated: dict[int, int] = {}
+        self._moved: dict[bytes, Values] = {}
 
-    def put(self, key: bytes, values: Values) -> None:
-        before = self.rows.get(key, {})
+    def take(self, key: bytes, moved_to: bytes | None) -> None:
+        """The row with this key is no more, or has another key from now on."""
+        row = self.rows.pop(key, {})
+        if moved_to is not None:
+            self._moved[key] = row
+
+    def put(self, key: bytes, values: Values, moved_from: bytes | None = None) -> None:
+        before = self.rows.get(key, {}) if moved_from is None else self._moved.pop(moved_from, {})
         self.rows[key] = {
             name: before.get(name, MISSING) if value == PLACEHOLDER.encode() else value
             for name, value in values.items()
@@ -76,10 +84,11 @@ class Fold:
         key = record[1]
         assert key is not None
         topic.newest[table.oid, key] = change.event
+        headers = dict(record[3] or ())
         if op == "d":
-            topic.rows.pop(key, None)
+            topic.take(key, headers.get(HEADER_NEW_KEY))
         else:
-            topic.put(key, without_marker(fields["after"]))
+            topic.put(key, without_marker(fields["after"]), headers.get(HEADER_OLD_KEY))
 
     def snapshot(self, record: Record, fields: dict[str, Any]) -> None:
         """A record that a snapshot made: a row, or the end of all rows of another table that had the name."""

@@ -159,8 +159,12 @@ REQUESTS: Final = ("start", "pause", "resume", "cancel", "where", "hostile")
 
 
 def draw(rng: Random) -> Settings:
-    settings = _draw(rng)
-    return replace(settings, **rng.choice(FOCUSES))
+    settings = replace(_draw(rng), **rng.choice(FOCUSES))
+    if "replace" in settings.ddl:
+        # Nobody knows the key of a table with REPLICA IDENTITY FULL that was dropped before its changes are described.
+        ddl = tuple([kind for kind in settings.ddl if kind != "identity"])
+        settings = replace(settings, ddl=ddl, p_full=0.0)
+    return settings
 
 
 def _draw(rng: Random) -> Settings:

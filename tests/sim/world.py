@@ -62,6 +62,8 @@ class World:
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._shaking_until = 0
+        self.refused = False
+        """It ended with what a person must decide: the slot was moved."""
 
     def run(self) -> None:
         """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""
@@ -74,6 +76,7 @@ class World:
             checkpoint = self._checkpoint()
             if checkpoint is None or self.postgres.confirmed <= checkpoint.flushed_lsn:
                 raise
+            self.refused = True
         finally:
             for instance in self.instances:
                 instance.abandon()
