@@ -40,6 +40,13 @@ class WithoutStreamingError(TransientError):
         self.commit_lsn = commit_lsn
 
 
+class WithoutBinaryError(TransientError):
+    """Replication must be started again without the option `binary`.
+
+    Values of some column cannot be read in binary form, or the server cannot send them so.
+    """
+
+
 class SinkUnavailableError(TransientError):
     """Kafka does not answer; the exit code is for a start that never succeeded."""
 

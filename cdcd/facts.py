@@ -161,6 +161,15 @@ class StreamingPaused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class BinaryPaused(Fact):
+    """A column's type can be read in text form only: this process asks for all values as text from here on."""
+
+    event: ClassVar[str] = "binary.paused"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class StreamingResumed(Fact):
     """The transaction that needed it is delivered; large transactions are streamed again."""
 
@@ -218,6 +227,46 @@ class SnapshotWaiting(Fact):
     level: ClassVar[Level] = "warning"
     table: str
     writers: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRestarted(Fact):
+    """A table is read from its beginning again; rows that were delivered come once more, with op r."""
+
+    event: ClassVar[str] = "snapshot.restarted"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableReplaced(Fact):
+    """Another table has the name of a published one: its changes go to the same topic.
+
+    `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
+    """
+
+    event: ClassVar[str] = "table.replaced"
+    level: ClassVar[Level] = "warning"
+    table: str
+    former_oid: int
+    oid: int
+    truncated: bool
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableAdded(Fact):
+    """A table was added to the publication, or got another name. Only its changes are delivered unless `read`.
+
+    `rows` is the planner's estimate of the rows that it has already; `command` reads them.
+    """
+
+    event: ClassVar[str] = "table.added"
+    table: str
+    rows: int
+    read: bool
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +373,17 @@ class PreparedOld(Fact):
     gid: str
     age_s: float
     held_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareMissing(Fact):
+    """A COMMIT PREPARED came without PREPARE: it only locked rows (PostgreSQL 15 to 17), or its changes are missing."""
+
+    event: ClassVar[str] = "prepare.missing"
+    level: ClassVar[Level] = "warning"
+    gid: str
+    xid: int
+    commit_lsn: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from cdcd import facts
+from cdcd.protocol.peek import CHANGES
 from cdcd.telemetry import metrics
 from cdcd.transactions.assembler import TRANSITIONS, State
-from cdcd.transactions.drafts import EVENTS
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"
@@ -46,7 +46,7 @@ def states() -> str:
     for (state, tag), (to, _) in TRANSITIONS.items():
         edges.setdefault((state, to), []).append(TAGS[chr(tag)])
     # What the table leaves to the loop around it: a normal transaction's changes are passed on as they are.
-    edges[State.TRANSACTION, State.TRANSACTION] += [TAGS[chr(tag)] for tag in sorted(EVENTS)]
+    edges[State.TRANSACTION, State.TRANSACTION] += [TAGS[chr(tag)] for tag in sorted(CHANGES)]
     lines = ["```mermaid", "stateDiagram-v2", "    [*] --> IDLE"]
     lines += [f"    {state.name}: {state.name}<br>{state.value}" for state in State]
     lines += [f"    {state.name} --> {to.name}: {', '.join(tags)}" for (state, to), tags in edges.items()]

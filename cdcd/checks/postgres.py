@@ -15,7 +15,7 @@ from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.replication import STREAMED_FROM, identifier
 from cdcd.postgres.slot import check_slot
 from cdcd.protocol.versions import Options, StreamingMode, start_options
-from cdcd.records.routing import Routes
+from cdcd.records.routing import collisions
 
 NAMED_MAX: Final = 8
 """So many tables are named in one finding; the rest are counted."""
@@ -208,13 +208,9 @@ def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
 
 
 def check_topic_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
-    """Two tables must not need one topic."""
-    routes = Routes(wanted.prefix)
-    for table in facts.tables:
-        try:
-            routes.table(table.schema, table.name)
-        except CdcdError as error:
-            yield _error_finding("topic names", error)
+    """Each table must have a topic that Kafka allows, and that is nobody else's."""
+    for error in collisions([(table.schema, table.name) for table in facts.tables], wanted.topics):
+        yield _error_finding("topic names", error)
 
 
 def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:

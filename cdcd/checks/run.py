@@ -78,7 +78,7 @@ async def ask_postgres(config: Config) -> Sequence[Finding]:
         slot=source.slot,
         publication=source.publication,
         tables=source.tables,
-        prefix=config.topics.prefix,
+        topics=config.topic_names(),
         protocol=source.protocol,
         streaming=source.streaming,
         two_phase=source.two_phase,

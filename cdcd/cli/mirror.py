@@ -133,6 +133,7 @@ def load_tables(
         pipeline.topics.prefix,
         settings.kafka,
         pipeline.postgres.connect_timeout_s,
+        pipeline.topics.names,
     )
 
     def wait(held: "SlotWait") -> None:

@@ -8,7 +8,7 @@ from cdcd.errors import ConfigError
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.postgres.tables import emit_message
+from cdcd.postgres.logical_message import emit_message
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import PREFIX, Signal

@@ -9,6 +9,7 @@ without a default.
 Secrets are `SecretStr`, and whatever is dumped or printed from a model has them masked.
 """
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -32,12 +33,14 @@ from cdcd.config.types import (
     Servers,
     SlotName,
     Streaming,
+    TableName,
     TablePatterns,
     Text,
     TopicName,
     TopicOrNone,
     TransactionalId,
 )
+from cdcd.records.routing import Table, TopicNames, collisions, equivalent, parse_table
 
 
 class Backoff(Section):
@@ -195,7 +198,14 @@ class KafkaTransactionConfig(Section):
         le=GIB,
         description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
         "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
-        "itself is cut into parts of three times this size, or of half of queue_bytes_max where that is less.",
+        "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
+    )
+    whole_bytes_max: int = Field(
+        GIB,
+        ge=0,
+        le=64 * GIB,
+        description="A source transaction with up to so many bytes of records is one Kafka transaction, so that readers "
+        "with read_committed see all of it or nothing. A larger one is cut into parts that they see one after the other.",
     )
     records_max: int = Field(
         100_000,
@@ -320,6 +330,13 @@ class TopicsConfig(Section):
     prefix: TopicName = Field(
         description="Topic = <prefix>.<schema>.<table>.", json_schema_extra={"default_from": "{name}"}
     )
+    names: dict[TableName, TopicName] = Field(
+        default_factory=dict,
+        description="Topics of single tables: <schema>.<table> to topic, with a part that holds a point in double "
+        "quotes. For tables whose topics would be too long, or one to Kafka: characters that it does not allow become "
+        "_, and names that differ only in . and _ are the same. A topic must begin with <prefix>. and have a second "
+        "point after it. A table that has records in one topic begins anew in another.",
+    )
     create: TopicCreationConfig = Field(description="Creation of missing topics.")
     truncate: bool = Field(
         True, description="Whether TRUNCATE is written to the topic of each table, as op t."
@@ -346,9 +363,28 @@ class TopicsConfig(Section):
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicsConfig":
-        if len({self.message, self.checkpoint, self.schemas}) < 3:
-            raise ValueError("message, checkpoint and schemas must be three topics")
+        if len({equivalent(topic) for topic in (self.message, self.checkpoint, self.schemas)}) < 3:
+            raise ValueError(
+                "message, checkpoint and schemas must be three topics, which to Kafka differ in more than '.' and '_'"
+            )
+        if len(self.by_table) < len(self.names):
+            raise ValueError("names must have each table once")
+        for topic in self.names.values():
+            _, begins, rest = topic.partition(f"{self.prefix}.")
+            if not begins or not topic.startswith(begins) or re.fullmatch(r"[^.]+\..+", rest) is None:
+                raise ValueError(
+                    f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics of "
+                    "all tables do: rights on topics and `cdcd mirror` go by that"
+                )
+        names = TopicNames(self.prefix, self.by_table, self.message, self.schemas or None, self.checkpoint)
+        if errors := collisions(self.by_table, names):
+            raise ValueError(f"names: {errors[0].message}")
         return self
+
+    @property
+    def by_table(self) -> dict[Table, str]:
+        """`names` by schema and name."""
+        return {parse_table(table): topic for table, topic in self.names.items()}
 
 
 class SpoolConfig(Section):
@@ -490,8 +526,23 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _topics_apart(self) -> "Config":
-        if self.kafka.dead_letter_topic in {self.topics.message, self.topics.checkpoint, self.topics.schemas}:
+        topics = self.topics
+        others = (topics.message, topics.checkpoint, topics.schemas, *topics.names.values())
+        if equivalent(self.kafka.dead_letter_topic) in {equivalent(topic) for topic in others}:
             raise ValueError(
-                "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint and topics.schemas"
+                "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint, topics.schemas and "
+                "topics.names, to Kafka in more than '.' and '_'"
             )
         return self
+
+    def topic_names(self) -> TopicNames:
+        """How the pipeline's topics are called."""
+        topics, sink = self.topics, self.kafka
+        return TopicNames(
+            topics.prefix,
+            topics.by_table,
+            topics.message,
+            topics.schemas or None,
+            topics.checkpoint,
+            sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
+        )

@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import is_secret_name
+from cdcd.records.routing import parse_table
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -125,6 +126,15 @@ Servers = Annotated[
 ]
 Text = Annotated[str, Form(r"[^\x00]+", "must not be empty")]
 FilePath = Annotated[Path, Field(strict=False)]
+
+
+def _check_table(text: str) -> str:
+    parse_table(text)
+    return text
+
+
+TableName = Annotated[str, AfterValidator(_check_table)]
+"""A table by its name, as `parse_table` takes it."""
 
 
 def _check_dsn(secret: SecretStr) -> SecretStr:

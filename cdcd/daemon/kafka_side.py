@@ -12,10 +12,13 @@ from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
 from cdcd.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.sink import Sink, SinkSettings
+from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.transactions.position import Checkpoint
 
 VERIFY_S: Final = 5.0
 """How long PostgreSQL may take to say that the advisory lock is still ours."""
@@ -121,13 +124,20 @@ class KafkaSide:
         )
         return created, existing_topics(admin, prefix) if prefix else set()
 
-    async def await_topic(self, topic: str) -> None:
+    async def peek(self) -> Checkpoint | None:
+        """The checkpoint as it is now, without shutting anybody out. Errors as `peek_checkpoint`."""
+        config = self._config
+        connection, _ = client.split(config.kafka.librdkafka())
+        topic, key = config.topics.checkpoint, config.name
+        return await self.call(lambda: peek_checkpoint(connection, topic, key, self._answer_s), anywhere=True)
+
+    async def await_topics(self, topics: list[str]) -> None:
         """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
         retry = self._config.kafka.retry
         wait_s = retry.initial_s
         while True:
             try:
-                return await self.ensure_topics([topic])
+                return await self.ensure_topics(topics)
             except SinkUnavailableError as error:
                 if self.giving_up.is_set():
                     raise

@@ -22,10 +22,17 @@ from typing import Final, NoReturn
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.daemon import memory
-from cdcd.daemon.opening import Opening
-from cdcd.daemon.pipeline import StreamingAgainError
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError, WithoutStreamingError
+from cdcd.daemon.startup import Startup
+from cdcd.engine.engine import StreamingAgainError
+from cdcd.errors import (
+    CdcdError,
+    SinkUnavailableError,
+    TransientError,
+    WithoutBinaryError,
+    WithoutStreamingError,
+)
 from cdcd.facts import (
+    BinaryPaused,
     Failed,
     Observer,
     ReconnectScheduled,
@@ -90,9 +97,10 @@ class Supervisor:
         self._accept_gap = accept_gap
         self._stop = asyncio.Event()
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
-        self._opening: Opening | None = None
+        self._startup: Startup | None = None
         self._flushed = 0
         self._unstreamed_until = 0
+        self._binary = config.postgres.binary
         self._lapsed: frozenset[int] = frozenset()
         self._streamed = False
 
@@ -123,8 +131,8 @@ class Supervisor:
         end.start()
 
     def _give_up(self) -> None:
-        if self._opening is not None:
-            self._opening.give_up()
+        if self._startup is not None:
+            self._startup.give_up()
 
     def _force(self) -> None:
         self._observe(
@@ -154,6 +162,9 @@ class Supervisor:
             except WithoutStreamingError as error:
                 self._unstreamed_until = error.commit_lsn
                 self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
+            except WithoutBinaryError as error:
+                self._binary = False
+                self._observe(BinaryPaused(message=error.message))
             except StreamingAgainError:
                 self._observe(StreamingResumed(commit_lsn=self._unstreamed_until))
                 self._unstreamed_until = 0
@@ -175,23 +186,25 @@ class Supervisor:
 
     async def _life(self) -> None:
         async with AsyncExitStack() as stack:
-            self._opening = Opening(
+            self._startup = Startup(
                 reread(self._config),
                 self._telemetry,
                 self._observe,
                 self._kafka_thread,
                 flushed=self._flushed,
                 unstreamed_until=self._unstreamed_until,
+                binary=self._binary,
                 lapsed=self._lapsed,
+                accept_gap=self._accept_gap,
             )
-            stack.push_async_callback(self._opening.close)
-            stack.callback(self._note_lapse, self._opening)
-            opening = asyncio.create_task(self._opening.open(accept_gap=self._accept_gap))
+            stack.push_async_callback(self._startup.close)
+            stack.callback(self._note_lapse, self._startup)
+            opening = asyncio.create_task(self._startup.open())
             stopped = asyncio.create_task(self._stop.wait())
             try:
                 await asyncio.wait({opening, stopped}, return_when=asyncio.FIRST_COMPLETED)
                 if not opening.done():
-                    self._opening.give_up()
+                    self._startup.give_up()
                     opening.cancel()
                     await asyncio.gather(opening, return_exceptions=True)
                     return
@@ -203,10 +216,10 @@ class Supervisor:
             try:
                 await pipeline.run(self._stop)
             finally:
-                self._flushed = max(self._flushed, self._opening.flushed)
+                self._flushed = max(self._flushed, self._startup.flushed)
 
-    def _note_lapse(self, opening: Opening) -> None:
-        self._lapsed = opening.lapsed
+    def _note_lapse(self, startup: Startup) -> None:
+        self._lapsed = startup.lapsed
 
     async def _back_off(self, error: TransientError, failures: int) -> None:
         side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"

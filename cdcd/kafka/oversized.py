@@ -8,18 +8,36 @@ that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the r
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from cdcd.engine.queue import Batch, Record
 from cdcd.errors import LimitError
-from cdcd.transactions.batches import Batch, Record
 
 Policy = Literal["fail", "dead_letter", "claim_check"]
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
 """The header of a record that stands in for a file: the file's path."""
+
+PROBE: Final = "cdcd-probe"
+"""The beginning of the name of a file that is written, and removed, to see whether the directory can be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """A record that was refused for its size, without its value: topic, key, the value's size and its SHA-256."""
+
+    topic: str
+    key: bytes | None
+    value_bytes: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, topic: str, key: bytes | None, value: bytes) -> "TooLarge":
+        return cls(topic, key, len(value), hashlib.sha256(value).digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +52,46 @@ class Oversized:
     directory: str = ""
     on_replaced: Callable[[str, int, str], None] | None = None
 
-    def replace(self, batch: Batch, topic: str, key: bytes | None, value: bytes | None) -> bool:
-        """Put something smaller, or elsewhere, in the refused record's place; False where nothing can be done.
+    def prove(self) -> None:
+        """See that the policy can be followed, before it is needed.
+
+        Raises:
+            LimitError: the directory for claim checks can not be written.
+        """
+        if self.policy != "claim_check":
+            return
+        probe = Path(self.directory) / f"{PROBE}-{os.getpid()}"
+        try:
+            probe.write_bytes(b"")
+        except OSError as error:
+            raise LimitError(
+                f"Cannot write a claim-check file in {self.directory}: {error.strerror}.",
+                hint=f"Create the directory {self.directory} and let this process's user write to it, or point "
+                "kafka.claim_check_directory elsewhere.",
+            ) from error
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+
+    def takes(self, topic: str, value: bytes | None) -> bool:
+        """Whether a refused record of this topic can be replaced by something smaller, or go elsewhere."""
+        return self.policy != "fail" and value is not None and topic != self.dead_letter_topic
+
+    def replace(self, batch: Batch, refused: Collection[TooLarge]) -> bool:
+        """Put something smaller, or elsewhere, in the place of each of the `refused` records; False if there is none.
 
         Raises:
             LimitError: the claim-check file can not be written.
         """
-        if self.policy == "fail" or value is None or topic == self.dead_letter_topic:
-            return False
+        sizes = {one.value_bytes for one in refused}
         replaced = False
         for index, record in enumerate(batch.records):
+            topic, key, value, headers = record
+            if value is None or len(value) not in sizes or not self.takes(topic, value):
+                continue
             # What stands in for another already has no smaller form: its key may be what is too large.
-            stands_in = any(name == CLAIM_CHECK for name, _ in record[3] or ())
-            if record[0] == topic and record[1] == key and record[2] == value and not stands_in:
+            stands_in = any(name == CLAIM_CHECK for name, _ in headers or ())
+            if not stands_in and TooLarge.of(topic, key, value) in refused:
                 batch.records[index] = self._instead(record, value)
                 replaced = True
         return replaced

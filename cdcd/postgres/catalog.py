@@ -34,16 +34,29 @@ SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttyp
 """
 
 # An array is what its element type calls its array; int2vector, point and name have a typelem too, but another text.
+# Multiranges came with 14, and with them a column of pg_range that 13 does not know by name.
 _TYPES: Final = """
-WITH RECURSIVE wanted(oid) AS (
+WITH RECURSIVE part(whole, oid, place) AS NOT MATERIALIZED (
+    SELECT t.oid, a.atttypid, a.attnum::int
+      FROM pg_type t JOIN pg_attribute a ON a.attrelid = t.typrelid
+     WHERE t.typtype = 'c' AND a.attnum > 0 AND NOT a.attisdropped
+     UNION ALL
+    SELECT r.rngtypid, r.rngsubtype, 1 FROM pg_range r
+     UNION ALL
+    SELECT (to_jsonb(r) ->> 'rngmultitypid')::oid, r.rngtypid, 1 FROM pg_range r
+), wanted(oid) AS (
     SELECT unnest(%s::oid[])
      UNION
     SELECT next.oid
-      FROM wanted JOIN pg_type t USING (oid) CROSS JOIN unnest(ARRAY[t.typelem, t.typbasetype]) AS next(oid)
+      FROM wanted JOIN pg_type t USING (oid)
+     CROSS JOIN LATERAL (
+           SELECT unnest(ARRAY[t.typelem, t.typbasetype]) UNION ALL SELECT part.oid FROM part WHERE part.whole = t.oid
+           ) AS next(oid)
      WHERE next.oid <> 0
 )
 SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
-       CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typbasetype, t.typtypmod, t.typdelim::text
+       CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typbasetype, t.typtypmod, t.typdelim::text,
+       ARRAY(SELECT part.oid FROM part WHERE part.whole = t.oid ORDER BY part.place), t.typsend <> 0
   FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
   LEFT JOIN pg_type e ON e.oid = t.typelem
 """
@@ -73,8 +86,16 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
 
 
 async def types(connection: Connection, oids: Collection[int]) -> dict[int, TypeDescription]:
-    """The types asked for, and those that they are made of (elements, domains' bases); dropped ones are left out."""
+    """The types asked for, and those that they are made of; dropped ones are left out.
+
+    A type is made of its elements, a domain of its base, a composite of its attributes, a range of its subtype.
+    """
     with translated("reading types", {}):
         cursor = await connection.execute(_TYPES, (list(oids),))
-        rows: Any = await cursor.fetchall()
-    return {row[0]: TypeDescription(*row) for row in rows}
+        rows: list[Any] = await cursor.fetchall()
+    return {row[0]: TypeDescription(*_described(row)) for row in rows}
+
+
+def _described(row: Any) -> list[Any]:
+    *of_type, parts, sends = row
+    return [*of_type, tuple(parts), sends]

@@ -24,16 +24,9 @@ from typing import Final
 import psycopg
 from psycopg import conninfo, pq
 
-from cdcd.errors import CdcdError, ConfigError, FatalError, TransientError
-from cdcd.postgres.readiness import readable, writable
-from cdcd.postgres.refusals import (
-    UNKNOWN_TRANSIENT,
-    Answer,
-    answer_of,
-    answer_of_result,
-    find_refusal,
-    refused,
-)
+from cdcd.errors import ConfigError, FatalError, TransientError
+from cdcd.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused
+from cdcd.postgres.session import Session, await_socket
 
 Connection = psycopg.AsyncConnection[tuple[object, ...]]
 
@@ -175,13 +168,12 @@ def _stray_at(uri: str) -> bool:
     return rest.count("@") > 1 or ("@" in rest and "@" not in authority)
 
 
-async def open_pgconn(
+async def open_session(
     dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0, replication: bool = False
-) -> pq.abc.PGconn:
-    """A connected, non-blocking PGconn with pinned settings; `replication`: as walsender for the DSN's
-    database.
+) -> Session:
+    """A session with pinned settings; `replication`: as walsender for the DSN's database.
 
-    Each host and address is tried in turn, `connect_timeout_s` for each. The caller owes `finish()`. Raises
+    Each host and address is tried in turn, `connect_timeout_s` for each. The caller owes `close()`. Raises
     TransientError, SourceError or ConfigError: of several failed attempts, the last fatal one, else the last.
     """
     what = f"connecting to {dsn}"
@@ -211,8 +203,10 @@ async def open_pgconn(
         except TimeoutError:
             outcome = Answer("", f"timeout expired: no answer in {connect_timeout_s:g} s")
         if not isinstance(outcome, Answer):
-            await _pin_newer(outcome, what, dsn)
-            return outcome
+            role, database = outcome.user.decode(), outcome.db.decode()
+            session = Session(outcome, {"role": role, "database": database})
+            await _pin_newer(session, what)
+            return session
         failures.append(outcome)
     errors = [refused(what, answer, dsn.names, dsn.secrets) for answer in failures]
     raise ([error for error in errors if isinstance(error, FatalError)] or errors)[-1]
@@ -232,9 +226,9 @@ async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answ
         while pgconn.status != pq.ConnStatus.BAD:
             status = pq.PollingStatus(pgconn.connect_poll())
             if status == pq.PollingStatus.READING:
-                await readable(pgconn.socket)
+                await await_socket(pgconn.socket, to_write=False)
             elif status == pq.PollingStatus.WRITING:
-                await writable(pgconn.socket)
+                await await_socket(pgconn.socket, to_write=True)
             else:
                 break
         if trace >= 0:
@@ -254,75 +248,24 @@ async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answ
     return answer
 
 
-async def _pin_newer(pgconn: pq.abc.PGconn, what: str, dsn: Dsn) -> None:
+async def _pin_newer(session: Session, what: str) -> None:
     wanted = [
-        f"SET {name} = {value}" for since, name, value in PINNED_SINCE if pgconn.server_version >= since
+        f"SET {name} = {value}" for since, name, value in PINNED_SINCE if session.server_version >= since
     ]
     if wanted:
         try:
-            await simple_query(pgconn, "; ".join(wanted), what, dsn.names)
+            await session.query("; ".join(wanted), what)
         except BaseException:
-            pgconn.finish()
+            session.close()
             raise
 
 
-async def simple_query(
-    pgconn: pq.abc.PGconn,
-    command: str,
-    what: str,
-    names: Mapping[str, str],
-    heard: list[Answer] | None = None,
-) -> list[list[tuple[str | None, ...]]]:
-    """Run `command` by the simple protocol, the only one a walsender knows. Returns the rows of each result.
-
-    When cancelled, the command may still be running on the server: the caller owes `finish()`. `heard` collects the
-    server's errors as they came.
-    A COPY_BOTH result ends the wait and has no rows. Raises what `refusals` makes of the server's answer.
-    """
-    rows: list[list[tuple[str | None, ...]]] = []
-    failure: CdcdError | None = None
-    try:
-        pgconn.send_query(command.encode())
-        while pgconn.flush() == 1:
-            await writable(pgconn.socket)
-        while True:
-            while pgconn.is_busy():
-                await readable(pgconn.socket)
-                pgconn.consume_input()
-            result = pgconn.get_result()
-            if result is None:
-                break
-            if result.status == pq.ExecStatus.FATAL_ERROR:
-                answer = answer_of_result(result)
-                failure = failure or refused(what, answer, names)
-                if heard is not None:
-                    heard.append(answer)
-                continue
-            rows.append(
-                [
-                    tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
-                    for row in range(result.ntuples)
-                ]
-            )
-            if result.status == pq.ExecStatus.COPY_BOTH:
-                break
-    except psycopg.Error as error:
-        raise failure or refused(what, answer_of(error), names) from None
-    if failure:
-        raise failure
-    return rows
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
 async def connect(dsn: Dsn, *, application_name: str, connect_timeout_s: float = 10.0) -> Connection:
-    """An autocommit SQL connection with pinned settings. Errors as `open_pgconn`; the caller owes
+    """An autocommit SQL connection with pinned settings. Errors as `open_session`; the caller owes
     `close()`.
     """
-    pgconn = await open_pgconn(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
-    connection: Connection = psycopg.AsyncConnection(pgconn)
+    session = await open_session(dsn, application_name=application_name, connect_timeout_s=connect_timeout_s)
+    connection: Connection = psycopg.AsyncConnection(session.hand_over())
     await connection.set_autocommit(True)
     # No server-side prepared statements: each query here runs once or a few times, and a pooler may be in
     # between.

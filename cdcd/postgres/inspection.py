@@ -21,6 +21,7 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.slot import SlotState, read_slot
 from cdcd.protocol.versions import StreamingMode
+from cdcd.records.routing import TopicNames
 
 OPEN_LONG_S: Final = 60
 """Transactions open for so long are worth naming: a slot's creation waits for them."""
@@ -33,8 +34,8 @@ class Wanted:
     slot: str
     publication: str
     tables: Sequence[str] | None
-    prefix: str
-    """Of the topics' names, which must not collide."""
+    topics: TopicNames
+    """Which must not collide."""
     protocol: int | Literal["auto"] = "auto"
     streaming: StreamingMode | Literal["auto", "off", "on", "parallel"] = "auto"
     two_phase: bool = False

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 import psycopg
-from psycopg import pq
 
 from cdcd.errors import CdcdError, TransientError
-from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
+from cdcd.postgres.connection import Dsn, open_session
 from cdcd.postgres.lease import BEATS, Sign, Silence, next_look_s
-from cdcd.postgres.refusals import Answer, answer_of, answer_of_result
+from cdcd.postgres.refusals import Answer, answer_of, refused
+from cdcd.postgres.session import Row, Session, rows_of
 
 _SHUTDOWN: Final = frozenset({"57P01", "57P02"})
 """admin_shutdown (fast or immediate shutdown, pg_terminate_backend) and crash_shutdown (a backend died)."""
@@ -69,22 +69,18 @@ def lock_key(slot: str) -> int:
 class AdvisoryLock:
     """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, slot: str, lease_s: float = LEASE_S) -> None:
+    def __init__(self, session: Session, slot: str, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
         self._proved_at = time.monotonic()
-        self._pgconn = pgconn
-        self._socket = pgconn.socket
-        self._dsn = dsn
+        self._session = session
         self._key = lock_key(slot)
         self._what = f"the advisory lock of slot {slot}"
         self._lost: LockLost | None = None
         self._lapsed = False
         self._turn = asyncio.Lock()
-        self._watch: asyncio.Future[None] | None = None
-        self._listening = False
         self._last_words = Answer("", "")
         self._mine = _MINE.format((self._key >> 32) & 0xFFFFFFFF, self._key & 0xFFFFFFFF)
-        pgconn.notice_handler = self._on_notice
+        session.on_notice(self._on_notice)
 
     @classmethod
     async def open(
@@ -96,16 +92,16 @@ class AdvisoryLock:
         connect_timeout_s: float = 10.0,
         lease_s: float = LEASE_S,
     ) -> Self:
-        """Connect, without the lock yet. Errors as `connection.open_pgconn`; the caller owes `close`."""
-        pgconn = await open_pgconn(
+        """Connect, without the lock yet. Errors as `connection.open_session`; the caller owes `close`."""
+        session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
-        return cls(pgconn, dsn, slot, lease_s)
+        return cls(session, slot, lease_s)
 
     @property
     def backend_pid(self) -> int:
         """The server process that holds the lock."""
-        return self._pgconn.backend_pid
+        return self._session.backend_pid
 
     @property
     def lapsed(self) -> bool:
@@ -158,7 +154,7 @@ class AdvisoryLock:
 
     async def verify(self, timeout_s: float) -> None:
         """A round trip that proves that this session lives and has the lock; TransientError if not, or not in time."""
-        command = f"SELECT count(*) FROM pg_catalog.pg_locks WHERE {self._mine} AND pid = pg_backend_pid()"  # noqa: S608
+        command = f"SELECT count(*) FROM pg_catalog.pg_locks WHERE {self._mine} AND pid = pg_backend_pid()"
         sent_at = time.monotonic()
         try:
             async with asyncio.timeout(timeout_s):
@@ -174,40 +170,18 @@ class AdvisoryLock:
     async def wait_lost(self) -> LockLost:
         """Return when the connection has ended, and how; at once if it has already. Cancel-safe.
 
-        It may run beside `verify`: it listens only while no command is under way.
+        It may run beside `verify`: what comes while a command is under way is the command's.
         """
         while self._lost is None:
+            await self._session.readable()
             async with self._turn:
-                watch = self._watch = asyncio.get_running_loop().create_future()
-                if not self._listen():
-                    _wake(watch)
-            try:
-                await watch
-            finally:
-                self._watch = None
-                self._ignore()
-            if not self._turn.locked():
                 self._look()
         return self._lost
 
-    def _listen(self) -> bool:
-        """Listen for `wait_lost`, if it waits and there is still something to hear."""
-        if self._watch is not None and self._lost is None:
-            asyncio.get_running_loop().add_reader(self._socket, _wake, self._watch)
-            self._listening = True
-        return self._listening
-
-    def _ignore(self) -> None:
-        # Before libpq can close the socket: its number may be another connection's a moment later.
-        if self._listening:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._listening = False
-
     def close(self) -> None:
         """End the session, and with it the lock. Idempotent."""
-        self._ignore()
         self._end("closed by ourselves")
-        self._pgconn.finish()
+        self._session.close()
 
     def _look(self) -> None:
         """Read what came to the idle connection: notices, or its end."""
@@ -215,11 +189,11 @@ class AdvisoryLock:
             return
         failure = ""
         try:
-            self._pgconn.consume_input()
+            self._session.consume()
         except psycopg.Error as error:
             failure = answer_of(error).message
         # Parses, and so calls the notice handler, also for what came before the end.
-        self._pgconn.is_busy()
+        self._session.pgconn.is_busy()
         if failure:
             self._end(failure)
 
@@ -229,12 +203,10 @@ class AdvisoryLock:
             words = self._last_words
             message = words.message or " ".join(failure.split())
             self._lost = LockLost(words.sqlstate, words.sqlstate in _SHUTDOWN, message)
-        if self._watch is not None:
-            _wake(self._watch)
+        self._session.wake()
 
-    def _on_notice(self, result: pq.abc.PGresult) -> None:
+    def _on_notice(self, answer: Answer, severity: bytes) -> None:
         # FATAL at a fast shutdown, but a WARNING at an immediate one or after a crash (postgres.c, quickdie).
-        answer = answer_of_result(result)
         if answer.sqlstate.startswith("57P"):
             self._last_words = answer
 
@@ -248,7 +220,7 @@ class AdvisoryLock:
     async def _holder(self) -> tuple[LockHeld | None, Sign | None]:
         """Who has the lock, and its sign of life where that is ours to see and to end: a session of the same role."""
         rows = await self._query(
-            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), "  # noqa: S608
+            "SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), "
             "CASE WHEN a.usename = current_user THEN a.state_change::text END "
             "FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid "
             f"WHERE {self._mine} AND l.database = "
@@ -264,30 +236,21 @@ class AdvisoryLock:
         """End the holder's session, unless it has stirred since; whether there was one to end."""
         pid, active_at = sign
         rows = await self._query(
-            "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity "  # noqa: S608
+            "SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_activity "
             f"WHERE pid = {pid} AND state_change::text = '{active_at}'"
         )
         return bool(rows)
 
-    async def _query(self, command: str) -> list[tuple[str | None, ...]]:
+    async def _query(self, command: str) -> list[Row]:
         async with self._turn:
             if self._lost:
                 raise TransientError(f"{self._what}: {self._lost.message}")
-            # A descriptor has one reader: while a command runs, it is the command's.
-            self._ignore()
-            heard: list[Answer] = []
-            try:
-                return (await simple_query(self._pgconn, command, self._what, self._dsn.names, heard))[-1]
-            except CdcdError as error:
-                if heard:
-                    self._last_words = heard[-1]
-                if self._pgconn.status == pq.ConnStatus.BAD:
-                    self._end(error.message)
-                raise
-            finally:
-                self._listen()
-
-
-def _wake(watch: "asyncio.Future[None]") -> None:
-    if not watch.done():
-        watch.set_result(None)
+            outcome = await self._session.run(command.encode())
+            if not outcome.errors:
+                return rows_of(outcome.results[-1])
+            error = refused(self._what, outcome.errors[0], self._session.names)
+            if said := [answer for answer in outcome.errors if answer.sqlstate]:
+                self._last_words = said[-1]
+            if self._session.is_lost:
+                self._end(error.message)
+            raise error

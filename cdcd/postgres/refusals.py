@@ -18,11 +18,22 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    PositionError,
+    SourceError,
+    TransientError,
+    WithoutBinaryError,
+)
 
 
 class SlotActiveError(TransientError):
     """The slot is held by another session: an old walsender of ours, or somebody else's."""
+
+
+class TableBusyError(Exception):
+    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +221,14 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     # A snapshot's file, before PostgreSQL 18 and since.
     Refusal("22023", "invalid snapshot identifier", TransientError, _SNAPSHOT_GONE),
     Refusal("42704", 'snapshot "', TransientError, _SNAPSHOT_GONE),
+    # array_send, record_send and range_send, for a type within. The Relation message just before it says so too, if it
+    # is decoded first.
+    Refusal(
+        "42883",
+        "no binary output function",
+        WithoutBinaryError,
+        "Set postgres.binary: false, so that values come as text at every start.",
+    ),
     Refusal(
         "0A000",
         "was not created in this database",

@@ -24,8 +24,9 @@ import psycopg
 from psycopg import pq
 
 from cdcd.errors import CdcdError, SourceError, TransientError
-from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
+from cdcd.postgres.connection import Dsn, open_session
 from cdcd.postgres.refusals import Answer, SlotActiveError, answer_of, answer_of_result, refused, translated
+from cdcd.postgres.session import Row, Session
 from cdcd.protocol.copydata import take_frames
 from cdcd.protocol.lsn import Lsn
 
@@ -79,18 +80,14 @@ class ReplicationStream:
     One task receives; any task may send. After an error only `close` is left.
     """
 
-    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn, *, silence_s_max: float, pause_s: float) -> None:
-        self._pgconn = pgconn
-        self._socket = pgconn.socket
-        self._dsn = dsn
-        self._names = dict(dsn.names)
+    def __init__(self, session: Session, *, silence_s_max: float, pause_s: float) -> None:
+        self._session = session
+        self._pgconn = pgconn = session.pgconn
+        self._names = session.names
         self._silence_s_max = silence_s_max
         self._pause_s = pause_s
         # GSS encryption buffers like TLS does.
         self._empty_reads_max = 2 if pgconn.ssl_in_use or pgconn.used_gssapi else 1
-        self._watched = False
-        self._waiter: asyncio.Future[bool] | None = None
-        self._room: asyncio.Future[bool] | None = None
         self._short_burst = False
         self._paused = False
         self._received_at = 0.0
@@ -101,7 +98,7 @@ class ReplicationStream:
         self._sound = 0
         self._status = _NO_STATUS
         self._sending = asyncio.Lock()
-        pgconn.notice_handler = self._on_notice
+        session.on_notice(self._on_notice)
 
     @classmethod
     async def open(
@@ -113,30 +110,30 @@ class ReplicationStream:
         silence_s_max: float = 60.0,
         pause_s: float = 0.0,
     ) -> Self:
-        """Connect as walsender for the DSN's database. Errors as `connection.open_pgconn`.
+        """Connect as walsender for the DSN's database. Errors as `connection.open_session`.
 
         `silence_s_max`: a server that says nothing for so long, while we listen and after it was asked, is
         lost. `pause_s`: after a short burst that came soon after another one, let so much time pass before the
         next look at the socket (0: look at once).
         """
-        pgconn = await open_pgconn(
+        session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s, replication=True
         )
-        return cls(pgconn, dsn, silence_s_max=silence_s_max, pause_s=pause_s)
+        return cls(session, silence_s_max=silence_s_max, pause_s=pause_s)
 
     @property
     def server_version(self) -> int:
         """`server_version_num`, e.g. 180001."""
-        return self._pgconn.server_version
+        return self._session.server_version
 
     @property
     def backend_pid(self) -> int:
         """The walsender's process id."""
-        return self._pgconn.backend_pid
+        return self._session.backend_pid
 
-    async def query(self, command: str, what: str, **names: str) -> list[tuple[str | None, ...]]:
+    async def query(self, command: str, what: str, **names: str) -> list[Row]:
         """The rows of one replication (or SQL) command before `start`. Errors as in `refusals`."""
-        results = await simple_query(self._pgconn, command, what, {**self._names, **names})
+        results = await self._session.query(command, what, names)
         return results[-1] if results else []
 
     async def cancel(self) -> None:
@@ -185,7 +182,7 @@ class ReplicationStream:
         What the server still holds of one at its commit is decoded only then, while the consumer waits.
         """
         await self.query(
-            f"SELECT set_config(name, '{STREAMED_FROM}', false) FROM pg_settings "  # noqa: S608
+            f"SELECT set_config(name, '{STREAMED_FROM}', false) FROM pg_settings "
             "WHERE name = 'logical_decoding_work_mem' AND source = 'default'",
             "setting logical_decoding_work_mem for the session",
         )
@@ -222,9 +219,7 @@ class ReplicationStream:
         waiting = False
         while True:
             try:
-                await simple_query(
-                    self._pgconn, command, f"starting replication from slot {slot}", self._names
-                )
+                await self._session.query(command, f"starting replication from slot {slot}")
                 break
             except SlotActiveError as error:
                 if time.monotonic() >= deadline:
@@ -295,7 +290,7 @@ class ReplicationStream:
                 except psycopg.Error as error:
                     # What came before the loss is still in libpq's buffer, the server's last words too.
                     lost = error
-                    self._let_go()
+                    self._session.let_go()
         except psycopg.Error as error:
             self._fail(refused("receiving from the server", answer_of(error), self._names))
         if frames:
@@ -315,9 +310,7 @@ class ReplicationStream:
             )
         return refused("streaming", answer_of_result(result), self._names)
 
-    def _on_notice(self, result: pq.abc.PGresult) -> None:
-        answer = answer_of_result(result)
-        severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED)
+    def _on_notice(self, answer: Answer, severity: bytes) -> None:
         if severity == b"WARNING" and answer.sqlstate == "55000" and self._failure is None:
             # PostgreSQL 18, LoadPublications: "skipped loading publication"; the message may be in another
             # language.
@@ -328,24 +321,16 @@ class ReplicationStream:
     async def _await_input(self) -> None:
         """Return when the socket has something, or after asking a silent server for a sign of life."""
         loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        if not self._watched:
-            loop.add_reader(self._socket, self._on_readable)
-            self._watched = True
-        timer = None
         began = loop.time()
+        until = None
         if self._silence_s_max:
             limit = self._silence_s_max if self._asked else self._silence_s_max / 2
-            timer = loop.call_at(began + limit - self._silent_s, _wake, waiter, False)
+            until = began + limit - self._silent_s
         try:
-            heard = await waiter
+            heard = await self._session.readable(until)
         except asyncio.CancelledError:
             self._silent_s += loop.time() - began
             raise
-        finally:
-            self._waiter = None
-            if timer:
-                timer.cancel()
         if heard:
             self._silent_s = 0.0
             self._asked = False
@@ -367,29 +352,9 @@ class ReplicationStream:
             self._silent_s = self._silence_s_max / 2
             await self._put(self._status[:-1] + _REPLY_REQUESTED)
 
-    def _on_readable(self) -> None:
-        if self._waiter is None:
-            # Nobody is receiving: stop watching until somebody is, or epoll would report it for ever.
-            self._unwatch()
-        else:
-            _wake(self._waiter, True)
-
-    def _unwatch(self) -> None:
-        if self._watched:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._watched = False
-
     def _fail(self, failure: CdcdError) -> None:
         self._failure = failure
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Stop watching at once: libpq closes the socket of a lost connection, and its number may be another's next."""
-        self._unwatch()
-        if self._room is not None:
-            room, self._room = self._room, None
-            asyncio.get_running_loop().remove_writer(self._socket)
-            _wake(room, False)
+        self._session.let_go()
 
     async def send(self, status: bytes) -> None:
         """Send one standby status update; returns when the kernel has it. Any task may call it."""
@@ -402,33 +367,12 @@ class ReplicationStream:
         try:
             async with self._sending:
                 while self._pgconn.put_copy_data(data) == 0:
-                    await self._await_room()
-                await self._flush()
+                    await self._session.writable()
+                await self._session.flush()
         except psycopg.Error as error:
-            self._let_go()
-            if self._waiter:
-                # The server's last words, if any, are still to be read, by whoever receives.
-                _wake(self._waiter, True)
+            # Whoever receives wakes up and reads the server's last words, if there are any.
+            self._session.let_go()
             raise self._failure or refused("sending to the server", answer_of(error), self._names) from None
-
-    async def _flush(self) -> None:
-        while self._pgconn.flush() == 1:
-            # A flush that would block reads what has come: the socket may not show it any more.
-            if self._waiter:
-                _wake(self._waiter, True)
-            await self._await_room()
-
-    async def _await_room(self) -> None:
-        """Return when the socket takes something again, or when the connection is lost."""
-        loop = asyncio.get_running_loop()
-        room = self._room = loop.create_future()
-        loop.add_writer(self._socket, _wake, room, True)
-        try:
-            await room
-        finally:
-            if self._room is not None:
-                self._room = None
-                loop.remove_writer(self._socket)
 
     async def finish(self, timeout_s: float) -> bool:
         """Ask the server to end the stream, throw away what still comes, and close.
@@ -441,7 +385,7 @@ class ReplicationStream:
             async with asyncio.timeout(timeout_s):
                 async with self._sending:
                     self._pgconn.put_copy_end()
-                    await self._flush()
+                    await self._session.flush()
                 while True:
                     await self.receive(_FINISH_BYTES)
         except StreamEndedError:
@@ -455,14 +399,7 @@ class ReplicationStream:
     def close(self) -> None:
         """Close the connection at once. Idempotent; what `receive` has not returned is dropped."""
         self._fail(self._failure or TransientError("the replication connection is closed"))
-        if self._waiter:
-            _wake(self._waiter, True)
-        self._pgconn.finish()
-
-
-def _wake(waiter: "asyncio.Future[bool]", heard: bool) -> None:
-    if not waiter.done():
-        waiter.set_result(heard)
+        self._session.close()
 
 
 def _duration_s(shown: str) -> float:

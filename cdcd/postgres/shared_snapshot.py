@@ -19,8 +19,9 @@ from cdcd.postgres.connection import Connection, Dsn, connect
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
-from cdcd.postgres.tables import SourceTable, source_tables
+from cdcd.postgres.tables import source_tables
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.snapshots.reading import SourceTable
 
 APPLICATION: Final = "cdcd shared snapshot"
 

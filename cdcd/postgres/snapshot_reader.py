@@ -1,256 +1,372 @@
-"""Rows of a table by their pages, as `COPY` gives them, at a snapshot that is known.
+"""Rows of a table, by their pages or by their keys, as COPY gives them, at a snapshot that is known.
 
 Two kinds of snapshot: one that was exported with the slot, imported once and held by this connection's transaction for
-all chunks; and one of its own for each chunk, of which is told what it sees (`Visibility`) and a place in the WAL that
-lies behind everything it sees (the high watermark).
+all queries; and one of its own for each query, whose answer says what it sees (`Rows.seen`) and names an LSN behind
+the commit of everything that it sees (`Rows.after`). A logical message is written behind that LSN, so that the stream
+reaches it also on an idle server, or after a commit that was not waited for (synchronous_commit = off).
 
-The table is locked (ACCESS SHARE) before the snapshot is taken or the rows are read, and its file looked at then: so
-a rewrite that would hide rows or move them to other pages can not come between (ALTER TABLE is not MVCC-safe, as the
-manual says under "Caveats"). A chunk is read whole or not at all, and kept as the lines that COPY sent.
+The table is locked (ACCESS SHARE), then it is looked at, then it is read, all in one transaction: a rewrite that would
+hide rows or move them to other pages (ALTER TABLE is not MVCC-safe, as the manual says under "Caveats"), another name
+or other columns cannot come between. The transaction is READ ONLY, and rolled back: settings that a condition changed
+are what they were before.
+
+What a request's condition causes is never an error of ours: it is `Refused`. Only a connection that is lost, and what
+passes by itself without anybody's doing, is a TransientError.
 """
 
-import asyncio
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
 from typing import Final, Self
 
-import psycopg
 from psycopg import pq
 
-from cdcd.errors import CdcdError, SourceError, TransientError
-from cdcd.postgres.connection import Dsn, open_pgconn, simple_query
-from cdcd.postgres.readiness import readable, writable
-from cdcd.postgres.refusals import Answer, answer_of, answer_of_result, refused
+from cdcd.errors import TransientError
+from cdcd.postgres import snapshot_queries
+from cdcd.postgres.connection import Dsn, open_session
+from cdcd.postgres.refusals import UNKNOWN, Answer, TableBusyError, find_refusal, refused
 from cdcd.postgres.replication import identifier, literal
+from cdcd.postgres.session import Session, rows_of
+from cdcd.postgres.snapshot_queries import Equality, unwritable
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Relation
+from cdcd.snapshots import reading
+from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
 from cdcd.snapshots.signals import WATERMARK
 from cdcd.snapshots.visibility import Visibility
 
-TID_RANGE_SINCE: Final = 140000
-"""The server version that can go to a range of pages; before it, each place on them is named one by one."""
+LOCK_TIMEOUT_S: Final = 5.0
+"""How long a lock is waited for, if nobody says otherwise."""
 
-PLACES_PER_PAGE: Final = 291
-"""The most rows on a page of 8 KiB (MaxHeapTuplesPerPage, htup_details.h)."""
+_CHANGED: Final = "changed"
+_BUSY: Final = "busy"
+_AGAIN: Final = "again"
+_REFUSED: Final = "refused"
 
-_PLACES: Final = """\
-ctid = ANY (ARRAY(
-    SELECT format('(%s,%s)', page, place)::tid FROM generate_series({}, {}) page, generate_series(1, {}) place))"""
+_KINDS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("42P01", "", _CHANGED),  # undefined_table
+    ("3F000", "", _CHANGED),  # invalid_schema_name
+    ("42703", "", _CHANGED),  # undefined_column
+    ("42704", "", _CHANGED),  # undefined_object: a type
+    ("42809", "", _CHANGED),  # wrong_object_type: a view has the name now
+    ("XX000", "could not open relation", _CHANGED),
+    ("XX000", "cache lookup failed", _CHANGED),
+    ("55P03", "", _BUSY),  # lock_not_available
+    ("08", "", _AGAIN),  # connection_exception
+    ("40", "", _AGAIN),  # deadlock_detected and its kin
+    ("53", "", _AGAIN),  # insufficient_resources
+    ("57", "", _AGAIN),  # operator_intervention
+    ("58", "", _AGAIN),  # system_error
+    ("72000", "", _AGAIN),  # snapshot_too_old, before 17
+)
+"""(SQLSTATE or its beginning, part of an untranslated message, what it means); anything else is `Refused`.
 
-_WHERE_WE_ARE: Final = "pg_current_snapshot(), pg_current_wal_insert_lsn()"
+A request's condition can raise any of them, so where it is evaluated the table does not count: that is `Refused`.
+"""
 
-_BUDGET_S: Final = 0.004
-_DATA_ERRORS: Final = ("42", "22", "0A", "54")
-"""Classes of SQLSTATE that say that the query does not fit the table (any more)."""
+_CANCELED: Final = "57014"
+_SYNTAX_ERROR: Final = "42601"
 
-_TOO_OLD: Final = "72000"
+_BUILTIN_BEFORE: Final = 10000
+"""FirstGenbkiObjectId (transam.h). A type with a smaller oid is no domain, in whose place a result names its base."""
 
+_EXTENSION_FROM: Final = 16384
+"""FirstNormalObjectId (transam.h)."""
 
-class ChunkTooLargeError(Exception):
-    """The rows of these pages are more bytes than may be kept."""
+_VALUES_MAX: Final = 60_000
+"""Parameters of one command: 65,535 at most (the protocol counts them in an Int16)."""
 
-
-class TableChangedError(Exception):
-    """The table is not what the query was made for: altered, rewritten or dropped. The text says how."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageQuery:
-    """Pages of a table to be read, and of which file they must be."""
-
-    sql_name: str
-    oid: int
-    filenode: int
-    begin: int
-    end: int
-    relation: Relation
-    conditions: tuple[str, ...]
-    """SQL: the publication's row filter, and a request's, which was examined (`tables.examine_condition`)."""
-
-    def copy(self, server_version: int) -> str:
-        """The COPY command."""
-        if server_version >= TID_RANGE_SINCE:
-            pages = f"ctid >= '({self.begin},0)'::tid AND ctid < '({self.end},0)'::tid"
-        else:
-            pages = _PLACES.format(self.begin, self.end - 1, PLACES_PER_PAGE)
-        columns = ", ".join(identifier(column.name) for column in self.relation.columns)
-        where = " AND ".join([pages, *(f"({condition}\n)" for condition in self.conditions if condition)])
-        return f"COPY (SELECT {columns} FROM ONLY {self.sql_name} WHERE {where}) TO STDOUT"  # noqa: S608  see `conditions`
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A chunk as it was read. `seen` and `after` are None with an exported snapshot."""
-
-    lines: list[bytes]
-    size: int
-    seen: Visibility | None = None
-    after: int | None = None
-    """A place in the WAL behind the commit of every transaction that the snapshot sees."""
+_EQUALITIES: Final = """
+SELECT t.oid::int8, coalesce(equal.operator, '='),
+       CASE WHEN t.typtype = 'c' THEN format('::%I.%I', n.nspname, t.typname) ELSE '' END
+  FROM unnest({oids}::oid[]) AS wanted(oid) JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
+  LEFT JOIN LATERAL (
+      SELECT format('OPERATOR(%I.%s)', m.nspname, o.oprname) AS operator
+        FROM pg_opclass c
+        JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+        JOIN pg_amop a ON a.amopfamily = c.opcfamily AND a.amopstrategy = 3
+                      AND a.amoplefttype = c.opcintype AND a.amoprighttype = c.opcintype
+        JOIN pg_operator o ON o.oid = a.amopopr JOIN pg_namespace m ON m.oid = o.oprnamespace
+       WHERE c.opcdefault AND c.opcintype = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+  ) equal ON true
+"""
 
 
 class SnapshotReader:
-    """One connection that reads chunks, one at a time. After a TransientError or a cancellation: `close`."""
+    """One connection that answers queries, one at a time. After a TransientError or a cancellation: `close`."""
 
-    def __init__(self, pgconn: pq.abc.PGconn, dsn: Dsn) -> None:
-        self._pgconn = pgconn
-        self._names = dict(dsn.names)
+    def __init__(self, session: Session, *, block_size: int, has_timeout: bool) -> None:
+        self._session = session
+        self._block_size = block_size
+        self._has_timeout = has_timeout
         self._imported = False
+        self._equalities: dict[int, Equality] = {}
 
     @classmethod
-    async def open(cls, dsn: Dsn, *, application_name: str, connect_timeout_s: float) -> Self:
-        """Connect. Errors as `connection.open_pgconn`."""
-        pgconn = await open_pgconn(
+    async def open(
+        cls,
+        dsn: Dsn,
+        *,
+        application_name: str,
+        connect_timeout_s: float = 10.0,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        statement_timeout_s: float = 0.0,
+    ) -> Self:
+        """Connect. Errors as `connection.open_session`; the caller owes `close`.
+
+        Args:
+            lock_timeout_s: how long a query waits for the table; 0: as long as it takes.
+            statement_timeout_s: how long the server works on a query; 0: as long as it takes.
+        """
+        session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
-        reader = cls(pgconn, dsn)
         try:
             # A row that policies hide would be missing without a word: an error. Watermarks need our disk only.
-            await reader._run("SET row_security = off; SET synchronous_commit = local", "preparing to read")
+            *_, ((block_size,),) = await session.query(
+                "SET row_security = off; SET synchronous_commit = local; "
+                f"SET lock_timeout = {round(lock_timeout_s * 1000)}; "
+                f"SET statement_timeout = {round(statement_timeout_s * 1000)}; SHOW block_size",
+                "preparing to read",
+            )
         except BaseException:
-            pgconn.finish()
+            session.close()
             raise
-        return reader
+        return cls(session, block_size=int(block_size or 0), has_timeout=statement_timeout_s > 0)
 
     @property
     def server_version(self) -> int:
-        return self._pgconn.server_version
+        """`server_version_num`, e.g. 180001."""
+        return self._session.server_version
 
     def close(self) -> None:
         """End the connection, and with it whatever it was reading. Idempotent."""
-        self._pgconn.finish()
+        self._session.close()
 
     async def import_snapshot(self, name: str) -> None:
-        """Read at this exported snapshot from now on."""
-        await self._run(
+        """Read at this exported snapshot from now on. TransientError: it is gone."""
+        await self._session.query(
             f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {literal(name)}",
             "importing the slot's snapshot",
         )
         self._imported = True
 
-    async def read(self, query: PageQuery, bytes_max: int) -> Rows:
-        """The rows of these pages.
+    async def read(self, query: PageQuery | KeyQuery, bytes_max: int) -> reading.Answer:
+        """The rows that the query asks for, or why there are none.
+
+        Args:
+            bytes_max: of all rows together; more are `TooLarge`.
 
         Raises:
-            ChunkTooLargeError: they are larger than `bytes_max`.
-            TableChangedError: the table is another one, or none; the connection can be used on.
-            TransientError, SourceError: as in `refusals`.
+            TableBusyError: the table is locked by somebody; try again later, with this connection.
+            TransientError: the connection is lost, or something that passes by itself.
         """
-        # Rolled back, not released: the lock goes with it, and who wants to alter the table waits for a chunk only.
-        undo = "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
-        begin, end = (
-            ("SAVEPOINT chunk", undo)
-            if self._imported
-            else ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "COMMIT")
-        )
-        what = f"reading {query.sql_name}"
-        command = "; ".join(
-            [
-                begin,
-                f"LOCK TABLE ONLY {query.sql_name} IN ACCESS SHARE MODE",
-                f"SELECT {_WHERE_WE_ARE}, coalesce(pg_relation_filenode({query.oid}), 0)",
-                query.copy(self.server_version),
-                end,
-            ]
-        )
-        lines: list[bytes] = []
-        try:
-            size, told, failure = await self._collect(command, lines, bytes_max)
-        except psycopg.Error as error:
-            raise refused(what, answer_of(error), self._names) from None
-        if failure is not None:
-            await self._run(undo, what)
-            raise self._failed(what, failure)
-        if size > bytes_max:
-            raise ChunkTooLargeError
-        ((snapshot, after, filenode),) = told
-        if filenode != str(query.filenode):
-            raise TableChangedError("it was rewritten, or replaced")
+        if problem := _unwritable(query):
+            return Refused(problem, hint=_CORRECT)
+        if isinstance(query, PageQuery):
+            copy = snapshot_queries.copy_pages(query, self.server_version, self._block_size)
+            return await self._read(query, copy, bytes_max)
         if self._imported:
-            return Rows(lines, size)
+            await self._session.query(_SAVEPOINT, _what(query))
+        keys = await self._texts(query)
+        if isinstance(keys, Answer):
+            return await self._failed(query, "keys", keys)
+        copy = snapshot_queries.copy_keys(query, keys, await self._compare(query))
+        if self._imported:
+            await self._session.query("RELEASE chunk", _what(query))
+        return await self._read(query, copy, bytes_max)
+
+    async def _read(self, query: PageQuery | KeyQuery, copy: str, bytes_max: int) -> reading.Answer:
+        steps = {
+            "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            "lock": f"LOCK TABLE {snapshot_queries.relation_of(query)} IN ACCESS SHARE MODE",
+            "check": snapshot_queries.check(query),
+            **({"describe": snapshot_queries.description(query.table)} if self._imported else {}),
+            "rows": copy,
+            "names": snapshot_queries.names(query),
+            "end": self._undo,
+            **({} if self._imported else {"watermark": _WATERMARK}),
+        }
+        command = "; ".join(steps.values())
+        outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
+        # COPY's own result has no rows: there is one result for each step that succeeded.
+        done = dict(zip(steps, outcome.results, strict=False))
+        changed = self._changed(query, done)
+        if outcome.errors:
+            step = list(steps)[len(outcome.results)]
+            return await self._failed(query, step, outcome.errors[0], changed)
+        if changed:
+            return Changed(changed)
+        if outcome.size > bytes_max:
+            return TooLarge()
+        if self._imported:
+            return Rows(outcome.lines, outcome.size)
+        ((snapshot, after, *_),) = rows_of(done["check"])
         assert snapshot is not None
         assert after is not None
-        return Rows(lines, size, Visibility.parse(snapshot), Lsn.parse(after))
+        return Rows(outcome.lines, outcome.size, Visibility.parse(snapshot), Lsn.parse(after))
 
-    async def write_out(self) -> None:
-        """Make the server write its WAL to disk, and so send it: everything that was committed so far.
+    @property
+    def _undo(self) -> str:
+        # Rolled back, not released: the lock goes with it, and who wants to alter the table waits for a query only.
+        return "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
 
-        With synchronous_commit off a transaction is visible before that, and on an idle server may be for long.
-        """
-        await self._run(
-            f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')", "writing a watermark"
+    def _changed(self, query: PageQuery | KeyQuery, done: Mapping[str, pq.abc.PGresult]) -> str:
+        """How the table differs from what the query was made for, by the steps that succeeded; empty: it does not."""
+        if "check" not in done:
+            return ""
+        table = query.table
+        part_oid = query.oid if isinstance(query, PageQuery) else table.oid
+        ((_, _, part, filenode, named, columns),) = rows_of(done["check"])
+        names = [(part, named), *(rows_of(done["names"]) if "names" in done else ())]
+        if any(None in each for each in names):
+            return "it was dropped, or has another name"
+        if any(found != (str(part_oid), str(table.oid)) for found in names):
+            return "another table has its name now"
+        if isinstance(query, PageQuery) and filenode != str(query.filenode):
+            return "it was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
+        if not self._imported:
+            return "" if columns == table.columns else _ALTERED
+        if "describe" not in done:
+            return ""
+        return "" if _fits(done["describe"], table) else _ALTERED
+
+    async def _failed(
+        self, query: PageQuery | KeyQuery, step: str, answer: Answer, changed: str = ""
+    ) -> Changed | Refused:
+        """What a failure at one step means; the connection can be used on, or TransientError is raised."""
+        what = _what(query)
+        if self._session.is_lost:
+            raise _transient(what, answer)
+        if step in ("end", "watermark"):
+            raise refused(f"{what}: ending it", answer, self._session.names)
+        await self._session.query(self._undo, what)
+        if changed:
+            return Changed(changed)
+        # The whole command is read before its first step: a condition that is no SQL fails there.
+        if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
+            return Refused(f"the condition fails: {_said(answer)}", hint=_CORRECT)
+        kind = _kind(answer)
+        if answer.sqlstate == _CANCELED and self._has_timeout:
+            return Refused(
+                _said(answer),
+                hint="Raise the timeout for statements of snapshots, or see what slows the server.",
+            )
+        if kind == _BUSY:
+            raise TableBusyError(f"{query.table.name} is locked: {_said(answer)}")
+        if kind == _AGAIN:
+            raise _transient(what, answer)
+        return (
+            Changed(_said(answer))
+            if kind == _CHANGED
+            else Refused(_said(answer), hint=self._hint(query, answer))
         )
 
-    async def _run(self, command: str, what: str) -> list[tuple[str | None, ...]]:
-        results = await simple_query(self._pgconn, command, what, self._names)
-        return results[-1] if results else []
-
-    def _failed(self, what: str, failure: Answer) -> CdcdError | Exception:
-        if failure.sqlstate == _TOO_OLD:
-            return TransientError(
-                f"{what}: {failure.message} [SQLSTATE {_TOO_OLD}]",
-                hint="The snapshot is older than old_snapshot_threshold. What is not read yet is read incrementally.",
+    def _hint(self, query: PageQuery | KeyQuery, answer: Answer) -> str:
+        role = self._session.names.get("role", "<role>")
+        if answer.sqlstate == "42501":
+            return (
+                f"GRANT USAGE ON SCHEMA {identifier(query.table.relation.namespace)} TO {identifier(role)}; "
+                f"GRANT SELECT ON {_sql_name(query)} TO {identifier(role)}; and if the table has row-level security, "
+                f"ALTER ROLE {identifier(role)} BYPASSRLS."
             )
-        error = refused(what, failure, self._names)
-        if failure.sqlstate == "42501" or not failure.sqlstate.startswith(_DATA_ERRORS):
-            if isinstance(error, SourceError):
-                return SourceError(error.message, hint=error.hint or "GRANT SELECT on the table.")
-            return error
-        return TableChangedError(failure.message)
+        row = find_refusal(answer)
+        return "See PostgreSQL's log." if row is UNKNOWN else row.hint
 
-    async def _collect(
-        self, command: str, lines: list[bytes], bytes_max: int
-    ) -> tuple[int, list[tuple[str | None, ...]], Answer | None]:
-        """Run the command; its rows by COPY go to `lines`, until they are too large: then the rest is thrown away."""
-        pgconn = self._pgconn
-        pgconn.send_query(command.encode())
-        while pgconn.flush() == 1:
-            await writable(pgconn.socket)
-        told: list[tuple[str | None, ...]] = []
-        failure: Answer | None = None
-        size = 0
-        while True:
-            while pgconn.is_busy():
-                await readable(pgconn.socket)
-                pgconn.consume_input()
-            result = pgconn.get_result()
-            if result is None:
-                return size, told, failure
-            if result.status == pq.ExecStatus.FATAL_ERROR:
-                failure = failure or answer_of_result(result)
-            elif result.status == pq.ExecStatus.TUPLES_OK:
-                told.extend(_texts(result))
-            elif result.status == pq.ExecStatus.COPY_OUT:
-                size = await self._copy(lines, bytes_max)
+    async def _texts(self, query: KeyQuery) -> list[list[str]] | Answer:
+        """The keys as text: the server itself reads what it sent in binary form. Or why it does not."""
+        types = {column.name: column.type_oid for column in query.table.relation.columns}
+        flat = [
+            (value, types.get(name, 0))
+            for key in query.keys
+            for name, value in zip(query.key_columns, key, strict=True)
+        ]
+        texts = [value.decode("utf-8", "surrogateescape") for (_, value), _ in flat]
+        binary = [place for place, ((is_binary, _), _) in enumerate(flat) if is_binary]
+        for begin in range(0, len(binary), _VALUES_MAX):
+            places = binary[begin : begin + _VALUES_MAX]
+            formats = ", ".join(f"format('%s', ${number})" for number in range(1, len(places) + 1))
+            outcome = await self._session.run_with(
+                f"SELECT unnest(ARRAY[{formats}])".encode(),
+                [flat[place][0][1] for place in places],
+                [flat[place][1] for place in places],
+                binary=True,
+            )
+            if outcome.errors:
+                return outcome.errors[0]
+            for place, (text,) in zip(places, rows_of(outcome.results[0]), strict=True):
+                texts[place] = text or ""
+        width = len(query.key_columns)
+        return [texts[begin : begin + width] for begin in range(0, len(texts), width)]
 
-    async def _copy(self, lines: list[bytes], bytes_max: int) -> int:
-        pgconn = self._pgconn
-        get_copy_data = pgconn.get_copy_data
-        append = lines.append
-        size = 0
-        deadline = time.monotonic() + _BUDGET_S
-        while True:
-            got, data = get_copy_data(1)
-            if got > 0:
-                size += got
-                if size <= bytes_max:
-                    append(data.tobytes())
-                else:
-                    # Thrown away to the end, not cancelled: a cancellation that comes late hits the next command.
-                    lines.clear()
-                if len(lines) % 64 == 0 and time.monotonic() > deadline:
-                    await asyncio.sleep(0)
-                    deadline = time.monotonic() + _BUDGET_S
-            elif got == 0:
-                await readable(pgconn.socket)
-                pgconn.consume_input()
-                deadline = time.monotonic() + _BUDGET_S
-            else:
-                return size
+    async def _compare(self, query: KeyQuery) -> dict[str, Equality]:
+        """How the key's columns are compared whose types are not PostgreSQL's own."""
+        types = {
+            column.name: column.type_oid
+            for column in query.table.relation.columns
+            if column.name in query.key_columns and column.type_oid >= _EXTENSION_FROM
+        }
+        if missing := set(types.values()) - self._equalities.keys():
+            oids = literal("{" + ",".join(map(str, missing)) + "}")
+            *_, rows = await self._session.query(_EQUALITIES.replace("{oids}", oids), _what(query))
+            self._equalities |= {oid: Equality() for oid in missing}
+            self._equalities |= {
+                int(oid or 0): Equality(operator or "=", cast or "") for oid, operator, cast in rows
+            }
+        return {name: self._equalities[oid] for name, oid in types.items()}
 
 
-def _texts(result: pq.abc.PGresult) -> Iterator[tuple[str | None, ...]]:
-    for row in range(result.ntuples):
-        values = (result.get_value(row, column) for column in range(result.nfields))
-        yield tuple(None if value is None else value.decode() for value in values)
+_SAVEPOINT: Final = "SAVEPOINT chunk"
+_WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
+_ALTERED: Final = "its columns were altered"
+_CORRECT: Final = "Correct the condition of the request, and ask again."
+
+
+def _what(query: PageQuery | KeyQuery) -> str:
+    return f"reading {_sql_name(query)}"
+
+
+def _sql_name(query: PageQuery | KeyQuery) -> str:
+    return query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
+
+
+def _unwritable(query: PageQuery | KeyQuery) -> str:
+    """Why the conditions cannot be sent at all: libpq ends a command at a NUL; empty: they can."""
+    for condition in query.conditions:
+        if problem := unwritable(condition):
+            return problem
+    return ""
+
+
+def _has_request(query: PageQuery | KeyQuery) -> bool:
+    """Whether there is a condition beside the publication's, which PostgreSQL has restricted to harmless ones."""
+    return any(condition and condition != query.table.row_filter for condition in query.conditions)
+
+
+def _fits(described: pq.abc.PGresult, table: SourceTable) -> bool:
+    """Whether the columns that are there now are those of the plan. Others may have come: the snapshot has none."""
+    planned = {attnum: (name, oid, modifier) for attnum, name, oid, modifier in json.loads(table.columns)}
+    for place in range(described.nfields):
+        name, type_oid, modifier = planned.get(described.ftablecol(place), ("", 0, 0))
+        if (described.fname(place) or b"").decode() != name:
+            return False
+        now = described.ftype(place), described.fmod(place)
+        if type_oid < _BUILTIN_BEFORE and now != (type_oid, modifier):
+            return False
+    return True
+
+
+def _kind(answer: Answer) -> str:
+    for sqlstate, fragment, kind in _KINDS:
+        if answer.sqlstate.startswith(sqlstate) and fragment in answer.message:
+            return kind
+    return _REFUSED
+
+
+def _said(answer: Answer) -> str:
+    text = " ".join(f"{answer.message} {answer.detail}".split())
+    return f"{text} [SQLSTATE {answer.sqlstate}]"
+
+
+def _transient(what: str, answer: Answer) -> TransientError:
+    """What is fatal for a person to mend, a new connection finds out."""
+    error = refused(what, answer, {})
+    return error if isinstance(error, TransientError) else TransientError(error.message, hint=error.hint)

@@ -6,52 +6,23 @@ sizes, which may only have grown.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 
-import psycopg
-
 from cdcd.postgres.connection import Connection
-from cdcd.postgres.refusals import answer_of, translated
-from cdcd.protocol.lsn import Lsn
+from cdcd.postgres.refusals import translated
+from cdcd.postgres.snapshot_queries import COLUMNS
 from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation
 from cdcd.snapshots.progress import Part
+from cdcd.snapshots.reading import SourcePart, SourceTable
 
 GENERATED_SINCE: Final = 180000
 """The server version that can publish generated columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourcePart:
-    """A table with pages, and how SQL calls it."""
-
-    part: Part
-    sql_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A published table: how its rows are described and filtered, and its parts.
-
-    `row_filter` is the publication's, as SQL, "" for none.
-    """
-
-    relation: Relation
-    row_filter: str
-    parts: tuple[SourcePart, ...]
-
-    @property
-    def oid(self) -> int:
-        return self.relation.oid
-
-    @property
-    def name(self) -> str:
-        return f"{self.relation.schema}.{self.relation.name}"
-
-
 _PUBLISHED: Final = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
-       to_jsonb(t) -> 'attnames', coalesce(to_jsonb(t) ->> 'rowfilter', '')
+       to_jsonb(t) -> 'attnames', coalesce(to_jsonb(t) ->> 'rowfilter', ''),
+       format('%%I.%%I', n.nspname, c.relname), c.relkind = 'p'
   FROM pg_publication_tables t
   JOIN pg_namespace n ON n.nspname = t.schemaname
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
@@ -70,6 +41,12 @@ SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attge
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
  WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attrelid, a.attnum
+"""
+
+_FINGERPRINTS: Final = f"""
+SELECT attrelid::int8, {COLUMNS}
+  FROM pg_attribute WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
+ GROUP BY attrelid
 """
 
 # Foreign partitions hold no rows of this server, and send no changes.
@@ -113,6 +90,7 @@ async def source_tables(
         tables = [row for row in found if only is None or row[0] in only]
         oids = [row[0] for row in tables]
         columns: Any = await (await connection.execute(_COLUMNS, (oids,))).fetchall()
+        fingerprints: Any = await (await connection.execute(_FINGERPRINTS.encode(), (oids,))).fetchall()
         parts: Any = await (await connection.execute(_PARTS.encode(), (oids,))).fetchall()
     version = connection.info.server_version
     by_owner: dict[int, list[Any]] = {oid: [] for oid in oids}
@@ -121,15 +99,23 @@ async def source_tables(
     by_root: dict[int, list[SourcePart]] = {oid: [] for oid in oids}
     for root, part, filenode, pages, size, sql_name in parts:
         by_root[root].append(SourcePart(Part(part, filenode, pages, size), sql_name))
+    columns_of = dict(fingerprints)
     return [
-        SourceTable(_relation(row, by_owner[row[0]], version), row[5], tuple(by_root[row[0]]))
+        SourceTable(
+            _relation(row, by_owner[row[0]], version),
+            row_filter=row[5],
+            parts=tuple(by_root[row[0]]),
+            sql_name=row[6],
+            partitioned=row[7],
+            columns=columns_of.get(row[0], "[]"),
+        )
         for row in tables
     ]
 
 
 def _relation(table: Any, columns: list[Any], version: int) -> Relation:
     """As pgoutput describes it: without generated columns, but where 18 publishes them."""
-    oid, schema, name, identity, listed, _ = table
+    oid, schema, name, identity, listed = table[:5]
     published = tuple(
         Column(COLUMN_IS_KEY if is_key else 0, column, type_oid, modifier)
         for _, column, type_oid, modifier, generated, is_key in columns
@@ -141,34 +127,8 @@ def _relation(table: Any, columns: list[Any], version: int) -> Relation:
     )
 
 
-async def examine_condition(connection: Connection, table: SourceTable, condition: str) -> str:
-    """Why a condition of somebody else's is not one on the table's rows; empty when it is.
-
-    It must be one expression: in this place, which differs from that in `PageQuery`, nothing that closes a bracket and
-    goes on as another part of the query makes sense. A query with a parameter is never more than one command.
-    """
-    if not table.parts:
-        return ""
-    condition = condition.replace("%", "%%")
-    query = f"EXPLAIN SELECT FROM ONLY {table.parts[0].sql_name} WHERE (ARRAY[({condition}\n)])[1] AND %s"
-    try:
-        await connection.execute(query.encode(), (True,))
-    except psycopg.Error as error:
-        return answer_of(error).message
-    return ""
-
-
 async def writers(connection: Connection, oids: Collection[int]) -> frozenset[str]:
     """Who writes to any of the tables now and has not ended: `<virtual transaction> <pid or prepared>`."""
     with translated("looking who writes to a table", {}):
         rows: Any = await (await connection.execute(_WRITERS, (list(oids),))).fetchall()
     return frozenset(row[0] for row in rows)
-
-
-async def emit_message(connection: Connection, prefix: str, content: str) -> Lsn:
-    """Write a transactional logical message; where it is in the WAL. Raises TransientError and SourceError."""
-    with translated("writing a logical message", {}):
-        row: Any = await (
-            await connection.execute("SELECT pg_logical_emit_message(true, %s, %s)", (prefix, content))
-        ).fetchone()
-    return Lsn.parse(row[0])

@@ -7,10 +7,11 @@ PostgreSQL's adt directory. ValueError for bytes that are not of the form.
 
 from collections.abc import Callable
 from math import isinf, isnan
-from struct import Struct, error, pack, unpack
+from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Final
 
-from cdcd.records.wiretext import COMPILED
+from cdcd.protocol.peek import COMPILED
+from cdcd.records.fields import Fields
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -20,10 +21,6 @@ _NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity
 _NUMERIC_NEGATIVE: Final = 0x4000
 _NUMERIC_SHORT: Final = 4
 """Base-10000 digits that fit into a machine's integer."""
-
-_ARRAY_HEAD: Final = Struct("!iiI")
-_ARRAY_DIMENSION: Final = Struct("!ii")
-_LENGTH: Final = Struct("!i")
 
 
 def integer(data: bytes, size: int, *, signed: bool = True) -> int:
@@ -154,30 +151,28 @@ def uuid_text(data: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
-def array_json(data: bytes, json: Callable[[bytes], str]) -> str:
-    """The JSON array of array_send's form: dimensions, then the elements in row-major order (arrayfuncs.c)."""
-    try:
-        dimensions, _flags, _element_oid = _ARRAY_HEAD.unpack_from(data)
-        at = _ARRAY_HEAD.size
-        lengths: list[int] = []
-        for _ in range(dimensions):
-            lengths.append(_ARRAY_DIMENSION.unpack_from(data, at)[0])
-            at += _ARRAY_DIMENSION.size
-        values: list[str] = []
-        while at < len(data):
-            size: int = _LENGTH.unpack_from(data, at)[0]
-            at += _LENGTH.size
-            if size < -1 or at + size > len(data):
-                raise ValueError("an array's element does not fit")
-            values.append("null" if size < 0 else json(data[at : at + size]))
-            at += max(size, 0)
-    except error as problem:
-        raise ValueError(f"an array ends too early: {problem}") from None
+def read_array(data: bytes) -> tuple[list[int], list[int], list[bytes | None]]:
+    """Lengths and lower bounds of the dimensions, and the elements in row-major order (array_send)."""
+    fields = Fields(data)
+    dimensions, _has_null, _element_oid = fields.integer(4), fields.integer(4), fields.unsigned(4)
+    lengths: list[int] = []
+    bounds: list[int] = []
     total = 1 if dimensions > 0 else 0
-    for length in lengths:
-        total *= length
-    if total != len(values):
-        raise ValueError(f"an array has {len(values)} elements where its dimensions say {total}")
+    for _ in range(dimensions):
+        lengths.append(fields.integer(4))
+        bounds.append(fields.integer(4))
+        total *= lengths[-1]
+    if total < 0 or 4 * total > len(data):
+        raise ValueError("an array's dimensions do not fit its elements")
+    elements = [fields.value() for _ in range(total)]
+    fields.end()
+    return lengths, bounds, elements
+
+
+def array_json(data: bytes, json: Callable[[bytes], str]) -> str:
+    """The JSON array of an array in binary form."""
+    lengths, _, elements = read_array(data)
+    values = ["null" if element is None else json(element) for element in elements]
     for length in reversed(lengths):
         values = [f"[{','.join(values[at : at + length])}]" for at in range(0, len(values), length)]
     return values[0] if values else "[]"

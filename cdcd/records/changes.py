@@ -10,31 +10,39 @@ come out wrong, and the caller owes the check that it comes out right (`ends`). 
 and offset. So this walk and that reader accept the same frames, which the tests hold against each other.
 """
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be
+from librt.strings import BytesWriter, read_i32_be
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import CdcdError, ProtocolError, WithoutBinaryError
+from cdcd.protocol import messages
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import UNCHANGED, Binary, Delete, Insert, Relation, TupleData, Update, Value
+from cdcd.protocol.messages import Binary, Delete, Insert, Relation, TupleData, Update, Value
+from cdcd.protocol.peek import (
+    BINARY,
+    HEAD_BYTES,
+    NULL,
+    ROW_HEAD_BYTES,
+    STREAMED_HEAD_BYTES,
+    TEXT,
+    UNCHANGED,
+)
 from cdcd.protocol.reader import read_message
-from cdcd.records.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
-from cdcd.records.wiretext import COMPILED, escaped
+from cdcd.records.converter import (
+    AS_IS,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    QUOTED,
+    STRING,
+    Converter,
+    WithoutReaderError,
+)
+from cdcd.records.wiretext import escaped
 from cdcd.records.writing import EXPONENT, NINE, POINT, ZERO
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # an int, for mypyc one of the machine's
-
-_NULL: Final = 0x6E  # n
-_UNCHANGED: Final = 0x75  # u
-_TEXT: Final = 0x74  # t
-_BINARY: Final = 0x62  # b
-
-_HEAD: Final = Struct("!xQ16xBIBH")
-_STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
-HEAD_BYTES: Final = _HEAD.size
-STREAMED_HEAD_BYTES: Final = _STREAMED_HEAD.size
 
 Plan = list[tuple[int, int, int]]
 """For each column: its slot among a record's fragments, its converter's mode, and its number, from 0.
@@ -72,28 +80,14 @@ HINT: Final = (
     "Nothing past it was confirmed. Either the bytes were damaged on the way, or the server writes this type in a way"
     " that this version of cdcd does not know."
 )
+HINT_BINARY: Final = (
+    "Set postgres.binary: false, so that values come as text at every start, or leave the table out of the"
+    " publication."
+)
 HINT_ENCODING: Final = (
     "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
     " Correct the row, or leave the table out of the publication."
 )
-
-
-def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
-    """The first fields of a row frame: LSN, message tag, relation oid, kind of the first row, its number of columns.
-
-    The xid that follows the tag in a stream is left out. Raises `struct.error` or IndexError: it ends before.
-    """
-    if COMPILED:
-        at: i64 = XLOG_HEADER + 5 if in_stream else XLOG_HEADER + 1
-        lsn = int(read_i64_be(frame, 1))
-        oid = int(read_i32_be(frame, at))
-        width = int(read_i16_be(frame, at + 5))
-        # The wire's are without a sign.
-        if lsn < 0:
-            lsn += 1 << 64
-        return lsn, frame[XLOG_HEADER], oid & 0xFFFFFFFF, frame[at + 4], width & 0xFFFF
-    head: tuple[int, int, int, int, int] = (_STREAMED_HEAD if in_stream else _HEAD).unpack_from(frame)
-    return head
 
 
 def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter) -> "i64":
@@ -111,20 +105,20 @@ def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter)
         out.write(place.fragment)
         begin: i64 = len(out)
         kind = frame[at]
-        if kind in (_TEXT, _BINARY):
+        if kind in (TEXT, BINARY):
             size: i64 = int(read_i32_be(frame, at + 1))
             at += 5
             if size < 0 or size > limit - at:
                 raise ValueError("a value ends after the frame")
-            if kind == _TEXT:
+            if kind == TEXT:
                 place.converter.write(frame, at, at + size, out)
             else:
                 place.converter.write_binary(frame, at, at + size, out)
             at += size
-        elif kind == _NULL:
+        elif kind == NULL:
             out.write(b"null")
             at += 1
-        elif kind == _UNCHANGED:
+        elif kind == UNCHANGED:
             return LEFT
         else:
             raise ValueError("unknown kind of value")
@@ -154,7 +148,7 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
     at: i64 = start
     for slot, mode, column in plan:
         kind = frame[at]
-        if kind == _TEXT:
+        if kind == TEXT:
             size: i64 = frame[at + 4]
             if frame[at + 3] or frame[at + 2] or frame[at + 1]:
                 size += (frame[at + 1] << 24) + (frame[at + 2] << 16) + (frame[at + 3] << 8)
@@ -182,16 +176,16 @@ def read_row(  # noqa: C901, PLR0912, PLR0917  a table of functions, or an objec
                 values[slot] = b"true" if value == _TRUE else converters[column].wire(value)
             else:
                 values[slot] = converters[column].wire(value)
-        elif kind == _NULL:
+        elif kind == NULL:
             if mode in QUOTED:
                 put_whole(values, slot, b"null")
             else:
                 values[slot] = b"null"
             at += 1
-        elif kind == _UNCHANGED:
+        elif kind == UNCHANGED:
             unchanged.append(slot)
             at += 1
-        elif kind == _BINARY:
+        elif kind == BINARY:
             size = (frame[at + 1] << 24) + (frame[at + 2] << 16) + (frame[at + 3] << 8) + frame[at + 4]
             at += 5
             end = at + size
@@ -216,16 +210,19 @@ def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
     values[slot + 1] = b""
 
 
-def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> ProtocolError:
-    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been."""
+def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> CdcdError:
+    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been.
+
+    That is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
+    """
     try:
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     except ProtocolError as error:
         return error
     assert isinstance(message, Insert | Update | Delete), "only row messages come here"
-    at = XLOG_HEADER + (9 if in_stream else 5)
+    at = (STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES) - ROW_HEAD_BYTES
     for row, name in _rows(message):
-        at += 3
+        at += ROW_HEAD_BYTES
         table = f"{type(message).__name__} of {relation.schema}.{relation.name}"
         if len(row) != len(converters):
             return ProtocolError(
@@ -237,6 +234,8 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
             problem = _problem(value, converters[index])
             if problem:
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
+                if problem is WITHOUT_READER:
+                    return WithoutBinaryError(f"{table}: field {field}: {problem}.", hint=HINT_BINARY)
                 hint = HINT_ENCODING if problem is NOT_UTF8 else HINT
                 return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
             at += _size(value)
@@ -244,6 +243,7 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
 
 
 NOT_UTF8: Final = "the text is not UTF-8"
+WITHOUT_READER: Final = "a binary value of a type without a binary reader"
 
 
 def _rows(message: Insert | Update | Delete) -> list[tuple[TupleData, str]]:
@@ -256,7 +256,7 @@ def _rows(message: Insert | Update | Delete) -> list[tuple[TupleData, str]]:
 
 
 def _size(value: Value) -> int:
-    if value is None or value is UNCHANGED:
+    if value is None or value is messages.UNCHANGED:
         return 1
     return 5 + len(value.data if isinstance(value, Binary) else value)
 
@@ -271,14 +271,11 @@ def _problem(value: Value, converter: Converter) -> str:
             converter.json(value.decode("latin-1"))
     except UnicodeDecodeError:
         return NOT_UTF8
+    except WithoutReaderError:
+        return WITHOUT_READER
     except (ValueError, IndexError):
         if isinstance(value, Binary):
-            known = (
-                "is not of its type's form"
-                if converter.reads_binary()
-                else "is of a type without a binary reader"
-            )
-            return f"a binary value of {len(value.data)} bytes {known}"
+            return f"a binary value of {len(value.data)} bytes is not of its type's form"
         assert isinstance(value, bytes)
         return f"a text of {len(value)} bytes is not of its type's form"
     return ""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from librt.strings import BytesWriter
 
+from cdcd.records.binary_text import Reader
 from cdcd.records.wiretext import quote, wire
 from cdcd.records.writing import write_string
 
@@ -32,6 +33,10 @@ BOOLEAN: Final = 5
 """`t` is true."""
 
 
+class WithoutReaderError(ValueError):
+    """A value is, or holds, one of a type whose binary form cannot be read."""
+
+
 class Converter:
     """JSON for values of one type, as a column declares it. `mode` says whether `json` need be called at all."""
 
@@ -50,7 +55,7 @@ class Converter:
 
     def binary(self, data: bytes) -> str:
         """The same JSON for the same value in binary form."""
-        raise ValueError("there is no reader for the binary form of this type")
+        raise WithoutReaderError("there is no reader for the binary form of this type")
 
     def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         """Append what `wire` makes of `frame[at:end]`; types that are usual do it without an object for the value."""
@@ -96,7 +101,7 @@ class Text(Converter):
 
 
 class Opaque(Text):
-    """Types of which we know the text only: ranges, text search, geometry, composites, unknown ones."""
+    """Types of which we know the text only: reg* types, extensions' own ones, those that the catalog does not know."""
 
     binary_is_text = False
 
@@ -105,6 +110,18 @@ class Opaque(Text):
 
     def binary(self, data: bytes) -> str:
         return Converter.binary(self, data)
+
+
+class Readable(Text):
+    """Types that are their text, whose binary form is read into that text: ranges, networks, geometry, composites."""
+
+    binary_is_text = False
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def binary(self, data: bytes) -> str:
+        return quote(self._reader(data))
 
 
 class Number(Converter):

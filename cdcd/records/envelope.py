@@ -10,11 +10,13 @@ Everything but three numbers (twice the event's LSN, its serial number) is the s
 table, so it is made once for that and kept in pieces.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.records.routing import Table, TopicNames, topic_name
 from cdcd.records.wiretext import quote, wire
 
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
@@ -36,6 +38,8 @@ class EnvelopeSettings:
         database: its name, `source.db`.
         message_topic: for logical messages; None is `<prefix>.message`.
         schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
+        names: topics of the tables that are not called after the rule (`routing.py`).
+        checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
         decimal: how numeric is written; only "string" so far.
@@ -48,6 +52,9 @@ class EnvelopeSettings:
     database: str
     message_topic: str | None = None
     schemas_topic: str | None = None
+    names: Mapping[Table, str] = field(default_factory=dict)
+    checkpoint_topic: str | None = None
+    dead_letter_topic: str | None = None
     tombstones: bool = True
     truncate: bool = True
     decimal: str = "string"
@@ -59,6 +66,18 @@ class EnvelopeSettings:
             raise ConfigError(f"decimal: {self.decimal} is not supported.", hint="It can be: string.")
         if self.interval != "iso8601":
             raise ConfigError(f"interval: {self.interval} is not supported.", hint="It can be: iso8601.")
+
+    @property
+    def topics(self) -> TopicNames:
+        """How the topics are called. SinkError: the prefix makes the name of the messages' topic too long."""
+        return TopicNames(
+            self.prefix,
+            self.names,
+            topic_name(self.message_topic or f"{self.prefix}.message"),
+            self.schemas_topic,
+            self.checkpoint_topic,
+            self.dead_letter_topic,
+        )
 
 
 class SourceBlock:

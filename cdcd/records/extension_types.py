@@ -1,10 +1,11 @@
-"""Types that extensions bring: hstore, pgvector's, PostGIS's. citext, ltree and the like are plain text."""
+"""Types that extensions bring and that are not their text: hstore, pgvector's, PostGIS's."""
 
 import re
 from collections.abc import Mapping
 from typing import ClassVar, Final, Literal
 
 from cdcd.records import literals
+from cdcd.records.binary_compound import hstore_text
 from cdcd.records.converter import Converter, Number, Text, base64_json, float_json
 from cdcd.records.wiretext import quote, wire
 
@@ -12,8 +13,8 @@ from cdcd.records.wiretext import quote, wire
 class Hstore(Converter):
     """`"a"=>"1", "b"=>NULL`: an object inside a string, as in Debezium with `hstore.handling.mode=json`."""
 
-    def reads_binary(self) -> bool:
-        return False
+    def binary(self, data: bytes) -> str:
+        return self.json(hstore_text(data))
 
     def json(self, text: str) -> str:
         return quote(literals.hstore_json(text))

@@ -23,6 +23,8 @@ class TypeDescription:
         base_oid: `typbasetype`, 0 but for domains.
         base_modifier: `typtypmod`, the modifier that a domain gives its base type, -1 for none.
         delimiter: `typdelim`, what stands between two values of this type in an array.
+        parts: oids of the types that values hold: a composite's attributes, a range's subtype, a multirange's range.
+        sends: the type has a send function, so that its values come in binary form where that is asked for.
     """
 
     oid: int
@@ -34,6 +36,8 @@ class TypeDescription:
     base_oid: int
     base_modifier: int
     delimiter: str = ","
+    parts: tuple[int, ...] = ()
+    sends: bool = True
 
     @property
     def is_array(self) -> bool:
@@ -61,7 +65,10 @@ class CatalogColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """What the catalog knows of a table: keys, as column names in the index's order, () for none; and its columns."""
+    """What the catalog knows of a table: its keys, as names of columns, () for none; and its columns.
+
+    All of them empty: the catalog does not know the table any more.
+    """
 
     primary_key: tuple[str, ...] = ()
     unique_key: tuple[str, ...] = ()
@@ -74,11 +81,12 @@ class TableDescription:
 
 
 def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
-    """The columns that make the record's key, () for a table without one.
+    """The columns that make the record's key, in the relation's order; () for a table without one.
 
     With REPLICA IDENTITY DEFAULT and USING INDEX they are the columns that the server flags, since an old key holds
     just those. FULL flags all columns and NOTHING none, so there it is the primary key, else the unique key, if the
-    publication has all of its columns.
+    publication has all of its columns. The order is the columns' and not the index's, which the server does not tell:
+    so a key has the same bytes whatever the replica identity is.
     """
     if relation.replica_identity in ("d", "i"):
         return tuple([column.name for column in relation.columns if column.is_key])
@@ -97,7 +105,7 @@ def types_of(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[
         oid = wanted.pop()
         if oid in types and oid not in found:
             found[oid] = types[oid]
-            wanted += (found[oid].element_oid, found[oid].base_oid)
+            wanted += (found[oid].element_oid, found[oid].base_oid, *found[oid].parts)
     return tuple(found.values())
 
 
@@ -193,12 +201,34 @@ _ROWS: Final[tuple[tuple[int, str, str, str, int], ...]] = (
 _DELIMITERS: Final[Mapping[int, str]] = {603: ";"}
 """box, whose text is full of commas, is the only built-in type with another delimiter."""
 
+_PARTS: Final[Mapping[int, tuple[int, ...]]] = {
+    3904: (23,),
+    3906: (1700,),
+    3908: (1114,),
+    3910: (1184,),
+    3912: (1082,),
+    3926: (20,),
+    4451: (3904,),
+    4532: (3906,),
+    4533: (3908,),
+    4534: (3910,),
+    4535: (3912,),
+    4536: (3926,),
+}
+"""Of ranges the subtype, of multiranges the range (pg_range)."""
+
+_WITHOUT_SEND: Final = (1033, 3642)
+"""aclitem and gtsvector: they have no send function."""
+
 
 def _builtin_types() -> dict[int, TypeDescription]:
     types: dict[int, TypeDescription] = {}
     for oid, name, kind, category, array_oid in _ROWS:
         delimiter = _DELIMITERS.get(oid, ",")
-        types[oid] = TypeDescription(oid, "pg_catalog", name, kind, category, 0, 0, -1, delimiter)
+        parts = _PARTS.get(oid, ())
+        types[oid] = TypeDescription(
+            oid, "pg_catalog", name, kind, category, 0, 0, -1, delimiter, parts, oid not in _WITHOUT_SEND
+        )
         if array_oid:
             types[array_oid] = TypeDescription(
                 array_oid, "pg_catalog", f"_{name}", "b", "A", oid, 0, -1, delimiter

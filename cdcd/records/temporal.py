@@ -1,4 +1,4 @@
-"""Dates and times: PostgreSQL's text (datestyle ISO, timezone UTC) to numbers and ISO 8601.
+"""Dates and times: PostgreSQL's text (datestyle ISO, timezone UTC) to numbers and ISO 8601, and its numbers to text.
 
 The calendar is the proleptic Gregorian one, in PostgreSQL, here and in Java's `java.time`, which Debezium uses. Years
 1 to 9999 take Python's `datetime`; others, that is `0044-03-15 BC` and `10000-01-01`, go the longer way by regular
@@ -11,10 +11,16 @@ import re
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Final
 
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
+
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
 DAY_US: Final = 86_400_000_000
+
+POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // DAY_US
+
+_GREATEST: Final = {32: 2**31 - 1, 64: 2**63 - 1}
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without time zone is what is measured with it
 _EPOCH_ORDINAL: Final = 719_163
@@ -150,6 +156,79 @@ def iso_interval_of(months: int, days: int, micros: int) -> str:
     sign = -1 if months < 0 else 1
     years, months = divmod(abs(months), 12)
     return _interval(sign * years, sign * months, days, micros)
+
+
+def date_text_of(days: int) -> str:
+    """The text of a date that is stored as days since 2000 (date_out in date.c): `0044-03-15 BC`, `infinity`."""
+    infinite = infinity_of(days, 32)
+    if infinite is not None:
+        return infinite
+    day, era = _day_text(days + POSTGRES_EPOCH_DAYS)
+    return day + era
+
+
+def clock_text_of(micros: int) -> str:
+    """The text of microseconds since midnight, without zeros at its end."""
+    clock, fraction = _clock_text(micros)
+    fraction = fraction.rstrip("0")
+    return f"{clock}.{fraction}" if fraction else clock
+
+
+def zone_text_of(east_s: int) -> str:
+    """The text of a zone so many seconds east of UTC (EncodeTimezone in datetime.c): `+02`, `-05:30`."""
+    minutes, seconds = divmod(abs(east_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{'-' if east_s < 0 else '+'}{hours:02}"
+    if minutes or seconds:
+        text += f":{minutes:02}"
+    return f"{text}:{seconds:02}" if seconds else text
+
+
+def timestamp_text_of(micros: int, zone: str) -> str:
+    """The text of a timestamp that is stored as microseconds since 2000; `zone` stands behind the time of day."""
+    infinite = infinity_of(micros, 64)
+    if infinite is not None:
+        return infinite
+    days, within = divmod(micros, DAY_US)
+    day, era = _day_text(days + POSTGRES_EPOCH_DAYS)
+    return f"{day} {clock_text_of(within)}{zone}{era}"
+
+
+def interval_text_of(months: int, days: int, micros: int) -> str:
+    """The text of an interval in intervalstyle postgres (EncodeInterval in datetime.c): `1 year -2 mons +03:00:00`."""
+    infinite = infinity_of(micros, 64)
+    if infinite is not None and infinite == infinity_of(days, 32) == infinity_of(months, 32):
+        return infinite
+    sign = -1 if months < 0 else 1
+    years, months = divmod(abs(months), 12)
+    parts: list[str] = []
+    before = 0
+    for number, unit in ((sign * years, "year"), (sign * months, "mon"), (days, "day")):
+        if number:
+            plus = "+" if before < 0 < number else ""
+            parts.append(f"{plus}{number} {unit}{'' if number == 1 else 's'}")
+            before = number
+    if micros or not parts:
+        hours, within = divmod(abs(micros), 3_600_000_000)
+        plus = "-" if micros < 0 else "+" if before < 0 else ""
+        parts.append(f"{plus}{hours:02}{clock_text_of(within)[2:]}")
+    return " ".join(parts)
+
+
+def infinity_of(number: int, bits: int) -> str | None:
+    """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
+    greatest = _GREATEST[bits]
+    if -greatest <= number < greatest:
+        return None
+    return "infinity" if number == greatest else "-infinity"
+
+
+def _day_text(days: int) -> tuple[str, str]:
+    """So many days since 1970-01-01 as `2024-01-31`, and the era."""
+    year, month, day = _civil(days)
+    return (
+        f"{year:04}" if year > 0 else f"{1 - year:04}"
+    ) + f"-{month:02}-{day:02}", "" if year > 0 else " BC"
 
 
 def _interval(years: int, months: int, days: int, micros: int) -> str:

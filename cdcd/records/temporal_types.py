@@ -30,10 +30,6 @@ DATES_MAX: Final = 8192
 _FULL: Final = 29
 """The length of a timestamp with time zone with a year of four and a fraction of six digits."""
 
-_GREATEST: Final = {32: 2**31 - 1, 64: 2**63 - 1}
-
-_POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // temporal.DAY_US
-
 _FAR_DAYS: Final = 2**31 - 1
 """PostgreSQL's dates end before this many days on either side of 2000; from there on they are infinite."""
 
@@ -63,8 +59,8 @@ class Date(Number):
 
     def binary(self, data: bytes) -> str:
         days = binary.integer(data, 4)
-        infinite = _infinity(days, 32)
-        return str(days + _POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
+        infinite = temporal.infinity_of(days, 32)
+        return str(days + temporal.POSTGRES_EPOCH_DAYS) if infinite is None else self.json(infinite)
 
     def write(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         days: i64 = read_days(frame, at) if end - at == DAY_BYTES else UNUSUAL
@@ -76,7 +72,7 @@ class Date(Number):
     def write_binary(self, frame: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         days: i64 = int(read_i32_be(frame, at)) if end - at == 4 else UNUSUAL
         if -_FAR_DAYS < days < _FAR_DAYS:
-            write_integer(days + _POSTGRES_EPOCH_DAYS, out)
+            write_integer(days + temporal.POSTGRES_EPOCH_DAYS, out)
         else:
             Converter.write_binary(self, frame, at, end, out)
 
@@ -87,14 +83,6 @@ def _named(numbers: Mapping[str, int], text: str) -> int:
     if number is None:
         raise ValueError(f"{text!r} is not a date or time")
     return number
-
-
-def _infinity(number: int, bits: int) -> str | None:
-    """PostgreSQL's dates, timestamps and intervals have their greatest and least number for the infinities."""
-    greatest = _GREATEST[bits]
-    if -greatest <= number < greatest:
-        return None
-    return "infinity" if number == greatest else "-infinity"
 
 
 class Time(Number):
@@ -140,7 +128,7 @@ class Timestamp(Number):
 
     def binary(self, data: bytes) -> str:
         micros = binary.integer(data, 8)
-        infinite = _infinity(micros, 64)
+        infinite = temporal.infinity_of(micros, 64)
         if infinite is not None:
             return self.json(infinite)
         return str((micros + POSTGRES_EPOCH_US) // self._unit_us)
@@ -180,7 +168,7 @@ class TimestampTz(Converter):
 
     def binary(self, data: bytes) -> str:
         micros = binary.integer(data, 8)
-        infinite = _infinity(micros, 64)
+        infinite = temporal.infinity_of(micros, 64)
         if infinite is not None:
             return f'"{infinite}"'
         return f'"{temporal.iso_timestamp_of(micros + POSTGRES_EPOCH_US, self._digits)}"'
@@ -208,7 +196,9 @@ class IntervalString(Converter):
     def binary(self, data: bytes) -> str:
         micros, days = binary.integer(data[:8], 8), binary.integer(data[8:12], 4)
         months = binary.integer(data[12:], 4)
-        infinite = _infinity(micros, 64)
-        if infinite is not None and infinite == _infinity(days, 32) == _infinity(months, 32):
+        infinite = temporal.infinity_of(micros, 64)
+        if infinite is not None and infinite == temporal.infinity_of(days, 32) == temporal.infinity_of(
+            months, 32
+        ):
             return f'"{infinite}"'
         return f'"{temporal.iso_interval_of(months, days, micros)}"'

@@ -44,6 +44,8 @@ from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, re
 
 from cdcd.errors import SourceError
 from cdcd.records import binary, literals
+from cdcd.records.binary_compound import NESTING_MAX, reader_for
+from cdcd.records.binary_text import char_text
 from cdcd.records.converter import (
     AS_IS,
     BOOLEAN,
@@ -52,6 +54,7 @@ from cdcd.records.converter import (
     Converter,
     Number,
     Opaque,
+    Readable,
     Text,
     base64_json,
     float_json,
@@ -76,8 +79,6 @@ from cdcd.records.writing import (
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-_NESTING_MAX: Final = 64
-
 _TRUE: Final = 0x74  # t
 _FALSE: Final = 0x66  # f
 
@@ -96,18 +97,6 @@ class Jsonb(Text):
         if at == end or frame[at] != 1:
             raise ValueError("a jsonb version other than 1")
         write_string(frame, at + 1, end, out)
-
-
-class Char(Text):
-    """The one-byte type "char": zero is the empty string, above ASCII its octal escape (char.c, since 16)."""
-
-    binary_is_text = False
-
-    def binary(self, data: bytes) -> str:
-        byte = binary.integer(data, 1, signed=False)
-        if byte == 0:
-            return '""'
-        return quote(chr(byte)) if byte < 0x80 else quote(f"\\{byte:03o}")
 
 
 class Integer(Number):
@@ -361,7 +350,7 @@ _JSON_NUMBERS: Final = Integer(4)
 _PLAIN: Final[Mapping[int, Converter]] = {
     16: Boolean(),
     17: Bytea(),
-    18: Char(),
+    18: Readable(char_text),
     19: _TEXT,  # name
     20: Integer(8),
     21: Integer(2),
@@ -384,7 +373,7 @@ _PLAIN: Final[Mapping[int, Converter]] = {
     2950: Uuid(),
     3802: Jsonb(),
 }
-"""Built-in types that look the same whatever their modifier; those in neither table are `Opaque`."""
+"""Built-in types that look the same whatever their modifier; those in neither table are their text."""
 
 _BY_MODIFIER: Final[Mapping[int, Callable[[int], Converter]]] = {
     1083: Time,
@@ -402,13 +391,13 @@ def converter_for(
 
     Args:
         modifier: the column's `atttypmod`; a domain's own goes before it.
-        types: what the catalog says about types that are not built in; one that it does not know is `Opaque`.
+        types: what the catalog says about types that are not built in; one that it does not know is its text.
 
     Raises:
         SourceError: the types are nested without an end.
     """
-    if nesting > _NESTING_MAX:
-        raise SourceError(f"The type with oid {oid} is nested more than {_NESTING_MAX} deep.")
+    if nesting > NESTING_MAX:
+        raise SourceError(f"The type with oid {oid} is nested more than {NESTING_MAX} deep.")
     plain = _PLAIN.get(oid)
     if plain is not None:
         return plain
@@ -416,15 +405,17 @@ def converter_for(
     if by_modifier is not None:
         return by_modifier(modifier)
     description = BUILTIN_TYPES.get(oid) or types.get(oid)
-    if description is None:
-        return _OPAQUE
-    if description.kind == "d":
-        return converter_for(description.base_oid, description.base_modifier, types, nesting + 1)
-    if description.is_array:
-        element = converter_for(description.element_oid, modifier, types, nesting + 1)
-        return Array(element, description.delimiter)
-    if description.kind == "e":
-        return _TEXT
-    if description.kind == "b" and description.namespace != "pg_catalog":
-        return EXTENSION_TYPES.get(description.name, _OPAQUE)
-    return _OPAQUE
+    if description is not None:
+        if description.kind == "d":
+            return converter_for(description.base_oid, description.base_modifier, types, nesting + 1)
+        if description.is_array:
+            element = converter_for(description.element_oid, modifier, types, nesting + 1)
+            return Array(element, description.delimiter)
+        if description.kind == "e":
+            return _TEXT
+        if description.kind == "b" and description.namespace != "pg_catalog":
+            extension = EXTENSION_TYPES.get(description.name)
+            if extension is not None:
+                return extension
+    reader = reader_for(oid, types)
+    return _OPAQUE if reader is None else Readable(reader)

@@ -12,14 +12,13 @@ import re
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Final
 
+from cdcd.protocol.peek import COMPILED
+
 if TYPE_CHECKING:
     from mypy_extensions import i64, u8
 
 _ESCAPED: Final = bytes(range(0x20)) + b'"\\'
 """What JSON does not allow inside a string as it is (RFC 8259, 7)."""
-
-COMPILED: Final = not __file__.endswith(".py")
-"""Where the quickest way is not the same in both: `setup.py`."""
 
 # By its number, here and elsewhere: of a call of `ord` mypyc makes a variable.
 QUOTE: Final = 0x22  # "

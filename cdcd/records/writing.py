@@ -2,7 +2,7 @@
 
 mypyc makes machine code of these loops, on machine integers and without an object for anything that is written
 (`librt.strings`): a value costs less than its slice of the frame would. The interpreter would take as much for each
-byte as for a value, so uncompiled nothing of it is used (`wiretext.COMPILED`).
+byte as for a value, so uncompiled nothing of it is used (`peek.COMPILED`).
 """
 
 from typing import TYPE_CHECKING, Final

@@ -4,12 +4,13 @@ The rule: what is begun is finished, unless `never` says otherwise; and a new in
 was delivered before, or where `when_needed` says that what is missing is to be read again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress
+from cdcd.snapshots.signals import OWN_REQUESTS
 
 NEVER: Final = "never"
 INITIAL: Final = "initial"
@@ -38,29 +39,40 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
     """
     progress = replace(found or Progress(), method=INCREMENTAL)
     if mode == NEVER:
+        left = progress.tables_left
         for task in progress.tasks:
-            if not task.request:
+            if task.request in OWN_REQUESTS:
                 progress = progress.end(task, "snapshot.mode: never")
-        return Beginning(progress, interrupted=INCREMENTAL if progress.tasks else "")
+        progress = replace(progress, begun=len(progress.waiting))
+        return Beginning(progress, interrupted=INCREMENTAL if left else "")
     if not has_checkpoint or (has_gap and mode == WHEN_NEEDED):
-        return Beginning(Progress(serial=progress.serial, known=progress.known), initial=True)
-    was = found.method if found is not None and found.tasks else ""
+        return Beginning(Progress(event_no=progress.event_no), initial=True)
+    was = found.method if found is not None and not found.is_done else ""
     return Beginning(progress, interrupted=was)
 
 
-def wanted(published: dict[int, str], excluded: Iterable[str]) -> dict[int, str]:
+def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, str]:
     """Those of the published tables that no pattern excludes, * standing for any characters."""
     patterns = tuple(excluded)
-    return {
-        oid: name
-        for oid, name in published.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
+    return {oid: name for oid, name in published.items() if is_wanted(name, patterns)}
 
 
-def initial(progress: Progress, published: dict[int, str], *, exported: bool) -> Progress:
-    """The progress with all of these tables to be read; `published` is by oid."""
+def is_wanted(name: str, excluded: Iterable[str]) -> bool:
+    """Whether no pattern excludes `schema.table`."""
+    return not any(fnmatchcase(name, pattern) for pattern in excluded)
+
+
+def initial(
+    progress: Progress, published: Mapping[int, str], excluded: Iterable[str], *, exported: bool
+) -> Progress:
+    """The progress with all of these tables to be read but the excluded ones; `published` is by oid.
+
+    All of them are known from here on: what is published later was added.
+    """
     return replace(
-        progress.add(TableTask(name, oid) for oid, name in published.items()),
+        progress,
+        waiting=Oids(wanted(published, excluded)),
+        begun=0,
+        known=Oids(published, published),
         method=EXPORTED if exported else INCREMENTAL,
     )

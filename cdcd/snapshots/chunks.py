@@ -13,6 +13,9 @@ from cdcd.snapshots.progress import Part, TableTask, gaps
 PAGES_MAX: Final = 4096
 """A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""
 
+UNLIMITED: Final = 1 << 62
+"""How many bytes the rows of a single page may be: it cannot be divided."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -47,11 +50,13 @@ class Chunks:
         """A task that is planned: hand out what of it is not done."""
         key = _key(task)
         self._tasks[key] = task
-        self._open[key] = deque(
+        ranges = deque(
             (part, begin, end, self._pages_for(part))
             for part in task.parts or ()
             for begin, end in gaps(part.done, part.pages)
         )
+        if ranges:
+            self._open[key] = ranges
         self._out.setdefault(key, 0)
 
     def drop(self, task: TableTask) -> None:
@@ -73,16 +78,25 @@ class Chunks:
             self._out[_key(chunk.task)] += 1
         return chunk
 
+    def peek(self) -> TableTask | None:
+        """Whose chunk `next` would give."""
+        if self._waiting:
+            return self._waiting[0].task
+        key = next(iter(self._open), None)
+        return None if key is None else self._tasks[key]
+
     def _cut(self) -> Chunk | None:
-        for key, ranges in self._open.items():
-            if not ranges:
-                continue
-            part, begin, end, pages = ranges.popleft()
-            if begin + pages < end:
-                ranges.appendleft((part, begin + pages, end, pages))
-                end = begin + pages
-            return Chunk(self._tasks[key], part.oid, part.filenode, begin, end)
-        return None
+        key = next(iter(self._open), None)
+        if key is None:
+            return None
+        ranges = self._open[key]
+        part, begin, end, pages = ranges.popleft()
+        if begin + pages < end:
+            ranges.appendleft((part, begin + pages, end, pages))
+            end = begin + pages
+        elif not ranges:
+            del self._open[key]
+        return Chunk(self._tasks[key], part.oid, part.filenode, begin, end)
 
     def _pages_for(self, part: Part) -> int:
         return max(1, min(PAGES_MAX, self._chunk_bytes * part.pages // max(1, part.size)))
@@ -111,7 +125,7 @@ class Chunks:
         key = _key(task)
         return (
             key in self._tasks
-            and not self._open[key]
+            and key not in self._open
             and not self._out[key]
             and not any(_key(chunk.task) == key for chunk in self._waiting)
         )

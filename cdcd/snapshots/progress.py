@@ -4,10 +4,20 @@ The rule: progress is written in the Kafka transaction of the rows that it count
 and only if its rows are with the broker, so whoever reads the record back goes on with the pages that are not.
 
 Pages are the unit because rows stay on theirs: a row that nobody changed since the snapshot began is where it was
-then, and one that was changed is in the stream. That holds until the table is rewritten (VACUUM FULL, CLUSTER, some
-ALTER TABLE), which gives it another file: `filenode` tells, and then the table is read from its beginning.
+then, and one that was changed is in the stream. Two things make this untrue, and both are remembered here:
+
+- The table is rewritten (VACUUM FULL, CLUSTER, TRUNCATE, some ALTER TABLE), which gives it another file. `filenode`
+  tells, and then the table is read from its beginning.
+- A change did not send a value that it left alone (unchanged TOAST), and the row that has the value was not read. Its
+  key is `owed`: the row is read again by key before the table is complete. More keys than `OWED_KEYS_MAX`
+  are not written down; `unsettled` says so, and a restart then reads the table from its beginning.
+
+The record stays small whatever the number of tables: those that nobody has begun with are one list of oids
+(`Oids`), and only a table that is being read is written out.
 """
 
+import base64
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
@@ -15,11 +25,112 @@ from typing import Any, Final, Self
 Pages = tuple[tuple[int, int], ...]
 """Ranges of page numbers, each from its first to before its second, in order and apart."""
 
+KeyValue = tuple[bool, bytes]
+"""A column's value as pgoutput sent it: whether it is in binary form, and its bytes. Never NULL."""
+
+Key = tuple[KeyValue, ...]
+"""The values of a row's key columns, in the order of the columns."""
+
 EXPORTED: Final = "exported"
 INCREMENTAL: Final = "incremental"
 
 OUTCOMES_MAX: Final = 20
 """How many ended tables the record remembers."""
+
+TEXT_MAX: Final = 300
+"""Characters of an error or a request's name that the record keeps."""
+
+OWED_KEYS_MAX: Final = 256
+OWED_BYTES_MAX: Final = 8192
+"""Owed keys that the record keeps for a table, which are read again at once. Where there are more, it keeps none."""
+
+_NAME_BITS: Final = 0xFFFF
+
+
+class Oids:
+    """A list of oids in ascending order, with the text that the checkpoint record has of it, made once.
+
+    `names` are the tables' names at the time, where they are known; the record has 16 bits of a checksum of each.
+    """
+
+    __slots__ = ("_at", "_text", "oids", "sums")
+
+    def __init__(self, oids: Iterable[int], names: Mapping[int, str] | None = None) -> None:
+        self.oids = tuple(sorted(set(oids)))
+        self.sums = () if names is None else tuple(name_sum(names[oid]) for oid in self.oids)
+        self._text = ""
+        self._at: dict[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.oids)
+
+    def __contains__(self, oid: int) -> bool:
+        return self._index().get(oid) is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Oids) and self.oids == other.oids and self.sums == other.sums
+
+    def __hash__(self) -> int:
+        return hash(self.oids)
+
+    def __repr__(self) -> str:
+        return f"Oids({list(self.oids)})"
+
+    def sum_of(self, oid: int) -> int | None:
+        """The checksum of the name that this table had; None where that is not known."""
+        at = self._index().get(oid)
+        return self.sums[at] if at is not None and self.sums else None
+
+    def _index(self) -> dict[int, int]:
+        if self._at is None:
+            self._at = {oid: index for index, oid in enumerate(self.oids)}
+        return self._at
+
+    def text(self) -> str:
+        """Base64 of a compressed list of differences between neighbours, and of the names' checksums behind it."""
+        if not self._text:
+            packed = bytearray()
+            last = 0
+            for oid in self.oids:
+                rest = oid - last
+                last = oid
+                while rest > 0x7F:
+                    packed.append(rest & 0x7F | 0x80)
+                    rest >>= 7
+                packed.append(rest)
+            sums = b"".join([each.to_bytes(2, "big") for each in self.sums])
+            body = len(packed).to_bytes(4, "big") + bytes(packed) + sums
+            self._text = base64.b64encode(zlib.compress(body, 9)).decode("ascii")
+        return self._text
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `text` back; ValueError when it is none."""
+        try:
+            body = zlib.decompress(base64.b64decode(text, validate=True))
+        except zlib.error as error:
+            raise ValueError(f"the list of oids cannot be read: {error}") from None
+        size = int.from_bytes(body[:4], "big")
+        oids: list[int] = []
+        value = shift = last = 0
+        for byte in body[4 : 4 + size]:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                last += value
+                oids.append(last)
+                value = shift = 0
+        found = cls(oids)
+        sums = body[4 + size :]
+        if len(body) < 4 + size or shift or len(sums) not in (0, 2 * len(oids)):
+            raise ValueError("the list of oids is cut off")
+        found.sums = tuple(int.from_bytes(sums[at : at + 2], "big") for at in range(0, len(sums), 2))
+        return found
+
+
+def name_sum(name: str) -> int:
+    """16 bits that tell a table's name from another one."""
+    return zlib.crc32(name.encode()) & _NAME_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +162,9 @@ class TableTask:
         request: what asked for it, "" for the initial snapshot.
         where: SQL that rows must satisfy, "" for all.
         parts: what is to be read of it; None until it is planned.
+        owed: keys of rows that are to be read again, since a value of theirs was never sent.
+        unsettled: there are more of them than the record can hold; `owed` is then empty.
+        number: tells this task from every other one of the process; not in the record.
     """
 
     name: str
@@ -59,10 +173,19 @@ class TableTask:
     where: str = ""
     parts: tuple[Part, ...] | None = None
     rows: int = 0
+    owed: tuple[Key, ...] = ()
+    unsettled: bool = False
+    number: int = field(default=0, compare=False)
 
     @property
     def is_done(self) -> bool:
+        """Whether every page was delivered."""
         return self.parts is not None and all(part.is_done for part in self.parts)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether rows of it were delivered, by which a later plan goes on."""
+        return any(part.done for part in self.parts or ())
 
     @property
     def pages(self) -> int:
@@ -92,40 +215,76 @@ class Outcome:
     error: str = ""
 
 
+_NOTHING: Final = Oids(())
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """All tables that are still to be read, and what became of those before.
 
     Attributes:
         method: how it is being read: a crash makes `incremental` of `exported`.
-        serial: rows delivered so far by all snapshots, which numbers them.
-        known: oids of published tables that need no snapshot of their own, where added ones are looked for.
+        tasks: tables that were begun with or asked for.
+        waiting: tables of the initial snapshot, in the order in which they are read.
+        begun: so many of `waiting` are in `tasks`, or ended.
+        event_no: rows delivered so far by all snapshots, which numbers them.
+        known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
     """
 
     method: str = INCREMENTAL
     tasks: tuple[TableTask, ...] = ()
     paused: bool = False
     outcomes: tuple[Outcome, ...] = ()
-    serial: int = 0
-    known: tuple[int, ...] | None = field(default=None)
+    event_no: int = 0
+    known: Oids | None = None
+    waiting: Oids = _NOTHING
+    begun: int = 0
+    next_number: int = field(default=1, compare=False)
 
     @property
     def is_done(self) -> bool:
-        return not self.tasks
+        return not self.tasks and self.begun >= len(self.waiting)
+
+    @property
+    def tables_left(self) -> int:
+        """How many tables are not read to their end."""
+        return len(self.tasks) + len(self.waiting) - self.begun
 
     def find(self, task: TableTask) -> TableTask | None:
         """The same task as it is now; None: it ended."""
-        return next((each for each in self.tasks if _same(each, task)), None)
+        for each in self.tasks:
+            if each.number == task.number:
+                return each
+        return None
 
     def add(self, tasks: Iterable[TableTask]) -> Self:
-        """Further tables; a request for a table that is waiting or being read already, in the same way, is that one."""
-        present = {(task.name, task.where) for task in self.tasks}
-        new = tuple(task for task in tasks if (task.name, task.where) not in present)
-        return replace(self, tasks=self.tasks + new) if new else self
+        """Further tables. One that is waiting for its first row already, in the same way, is that one."""
+        present = {(task.name, task.where) for task in self.tasks if not task.has_begun}
+        added = list(self.tasks)
+        number = self.next_number
+        for task in tasks:
+            if (task.name, task.where) not in present:
+                present.add((task.name, task.where))
+                added.append(replace(task, number=number))
+                number += 1
+        if number == self.next_number:
+            return self
+        return replace(self, tasks=tuple(added), next_number=number)
 
-    def plan(self, task: TableTask, oid: int, parts: tuple[Part, ...]) -> Self:
+    def begin_next(self, names: Mapping[int, str]) -> tuple[Self, TableTask] | None:
+        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid, as far as known."""
+        if self.begun >= len(self.waiting):
+            return None
+        oid = self.waiting.oids[self.begun]
+        task = TableTask(names.get(oid, ""), oid, number=self.next_number)
+        return (
+            replace(self, tasks=(*self.tasks, task), begun=self.begun + 1, next_number=self.next_number + 1),
+            task,
+        )
+
+    def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...]) -> Self:
         """What is to be read of the table, for the first time or anew."""
-        return self._update(task, oid=oid, parts=parts)
+        return self._update(task, oid=oid, name=name, parts=parts)
 
     def deliver(self, task: TableTask, part: int, begin: int, end: int, rows: int) -> Self:
         """These pages of the part with this oid are in the same Kafka transaction as the progress."""
@@ -136,14 +295,33 @@ class Progress:
             replace(each, done=union(each.done, begin, end)) if each.oid == part else each
             for each in current.parts or ()
         )
-        return replace(self._update(task, parts=parts, rows=current.rows + rows), serial=self.serial + rows)
+        return self._update(task, parts=parts).count(task, rows)
+
+    def count(self, task: TableTask, rows: int) -> Self:
+        """So many rows of the task are in the same Kafka transaction as the progress."""
+        current = self.find(task)
+        if current is None:
+            return self
+        return replace(self._update(task, rows=current.rows + rows), event_no=self.event_no + rows)
+
+    def owe(self, task: TableTask, keys: tuple[Key, ...] | None) -> Self:
+        """What the task owes now; None: more than the record can hold."""
+        current = self.find(task)
+        owed, unsettled = keys or (), keys is None
+        if current is None or (current.owed == owed and current.unsettled == unsettled):
+            return self
+        return self._update(task, owed=owed, unsettled=unsettled)
+
+    def restart(self, task: TableTask) -> Self:
+        """The table is read from its beginning."""
+        return self._update(task, parts=None, owed=(), unsettled=False)
 
     def end(self, task: TableTask, error: str = "") -> Self:
         """The table is complete, or can not be read."""
         current = self.find(task)
         if current is None:
             return self
-        outcome = Outcome(current.name, current.request, current.rows, error)
+        outcome = Outcome(current.name, current.request, current.rows, error[:TEXT_MAX])
         return replace(
             self,
             tasks=tuple(each for each in self.tasks if each is not current),
@@ -153,20 +331,24 @@ class Progress:
     def _update(self, task: TableTask, **changes: Any) -> Self:
         return replace(
             self,
-            tasks=tuple(replace(each, **changes) if _same(each, task) else each for each in self.tasks),
+            tasks=tuple(
+                replace(each, **changes) if each.number == task.number else each for each in self.tasks
+            ),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For the checkpoint record: what is empty is left out."""
+        """For the checkpoint record: what is empty is left out, and what a restart looks up again."""
         fields: dict[str, Any] = {
             "method": self.method,
             "tasks": [_task_json(task) for task in self.tasks],
             "paused": self.paused,
-            "serial": self.serial,
+            "serial": self.event_no,
             "outcomes": [[each.name, each.request, each.rows, each.error] for each in self.outcomes],
         }
+        if self.begun < len(self.waiting):
+            fields["waiting"] = [self.waiting.text(), self.begun]
         fields = {name: value for name, value in fields.items() if value}
-        return fields if self.known is None else {**fields, "known": list(self.known)}
+        return fields if self.known is None else {**fields, "known": self.known.text()}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -175,36 +357,57 @@ class Progress:
         if method not in (EXPORTED, INCREMENTAL):
             raise ValueError(f"{method!r} is not a method")
         known = fields.get("known")
+        tasks = tuple(
+            replace(_task_from(each), number=number)
+            for number, each in enumerate(fields.get("tasks", ()), start=1)
+        )
+        waiting, begun = fields.get("waiting", ("", 0))
         return cls(
             method=method,
-            tasks=tuple(_task_from(each) for each in fields.get("tasks", ())),
+            tasks=tasks,
             paused=bool(fields.get("paused")),
-            serial=int(fields.get("serial", 0)),
+            event_no=int(fields.get("serial", 0)),
             outcomes=tuple(
                 Outcome(str(name), str(request), int(rows), str(error))
                 for name, request, rows, error in fields.get("outcomes", ())
             ),
-            known=None if known is None else tuple(map(int, known)),
+            # Before there were names in it, the record had a plain list of oids.
+            known=None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known),
+            waiting=Oids.parse(waiting) if waiting else _NOTHING,
+            begun=int(begun),
+            next_number=len(tasks) + 1,
         )
-
-
-def _same(one: TableTask, other: TableTask) -> bool:
-    return one.name == other.name and one.where == other.where and one.request == other.request
 
 
 def _task_json(task: TableTask) -> dict[str, Any]:
     fields: dict[str, Any] = {"name": task.name, "oid": task.oid}
     fields |= {
         name: value
-        for name, value in (("request", task.request), ("where", task.where), ("rows", task.rows))
+        for name, value in (
+            ("request", task.request),
+            ("where", task.where),
+            ("rows", task.rows),
+            ("unsettled", task.unsettled),
+        )
         if value
     }
-    if task.parts is not None:
+    if task.owed:
+        fields["owed"] = [[_value_json(value) for value in key] for key in task.owed]
+    if task.parts is not None and task.has_begun:
         fields["parts"] = [
             [part.oid, part.filenode, part.pages, part.size, [page for pages in part.done for page in pages]]
             for part in task.parts
         ]
     return fields
+
+
+def _value_json(value: KeyValue) -> list[Any]:
+    is_binary, data = value
+    return [1, base64.b64encode(data).decode("ascii")] if is_binary else [0, data.decode()]
+
+
+def _value_from(is_binary: int, text: str) -> KeyValue:
+    return (True, base64.b64decode(text)) if is_binary else (False, text.encode())
 
 
 def _task_from(fields: Mapping[str, Any]) -> TableTask:
@@ -216,6 +419,8 @@ def _task_from(fields: Mapping[str, Any]) -> TableTask:
         where=str(fields.get("where", "")),
         rows=int(fields.get("rows", 0)),
         parts=None if parts is None else tuple(_part_from(*part) for part in parts),
+        owed=tuple(tuple(_value_from(*value) for value in key) for key in fields.get("owed", ())),
+        unsettled=bool(fields.get("unsettled")),
     )
 
 

@@ -7,13 +7,11 @@ which ends the task.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from cdcd.protocol.messages import Relation
-from cdcd.snapshots.progress import Part
+from cdcd.snapshots.progress import Key, Part
 from cdcd.snapshots.visibility import Visibility
-
-KeyValue = tuple[bool, bytes]
-"""A column's value as pgoutput sent it: whether it is in binary form, and its bytes. Never NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,7 @@ class KeyQuery:
 
     table: SourceTable
     key_columns: tuple[str, ...]
-    keys: tuple[tuple[KeyValue, ...], ...]
+    keys: tuple[Key, ...]
     conditions: tuple[str, ...] = ()
 
 
@@ -128,3 +126,16 @@ class Refused:
 
 
 Answer = Rows | TooLarge | Changed | Refused
+
+
+KEYS_PER_READ: Final = 500
+"""How many rows are read by key at a time."""
+
+
+def bytes_max(query: PageQuery | KeyQuery, chunk_bytes: int) -> int:
+    """How many bytes the answer may have: some more than was planned; one page or row can not be divided."""
+    pages = query.end - query.begin if isinstance(query, PageQuery) else len(query.keys)
+    return UNLIMITED if pages == 1 else 2 * chunk_bytes
+
+
+UNLIMITED: Final = 1 << 62

@@ -7,11 +7,8 @@ Whoever may connect can send one: what is malformed is refused and reported, and
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
-
-from cdcd.snapshots.progress import Progress, TableTask
 
 PREFIX: Final = "cdcd.snapshot"
 WATERMARK: Final = "cdcd.watermark"
@@ -19,8 +16,15 @@ WATERMARK: Final = "cdcd.watermark"
 RESERVED: Final = (PREFIX, WATERMARK)
 """Messages with these prefixes are the daemon's own and make no record."""
 
+ADDED: Final = "added"
+REPLACED: Final = "replaced"
+OWN_REQUESTS: Final = ("", ADDED, REPLACED)
+"""What asks for a table where nobody sent a request: the initial snapshot, and changes of the publication."""
+
 TABLES_MAX: Final = 1000
-TEXT_MAX: Final = 10_000
+NAME_MAX: Final = 200
+WHERE_MAX: Final = 4000
+"""Characters that a request's texts may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +75,26 @@ class Signal:
             raise ValueError(f'tables must be a list of at most {TABLES_MAX} names like "schema.table"')
         texts = {name: fields.get(name, "") for name in ("where", "id", "pipeline")}
         for name, text in texts.items():
-            if not isinstance(text, str) or len(text) > TEXT_MAX:
-                raise ValueError(f"{name} must be a text of at most {TEXT_MAX} characters")
+            most = WHERE_MAX if name == "where" else NAME_MAX
+            if not isinstance(text, str) or len(text) > most or not _is_plain(text):
+                raise ValueError(f"{name} must be a text of at most {most} characters, without NUL")
         if action == "start" and not tables:
             raise ValueError("start needs tables")
         if texts["where"] and action != "start":
             raise ValueError(f"{action} takes no where")
         return cls(action, tuple(tables), texts["where"], texts["id"], texts["pipeline"])
 
-    def apply(self, progress: Progress) -> Progress:
-        """The progress after the request."""
-        return _ACTIONS[self.action](self, progress)
+
+def _is_plain(text: str) -> bool:
+    """Whether PostgreSQL can be sent it: JSON may name halves of characters, and NUL."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_table(name: object) -> bool:
-    return isinstance(name, str) and len(name) <= 200 and "." in name.strip(".")
+    return isinstance(name, str) and len(name) <= NAME_MAX and "." in name.strip(".") and _is_plain(name)
 
 
-def _start(signal: Signal, progress: Progress) -> Progress:
-    return progress.add(
-        TableTask(name, request=signal.request or "signal", where=signal.where) for name in signal.tables
-    )
-
-
-def _pause(_signal: Signal, progress: Progress) -> Progress:
-    return replace(progress, paused=True)
-
-
-def _resume(_signal: Signal, progress: Progress) -> Progress:
-    return replace(progress, paused=False)
-
-
-def _cancel(signal: Signal, progress: Progress) -> Progress:
-    for task in progress.tasks:
-        if not signal.tables or task.name in signal.tables:
-            progress = progress.end(task, "cancelled")
-    return progress
-
-
-_ACTIONS: Final[dict[str, Callable[[Signal, Progress], Progress]]] = {
-    "start": _start,
-    "pause": _pause,
-    "resume": _resume,
-    "cancel": _cancel,
-}
+_ACTIONS: Final = ("start", "pause", "resume", "cancel")

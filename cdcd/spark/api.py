@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError, SourceError
-from cdcd.records.routing import topic_name
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.consistency import CONTROL
 from cdcd.spark.descriptions import Descriptions, Form
@@ -226,11 +225,11 @@ def _described(
     *,
     variant: bool,
 ) -> tuple[str, "_Forms"]:
-    topic = topic_name(prefix, table)
     with Admin(spark, source) as admin:
         forms = Descriptions(spark, source, admin, schemas_topic or f"{prefix}.schemas", variant=variant)
         forms.refresh()
-        if forms.table(topic) is None:
+        topic = forms.topic(table)
+        if topic is None:
             raise SourceError(
                 f"No description of {table} is known in {schemas_topic or f'{prefix}.schemas'}.",
                 hint="The daemon describes a table before its first change; the name is schema.table.",

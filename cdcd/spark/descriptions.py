@@ -83,6 +83,7 @@ class Descriptions:
             self.problems[where] = str(error)
             return
         self._forms[fingerprint] = form
+        self._by_topic.pop(form.topic, None)
         self._by_topic[form.topic] = fingerprint
 
     def topics(self) -> Collection[str]:
@@ -97,6 +98,11 @@ class Descriptions:
             if fingerprint is None
             else f"{self._forms[fingerprint].schema}.{self._forms[fingerprint].table}"
         )
+
+    def topic(self, table: str) -> str | None:
+        """The topic of `schema.table`; the one that was described last, if it was renamed in the configuration."""
+        found = [topic for topic in self._by_topic if self.table(topic) == table]
+        return found[-1] if found else None
 
     def newest(self, topic: str) -> Form:
         """The form that was described last. KeyError: no form is known."""

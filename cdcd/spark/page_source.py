@@ -19,14 +19,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cdcd import __version__
-from cdcd.errors import TransientError
+from cdcd.errors import SourceError, TransientError
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedTable
-from cdcd.postgres.snapshot_reader import ChunkTooLargeError, PageQuery, SnapshotReader, TableChangedError
+from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.snapshots.chunks import UNLIMITED, Chunks
+from cdcd.snapshots.progress import Part, TableTask
+from cdcd.snapshots.reading import Changed, PageQuery, Refused, SourceTable, TooLarge
 
 NAME: Final = "cdcd_snapshot"
 APPLICATION: Final = "cdcd spark snapshot"
@@ -34,15 +37,11 @@ APPLICATION: Final = "cdcd spark snapshot"
 CHUNK_BYTES: Final = 2 << 20
 """Of a table, on disk, read at a time; in memory it is a few times as much, as text and as JSON."""
 
-PAGES_MAX: Final = 512
-"""In a chunk: before PostgreSQL 14 each place on a page is named one by one."""
-
-_UNLIMITED: Final = 1 << 62
 _MARK: Final = "true"
 
 
-Range = tuple[str, int, int, int, int, int]
-"""Pages: table in SQL, its oid, its filenode, from, to before, and how many are in a chunk."""
+Range = tuple[str, int, int, int, int, int, int]
+"""Pages of a part: its name in SQL, oid and filenode, from, to before, and its pages and bytes in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +52,7 @@ class Plan:
         dsn: with its password, so the option's name is one that Spark never shows.
         snapshot, position: as `SharedSnapshot` has them.
         database, prefix: of the records.
+        table: without its parts, of which each task has a range.
     """
 
     dsn: str
@@ -61,14 +61,14 @@ class Plan:
     position: int
     database: str
     prefix: str
-    relation: Relation
-    row_filter: str
+    table: SourceTable
     description: TableDescription
     types: Sequence[TypeDescription]
 
     def options(self, ranges: Sequence[Range]) -> dict[str, str]:
         """For `spark.read.format(NAME).options(...)`; each range is a task's."""
-        relation = self.relation
+        table = self.table
+        relation = table.relation
         fields = {
             "dsn": self.dsn,
             "connect_timeout_s": self.connect_timeout_s,
@@ -81,7 +81,7 @@ class Plan:
                 [column.flags, column.name, column.type_oid, column.type_modifier]
                 for column in relation.columns
             ],
-            "row_filter": self.row_filter,
+            "table": [table.row_filter, table.sql_name, table.partitioned, table.columns],
             "keys": [list(self.description.primary_key), list(self.description.unique_key)],
             "catalog": [astuple(column) for column in self.description.columns],
             "types": [astuple(each) for each in self.types],
@@ -95,6 +95,15 @@ class Plan:
         fields = json.loads(secret)
         oid, namespace, name, identity = fields["relation"]
         primary, unique = fields["keys"]
+        row_filter, sql_name, partitioned, fingerprint = fields["table"]
+        relation = Relation(
+            xid=None,
+            oid=oid,
+            namespace=namespace,
+            name=name,
+            replica_identity=identity,
+            columns=tuple(Column(*column) for column in fields["columns"]),
+        )
         return cls(
             fields["dsn"],
             fields["connect_timeout_s"],
@@ -102,15 +111,7 @@ class Plan:
             fields["position"],
             fields["database"],
             fields["prefix"],
-            Relation(
-                xid=None,
-                oid=oid,
-                namespace=namespace,
-                name=name,
-                replica_identity=identity,
-                columns=tuple(Column(*column) for column in fields["columns"]),
-            ),
-            fields["row_filter"],
+            SourceTable(relation, row_filter, (), sql_name, partitioned, fingerprint),
             TableDescription(
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
@@ -125,9 +126,16 @@ def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:
         part = each.part
         page_bytes = max(1, part.size // max(1, part.pages))
         step = max(1, partition_bytes // page_bytes)
-        chunk = max(1, min(PAGES_MAX, CHUNK_BYTES // page_bytes))
         ranges += [
-            (each.sql_name, part.oid, part.filenode, begin, min(begin + step, part.pages), chunk)
+            (
+                each.sql_name,
+                part.oid,
+                part.filenode,
+                begin,
+                min(begin + step, part.pages),
+                part.pages,
+                part.size,
+            )
             for begin in range(0, part.pages, step)
         ]
     return ranges
@@ -179,14 +187,17 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         plan = Plan.read(self._secret)
         encoder = SnapshotEncoder(EnvelopeSettings(__version__, plan.prefix, plan.database))
         types = {each.oid: each for each in plan.types}
-        encoder.define(plan.relation, plan.description, types)
-        place = Place(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
+        relation = plan.table.relation
+        encoder.define(relation, plan.description, types)
+        place = SnapshotPosition(plan.position, plan.position - 1, _MARK, _MARK, _MARK)
         with asyncio.Runner() as runner:
             reader = runner.run(
                 SnapshotReader.open(
                     parse_dsn(plan.dsn),
                     application_name=APPLICATION,
                     connect_timeout_s=plan.connect_timeout_s,
+                    # A task has nothing else to do than to wait for who alters the table.
+                    lock_timeout_s=0,
                 )
             )
             try:
@@ -194,7 +205,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
                 for lines in _chunks(plan, partition.pages, reader, runner):
                     records: list[Any] = []
                     now_us = time.time_ns() // 1000
-                    encoder.encode_rows(plan.relation.oid, lines, place, now_us, records, set())
+                    encoder.encode_rows(relation.oid, lines, place, now_us, records, set())
                     values = pa.array([record[2] for record in records], pa.binary())
                     yield pa.RecordBatch.from_arrays([values], names=["value"])
             finally:
@@ -204,26 +215,26 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
 def _chunks(
     plan: Plan, pages: Range, reader: SnapshotReader, runner: asyncio.Runner
 ) -> Iterator[list[bytes]]:
-    """The lines of one chunk after the other; what turns out too large is cut in two."""
-    sql_name, oid, filenode, first, last, chunk = pages
-    left = [(first, last)]
-    while left:
-        begin, end = left.pop()
-        if end - begin > chunk:
-            left.append((begin + chunk, end))
-            end = begin + chunk
-        query = PageQuery(sql_name, oid, filenode, begin, end, plan.relation, (plan.row_filter,))
-        bytes_max = _UNLIMITED if end - begin == 1 else 4 * CHUNK_BYTES
-        try:
-            rows = runner.run(reader.read(query, bytes_max))
-        except ChunkTooLargeError:
-            middle = (begin + end) // 2
-            left += [(middle, end), (begin, middle)]
-            continue
-        except TableChangedError as error:
+    """The lines of one chunk after the other; one that turns out too large is cut in two."""
+    sql_name, oid, filenode, first, last, pages_all, size = pages
+    others = tuple((begin, end) for begin, end in ((0, first), (last, pages_all)) if begin < end)
+    chunks = Chunks(CHUNK_BYTES)
+    chunks.add(TableTask(plan.table.name, oid, parts=(Part(oid, filenode, pages_all, size, others),)))
+    while (chunk := chunks.next()) is not None:
+        query = PageQuery(
+            sql_name, oid, filenode, chunk.begin, chunk.end, plan.table, (plan.table.row_filter,)
+        )
+        answer = runner.run(reader.read(query, UNLIMITED if chunk.pages == 1 else 4 * CHUNK_BYTES))
+        if isinstance(answer, TooLarge):
+            chunks.split(chunk)
+        elif isinstance(answer, Changed):
             raise TransientError(
-                f"{sql_name} is not any more what it was when its snapshot was taken: {error}",
+                f"{sql_name} is not any more what it was when its snapshot was taken: {answer.reason}",
                 hint="Read it again, at a snapshot of now.",
-            ) from None
-        if rows.lines:
-            yield rows.lines
+            )
+        elif isinstance(answer, Refused):
+            raise SourceError(f"{sql_name} can not be read: {answer.reason}", hint=answer.hint)
+        else:
+            chunks.settle(chunk)
+            if answer.lines:
+                yield answer.lines

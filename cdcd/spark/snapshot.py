@@ -17,7 +17,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -30,7 +30,7 @@ from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.routing import topic_name
+from cdcd.records.routing import TopicNames, parse_table
 from cdcd.records.schemas import table_form
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Form
@@ -57,6 +57,7 @@ class SnapshotSource:
     Attributes:
         dsn: of the primary. Executors connect with it too.
         prefix: `topics.prefix`.
+        names: `topics.names`.
         kafka: where the topics are. What they have before the snapshot is taken need not be read later; None: it is,
             and changes nothing.
     """
@@ -67,6 +68,12 @@ class SnapshotSource:
     prefix: str
     kafka: KafkaSource | None = None
     connect_timeout_s: float = 10.0
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> TopicNames:
+        """How the topics are called. ValueError: a key of `names` is not the name of a table."""
+        return TopicNames(self.prefix, {parse_table(table): topic for table, topic in self.names.items()})
 
 
 class Snapshot:
@@ -91,7 +98,7 @@ class Snapshot:
 
     def topic(self, table: str) -> str:
         """Where the changes of `schema.table` are."""
-        return topic_name(self._source.prefix, table)
+        return self._source.topics.qualified(table)
 
     def offsets(self, table: str) -> Offsets:
         """Up to where the topic has nothing that the snapshot does not see."""
@@ -107,7 +114,6 @@ class Snapshot:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
-        relation = found.source.relation
         plan = Plan(
             source.dsn,
             source.connect_timeout_s,
@@ -115,8 +121,7 @@ class Snapshot:
             shared.position,
             shared.database,
             source.prefix,
-            relation,
-            found.source.row_filter,
+            replace(found.source, parts=()),
             found.description,
             [shared.types[oid] for oid in sorted(shared.types)],
         )
@@ -143,7 +148,7 @@ def open_snapshot(
     if source.kafka is not None:
         # Before the snapshot: what is in Kafka now has committed, and will be seen.
         with Admin(spark, source.kafka) as admin:
-            offsets = admin.ends([topic_name(source.prefix, table) for table in tables])
+            offsets = admin.ends([source.topics.qualified(table) for table in tables])
     with asyncio.Runner() as runner:
         shared = runner.run(
             SharedSnapshot.open(

@@ -56,11 +56,11 @@ def _events(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
 
 
 def _snapshot_tables(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
-    return [((), None if telemetry.snapshot is None else len(telemetry.snapshot.tasks))]
+    return [((), None if telemetry.snapshot is None else telemetry.snapshot.tables_left)]
 
 
 def _snapshot_rows(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
-    return [((), None if telemetry.snapshot is None else telemetry.snapshot.serial)]
+    return [((), None if telemetry.snapshot is None else telemetry.snapshot.event_no)]
 
 
 def _snapshot_table(
@@ -243,6 +243,12 @@ DEFINITIONS: Final[tuple[Definition, ...]] = (
         "gauge",
         "Size of that queue at which PostgreSQL's stream is not read on.",
         _one(lambda t: t.queue_bytes_max),
+    ),
+    Definition(
+        "cdcd_transactions_cut_total",
+        "counter",
+        "Source transactions with more records than kafka.transaction.whole_bytes_max: readers see them in parts.",
+        _one(lambda t: t.transactions_cut),
     ),
     Definition(
         "cdcd_kafka_transactions_total",

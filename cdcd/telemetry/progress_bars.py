@@ -52,7 +52,7 @@ def lines(progress: Progress | None, began: Began, *, outcomes: bool = True) -> 
         )
     found: list[Any] = [table] if progress.tasks else []
     state = "paused" if progress.paused else "nothing is being read" if progress.is_done else progress.method
-    found.append(Text(f"{state}; {progress.serial:,} rows were read since the pipeline began"))
+    found.append(Text(f"{state}; {progress.event_no:,} rows were read since the pipeline began"))
     if outcomes:
         found += [
             Text(f"{each.name}: {each.error or 'complete'}, {each.rows:,} rows") for each in progress.outcomes

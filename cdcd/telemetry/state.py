@@ -62,6 +62,7 @@ class Telemetry:
         "streamed_open",
         "streaming",
         "transactions",
+        "transactions_cut",
     )
 
     def __init__(self, name: str = "", slot: str = "") -> None:
@@ -87,6 +88,7 @@ class Telemetry:
 
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
+        self.transactions_cut = 0
         self.streamed_open = 0
         self.prepared_open = 0
         self.prepared_oldest_time: float | None = None

@@ -4,8 +4,12 @@ The rule: what leaves here is committed, complete and in the order of the commit
 part, never leaves.
 
 Here are the states of the stream, and which message may come in which of them: the table `TRANSITIONS`, from which
-ARCHITECTURE.md's diagram is drawn. What a message does is in two classes that the assembler is made of: `Commits`
-(normal transactions, the order, the ledger) and, on top of it, `OpenTransactions` (streamed and prepared ones).
+ARCHITECTURE.md's diagram is drawn. What a message does is said by the parts that the assembler is composed of:
+
+- `CommitOrder`: the transaction that is open, the order of commits, the ledger. Normal transactions need no more.
+- `RelationsInForce`: which description of a relation holds.
+- `StreamedTransactions` and `PreparedTransactions`: transactions whose fate is open, kept in the spool.
+- `Replay`: what is kept of a transaction as steps, when it commits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,13 +19,17 @@ from typing import Final
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER, Keepalive, read_frame
 from cdcd.protocol.lsn import Lsn
-from cdcd.transactions.commits import REPORT
-from cdcd.transactions.drafts import EVENTS, Kept
+from cdcd.protocol.peek import CHANGES, ROWS, XLOG_DATA, lsn_of
+from cdcd.transactions.commits import REPORT, CommitOrder
+from cdcd.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.open_transactions import ROWS, OpenTransactions
+from cdcd.transactions.open_transactions import Replay
 from cdcd.transactions.position import Position
+from cdcd.transactions.prepared_transactions import PreparedTransactions
+from cdcd.transactions.relations_in_force import RelationsInForce
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Heard, Step
+from cdcd.transactions.steps import TURN, Changes, KeepaliveReceived, Step
+from cdcd.transactions.streamed_transactions import StreamedTransactions
 
 
 class State(Enum):
@@ -33,27 +41,74 @@ class State(Enum):
     STREAM = "Stream Start … Stream Stop"
 
 
-_XLOG_DATA: Final = 0x77  # w
+Handler = Callable[[bytes], Iterable[Step]]
 
 
-class Assembler(OpenTransactions):
+class _Node:
+    """A state as one assembler looks into it: by tag, what a message in it does and where it leads."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.is_idle = state is State.IDLE
+        self.in_transaction = state is State.TRANSACTION
+        self.in_stream = state is State.STREAM
+        self.handlers: dict[int, Handler] = {}
+        self.next: dict[int, _Node] = {}
+
+
+class Assembler:
     """Takes CopyData frames as they come, gives steps.
 
     The caller iterates over what `receive` gives to its end before it calls again, and carries the tickets of
-    `Closed` and `Standalone` to `ledger.ack` when the broker holds what they stand for. After a lost connection
-    it throws the assembler away: the server sends everything after the flushed position again, and never an
-    abort for what a crash ended.
+    `Closed`, `RolledBack` and `NonTransactionalMessage` to `ledger.ack` when the broker holds what they stand for.
+    After a lost connection it throws the assembler away: the server sends everything after the flushed position
+    again, and never an abort for what a crash ended.
 
     Args:
         ledger: gets an entry for each commit, and each undecided prepare, when it is decoded.
         spool: keeps what is not decided; emptied by `close`.
         position: what the checkpoint covers; transactions before it are skipped.
+        draft: is called with the rows of a streamed transaction that is open; what it gives back is kept.
         abort_info: Stream Abort carries LSN and time (protocol 4 with `streaming=parallel`).
     """
 
-    def __init__(self, ledger: Ledger, spool: Spool, position: Position, *, abort_info: bool = False) -> None:
-        super().__init__(ledger, spool, position, abort_info)
-        self._at = _PLACES[State.IDLE]
+    def __init__(
+        self, ledger: Ledger, spool: Spool, position: Position, draft: MakeDrafts, abort_info: bool = False
+    ) -> None:
+        self._spool = spool
+        self.order = CommitOrder(ledger, position)
+        self.relations = RelationsInForce()
+        self.replay = Replay(self.order, self.relations, spool)
+        self.streamed = StreamedTransactions(
+            self.order, self.relations, self.replay, spool, draft, abort_info
+        )
+        self.prepared = PreparedTransactions(self.order, self.relations, self.replay, spool, self.streamed)
+        self._at = _nodes(self)[State.IDLE]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Transactions and messages since the start, by kind."""
+        return self.order.counts
+
+    @property
+    def streamed_open(self) -> int:
+        """Streamed transactions whose end is not known."""
+        return len(self.streamed)
+
+    @property
+    def prepared_open(self) -> int:
+        """Prepared transactions that are neither committed nor rolled back."""
+        return len(self.prepared)
+
+    def oldest_prepared(self) -> tuple[str, int] | None:
+        """The gid and the prepare time (wire microseconds) of the oldest undecided prepared transaction."""
+        return self.prepared.oldest()
+
+    def close(self) -> None:
+        """Forget what is kept, with the connection that it came by."""
+        self.streamed.clear()
+        self.prepared.clear()
+        self._spool.close()
 
     def receive(self, frames: list[bytes]) -> Iterator[Step]:
         """Steps that follow from `frames`, lazily: a replayed transaction may be larger than memory.
@@ -64,74 +119,70 @@ class Assembler(OpenTransactions):
             UndecidableMessageError: start again without streaming.
             LimitError: the spool is full.
         """
-        run: list[Kept] = []
-        kept: list[Kept] = []
+        order = self.order
+        changes: list[SpoolItem] = []
+        rows: list[SpoolItem] = []
         for frame in frames:
-            if len(frame) <= XLOG_HEADER or frame[0] != _XLOG_DATA:
-                message = read_frame(frame)
-                if not isinstance(message, Keepalive):
-                    raise ProtocolError("XLogData without a message.", hint=REPORT)
-                self._ledger.hear(message.wal_end)
-                yield Heard(message.wal_end, message.reply_requested, self._at.is_idle)
+            if len(frame) <= XLOG_HEADER or frame[0] != XLOG_DATA:
+                yield self._keepalive(frame)
                 continue
             tag = frame[XLOG_HEADER]
             at = self._at
-            if at.in_transaction and tag in EVENTS:
-                if self._skip == 0:
-                    run.append(frame)
-                elif self._skip > 0:
-                    self._skip -= 1
+            if at.in_transaction and tag in CHANGES:
+                if order.skip == 0:
+                    changes.append(frame)
+                elif order.skip > 0:
+                    order.skip -= 1
                 continue
             if at.in_stream and tag in ROWS:
-                kept.append(frame)
+                rows.append(frame)
                 continue
-            if run:
-                yield Changes(run, False)
-                run = []
-            if kept:
-                yield from self._keep(kept)
-                kept = []
+            if changes:
+                yield Changes(changes, False)
+                changes = []
+            if rows:
+                self.streamed.keep_rows(rows)
+                yield TURN
+                rows = []
             handle = at.handlers.get(tag)
             if handle is None:
                 raise ProtocolError(
-                    f"Message {chr(tag)!r} at {Lsn(int.from_bytes(frame[1:9], 'big'))} is out of place in the "
+                    f"Message {chr(tag)!r} at {Lsn(lsn_of(frame))} is out of place in the "
                     f"state {at.state.name} ({at.state.value}).",
                     hint=REPORT,
                 )
             self._at = at.next[tag]
-            yield from handle(self, frame)
-        if run:
-            yield Changes(run, False)
-        if kept:
-            yield from self._keep(kept)
+            yield from handle(frame)
+        if changes:
+            yield Changes(changes, False)
+        if rows:
+            self.streamed.keep_rows(rows)
+            yield TURN
+
+    def _keepalive(self, frame: bytes) -> KeepaliveReceived:
+        message = read_frame(frame)
+        if not isinstance(message, Keepalive):
+            raise ProtocolError("XLogData without a message.", hint=REPORT)
+        self.order.ledger.hear(message.wal_end)
+        return KeepaliveReceived(message.wal_end, message.reply_requested, self._at.is_idle)
 
 
-Handler = Callable[[Assembler, bytes], Iterable[Step]]
+HandlerOf = Callable[[Assembler], Handler]
+"""Which method of which part of an assembler handles a message."""
 
 
-class _Place:
-    """A state, and by tag what the messages in it do and where they lead: the table, as it is looked into."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self.is_idle = state is State.IDLE
-        self.in_transaction = state is State.TRANSACTION
-        self.in_stream = state is State.STREAM
-        self.handlers: dict[int, Handler] = {}
-        self.next: dict[int, _Place] = {}
-
-
-def _places(transitions: dict[tuple[State, int], tuple[State, Handler]]) -> dict[State, _Place]:
-    places = {state: _Place(state) for state in State}
-    for (state, tag), (to, handle) in transitions.items():
-        places[state].handlers[tag] = handle
-        places[state].next[tag] = places[to]
-    return places
+def _nodes(assembler: Assembler) -> dict[State, _Node]:
+    """The table, bound to the parts of one assembler."""
+    nodes = {state: _Node(state) for state in State}
+    for (state, tag), (to, handler_of) in TRANSITIONS.items():
+        nodes[state].handlers[tag] = handler_of(assembler)
+        nodes[state].next[tag] = nodes[to]
+    return nodes
 
 
 def _table(
-    rows: dict[State, dict[str, tuple[State, Handler]]],
-) -> dict[tuple[State, int], tuple[State, Handler]]:
+    rows: dict[State, dict[str, tuple[State, HandlerOf]]],
+) -> dict[tuple[State, int], tuple[State, HandlerOf]]:
     return {
         (state, tag): to
         for state, cells in rows.items()
@@ -143,33 +194,31 @@ def _table(
 TRANSITIONS: Final = _table(
     {
         State.IDLE: {
-            "B": (State.TRANSACTION, Assembler._begin),
-            "b": (State.PREPARE, Assembler._begin_prepare),
-            "S": (State.STREAM, Assembler._stream_start),
-            "c": (State.IDLE, Assembler._stream_commit),
-            "A": (State.IDLE, Assembler._stream_abort),
-            "p": (State.IDLE, Assembler._stream_prepare),
-            "P": (State.IDLE, Assembler._prepare_alone),
-            "K": (State.IDLE, Assembler._commit_prepared),
-            "r": (State.IDLE, Assembler._rollback_prepared),
-            "M": (State.IDLE, Assembler._standalone),
+            "B": (State.TRANSACTION, lambda its: its.order.begin),
+            "b": (State.PREPARE, lambda its: its.prepared.begin),
+            "S": (State.STREAM, lambda its: its.streamed.start),
+            "c": (State.IDLE, lambda its: its.streamed.commit),
+            "A": (State.IDLE, lambda its: its.streamed.abort),
+            "p": (State.IDLE, lambda its: its.prepared.stream_prepare),
+            "P": (State.IDLE, lambda its: its.prepared.prepare_alone),
+            "K": (State.IDLE, lambda its: its.prepared.commit),
+            "r": (State.IDLE, lambda its: its.prepared.rollback),
+            "M": (State.IDLE, lambda its: its.order.non_transactional_message),
         },
         State.TRANSACTION: {
-            "RY": (State.TRANSACTION, Assembler._describe),
-            "O": (State.TRANSACTION, Assembler._originate),
-            "C": (State.IDLE, Assembler._commit),
+            "RY": (State.TRANSACTION, lambda its: its.relations.describe),
+            "O": (State.TRANSACTION, lambda its: its.order.origin),
+            "M": (State.TRANSACTION, lambda its: its.order.transactional_message),
+            "C": (State.IDLE, lambda its: its.order.commit),
         },
         State.PREPARE: {
-            "RIUDTMYO": (State.PREPARE, Assembler._prepare_keep),
-            "P": (State.IDLE, Assembler._prepare),
+            "RIUDTMYO": (State.PREPARE, lambda its: its.prepared.keep),
+            "P": (State.IDLE, lambda its: its.prepared.prepare),
         },
         State.STREAM: {
-            "RIUDTMYO": (State.STREAM, Assembler._stream_keep),
-            "E": (State.IDLE, Assembler._stream_stop),
+            "RIUDTMYO": (State.STREAM, lambda its: its.streamed.keep),
+            "E": (State.IDLE, lambda its: its.streamed.stop),
         },
     }
 )
-"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `EVENTS` stay there, and are passed on as they are."""
-
-
-_PLACES: Final = _places(TRANSITIONS)
+"""`(state, tag) -> (state, handler)`. In TRANSACTION the tags in `CHANGES` stay there; their frames are passed on."""

@@ -1,28 +1,31 @@
 """Stage 3, first part: commits in their order, each with its place in the ledger.
 
 The rule: skipping what the checkpoint covers is right because commits come in the order of their LSNs, which is made
-sure of here; and nothing commits, in whichever way, but through `_open` and `_close`, which give it an entry in the
+sure of here; and nothing commits, in whichever way, but through `open` and `close`, which give it an entry in the
 ledger and its number among what was delivered before.
 
 A normal transaction (Begin … Commit) is known to be committed at its Begin, so its changes go straight on.
-
-Which columns a row has is said by the last Relation message that the server sent, and the server remembers what it
-has sent (`pgoutput.c`, `maybe_send_schema`): once in the normal order, which Begin Prepare … Prepare is part of, and
-once more in every streamed transaction, which counts for the normal order when that commits.
 """
 
-from collections.abc import Iterable, Iterator
-from struct import Struct
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
+from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin
+from cdcd.protocol.peek import BEGIN, COMMIT
 from cdcd.protocol.reader import read_message
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
-from cdcd.transactions.steps import Closed, Described, Opened, Originated, Standalone, Step
+from cdcd.transactions.steps import (
+    Closed,
+    NonTransactionalMessage,
+    Opened,
+    OriginChanged,
+    Step,
+    TransactionalMessage,
+)
 
 M = TypeVar("M")
 
@@ -40,51 +43,52 @@ KINDS: Final = (
     "subtransaction_aborted",
     "rolled_back",
 )
-
-_BEGIN: Final = Struct("!26xQqI")
-_COMMIT: Final = Struct("!26xBQQq")
-"""Their frames, as stage 2 reads them: `Begin`, `Commit`."""
+"""What `CommitOrder.counts` counts."""
 
 
-class Commits:
-    """What every kind of transaction needs, and all that a normal one does.
+class CommitOrder:
+    """The transaction that is open, and what every kind of transaction needs.
 
     Args:
         ledger: gets an entry for each commit when it is decoded.
         position: what the checkpoint covers; transactions before it are skipped.
+
+    Attributes:
+        counts: transactions and messages since the start, by `KINDS`.
+        skip: events of the open transaction that are still to be left out, or `COVERED`: all of them.
     """
 
     def __init__(self, ledger: Ledger, position: Position) -> None:
+        self.ledger = ledger
+        self.position = position
         self.counts: dict[str, int] = dict.fromkeys(KINDS, 0)
-        self._ledger = ledger
-        self._position = position
-        self._skip = 0
+        self.skip = 0
         self._commit_lsn = 0
         self._order = position.end_lsn
         self._last_commit_lsn = None if position.events_done else position.commit_lsn or None
         self._ticket = -1
-        self._relations: dict[int, tuple[int, Relation]] = {}
-        self._arrivals = 0
 
     # Many transactions are one row: these two messages are read without a look at each field by itself, unless
     # something is wrong with them, which the strict reader then says.
 
-    def _begin(self, frame: bytes) -> Iterable[Step]:
+    def begin(self, frame: bytes) -> Iterable[Step]:
+        """Begin of a normal transaction."""
         commit_lsn = xid = commit_time = 0
-        if len(frame) == _BEGIN.size:
-            commit_lsn, commit_time, xid = _BEGIN.unpack(frame)
+        if len(frame) == BEGIN.size:
+            commit_lsn, commit_time, xid = BEGIN.unpack(frame)
         if not commit_lsn or not xid:
-            message = self._read(frame, Begin)
+            message = read_as(Begin, frame)
             commit_lsn, commit_time, xid = message.final_lsn, message.commit_time, message.xid
         self._commit_lsn = commit_lsn
-        return self._open("plain", xid, commit_lsn, commit_time)
+        return self.open("plain", xid, commit_lsn, commit_time)
 
-    def _commit(self, frame: bytes) -> Iterable[Step]:
+    def commit(self, frame: bytes) -> Iterable[Step]:
+        """Commit of a normal transaction."""
         flags, commit_lsn, end_lsn, commit_time = -1, 0, 0, 0
-        if len(frame) == _COMMIT.size:
-            flags, commit_lsn, end_lsn, commit_time = _COMMIT.unpack(frame)
+        if len(frame) == COMMIT.size:
+            flags, commit_lsn, end_lsn, commit_time = COMMIT.unpack(frame)
         if flags:
-            message = self._read(frame, Commit)
+            message = read_as(Commit, frame)
             commit_lsn, end_lsn, commit_time = message.commit_lsn, message.end_lsn, message.commit_time
         if commit_lsn != self._commit_lsn:
             raise ProtocolError(
@@ -92,29 +96,31 @@ class Commits:
                 f"{Lsn(self._commit_lsn)}.",
                 hint=REPORT,
             )
-        return self._close(commit_lsn, commit_time, end_lsn, ())
+        return self.close(commit_lsn, commit_time, end_lsn, ())
 
-    def _open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> tuple[Step, ...]:
+    def open(self, kind: str, xid: int, commit_lsn: int, commit_time: int) -> tuple[Step, ...]:
+        """A committed transaction begins; `skip` then says what of it is left out."""
         self._in_order(commit_lsn)
         self.counts[kind] += 1
-        self._ticket = self._ledger.open()
-        self._skip = self._position.skip(commit_lsn)
-        if self._skip == COVERED:
+        self._ticket = self.ledger.open()
+        self.skip = self.position.skip(commit_lsn)
+        if self.skip == COVERED:
             return ()
-        return (Opened(kind, xid, commit_lsn, commit_time, self._last_commit_lsn, self._skip),)
+        return (Opened(kind, xid, commit_lsn, commit_time, self._last_commit_lsn, self.skip),)
 
-    def _close(
+    def close(
         self, commit_lsn: int, commit_time: int, end_lsn: int, tickets: tuple[int, ...]
     ) -> tuple[Step, ...]:
-        self._ledger.seal(self._ticket, end_lsn)
+        """The transaction that `open` began is complete; `tickets` are settled together with its own."""
+        self.ledger.seal(self._ticket, end_lsn)
         tickets = (*tickets, self._ticket)
         steps: tuple[Step, ...] = ()
-        if self._skip == COVERED:
+        if self.skip == COVERED:
             for ticket in tickets:
-                self._ledger.ack(ticket)
-        elif self._skip > 0:
+                self.ledger.ack(ticket)
+        elif self.skip > 0:
             raise PositionError(
-                f"The checkpoint says that {self._skip} more events of the transaction {Lsn(commit_lsn)} were "
+                f"The checkpoint says that {self.skip} more events of the transaction {Lsn(commit_lsn)} were "
                 "delivered than the server sends now.",
                 hint="What the publication publishes was changed while the transaction was half delivered. Set "
                 "it back, or read the tables again.",
@@ -122,33 +128,32 @@ class Commits:
         else:
             steps = (Closed(commit_lsn, commit_time, end_lsn, tickets),)
         self._last_commit_lsn = commit_lsn
-        self._skip = 0
+        self.skip = 0
         return steps
 
-    def _in_order(self, lsn: int) -> None:
-        """Skipping by LSN is right only if commits come in the order of their LSNs; make sure of it."""
-        if lsn < self._order and self._position.skip(lsn) != COVERED:
-            raise ProtocolError(
-                f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
-            )
-        if lsn > self._order:
-            self._order = lsn
+    def is_covered(self, commit_lsn: int) -> bool:
+        """Whether nothing is left to send of the transaction that commits there."""
+        return self.position.skip(commit_lsn) == COVERED
 
-    def _describe(self, frame: bytes) -> Iterator[Step]:
-        message = read_message(frame, XLOG_HEADER)
-        assert isinstance(message, Relation | Type)
-        if isinstance(message, Relation):
-            self._arrivals += 1
-            self._relations[message.oid] = (self._arrivals, message)
-        yield Described(message)
+    def take_event(self) -> bool:
+        """Whether the next event of the open transaction is to be sent; one that is left out is counted."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        return self.skip == 0
 
-    def _originate(self, frame: bytes) -> Iterator[Step]:
-        message = self._read(frame, Origin)
-        if self._skip != COVERED:
-            yield Originated(message.name, message.commit_lsn)
+    def origin(self, frame: bytes) -> Iterable[Step]:
+        """Origin within a normal transaction."""
+        message = read_as(Origin, frame)
+        return () if self.skip == COVERED else (OriginChanged(message.name, message.commit_lsn),)
 
-    def _standalone(self, frame: bytes) -> Iterator[Step]:
-        message = self._read(frame, LogicalMessage)
+    def transactional_message(self, frame: bytes) -> Iterable[Step]:
+        """A logical message within a normal transaction."""
+        return (TransactionalMessage(frame, False),) if self.take_event() else ()
+
+    def non_transactional_message(self, frame: bytes) -> Iterable[Step]:
+        """A logical message between transactions."""
+        message = read_as(LogicalMessage, frame)
         if message.transactional:
             raise ProtocolError(
                 f"A transactional message ({message.prefix!r}) at {Lsn(message.lsn)} outside of a transaction.",
@@ -156,16 +161,27 @@ class Commits:
             )
         # Its LSN is the end of its record (decode.c, logicalmsg_decode), which may be where a commit record starts.
         # The last byte before it is in no other record, and stands for the message as a commit LSN does elsewhere.
-        place = message.lsn - 1
-        self._in_order(place)
-        if self._position.skip(place):
-            return
+        lsn = message.lsn - 1
+        self._in_order(lsn)
+        if self.position.skip(lsn):
+            return ()
         self.counts["message"] += 1
-        ticket = self._ledger.open()
-        self._ledger.seal(ticket, message.lsn)
-        yield Standalone(frame, False, place, self._last_commit_lsn, ticket)
+        ticket = self.ledger.open()
+        self.ledger.seal(ticket, message.lsn)
+        return (NonTransactionalMessage(frame, False, lsn, self._last_commit_lsn, ticket),)
 
-    def _read(self, frame: bytes, kind: type[M], *, in_stream: bool = False) -> M:
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(message, kind)
-        return message
+    def _in_order(self, lsn: int) -> None:
+        """Skipping by LSN is right only if commits come in the order of their LSNs; make sure of it."""
+        if lsn < self._order and self.position.skip(lsn) != COVERED:
+            raise ProtocolError(
+                f"The commit at {Lsn(lsn)} comes after a later one ({Lsn(self._order)}).", hint=REPORT
+            )
+        if lsn > self._order:
+            self._order = lsn
+
+
+def read_as(kind: type[M], frame: bytes, *, in_stream: bool = False) -> M:
+    """The message in the frame, whose tag says that it is of this kind."""
+    message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    assert isinstance(message, kind)
+    return message

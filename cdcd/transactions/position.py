@@ -191,8 +191,11 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     Without a checkpoint the stream starts where the slot stands. With one, the slot must be there and not ahead of
     it: changes between the two were confirmed by somebody else and are gone (a slot dropped, created again, or
     advanced by hand), which `accept_gap` accepts, once, for the person who knows. Nor may the slot be past what
-    cdcd ever confirmed: so every PREPARE that is undecided comes again, and a COMMIT PREPARED that comes without
-    one had nothing to send.
+    cdcd ever confirmed: so every PREPARE that is undecided comes again.
+
+    An accepted gap ends where the slot stands, or where the server's history left the checkpoint's, if the checkpoint
+    is beyond that fork: Kafka holds what lies before the fork only then. A slot that is past an undecided PREPARE
+    leaves the position as it is: the slot still sends everything but that transaction.
 
     Raises:
         PositionError: another server, a server that lost WAL, a gap, or other options inside a transaction.
@@ -208,10 +211,12 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
     if gap is not None:
         if not accept_gap:
             raise gap
-        if source.branched_at is not None and checkpoint.system_identifier == source.system_identifier:
-            # What lies before the fork is in Kafka; another cluster's fork says nothing about it.
-            begin = replace(begin, position=Position(end_lsn=max(start, source.branched_at)))
+        if checkpoint.system_identifier == source.system_identifier and _is_past_fork(checkpoint, source):
+            begin = replace(begin, position=Position(end_lsn=max(start, source.branched_at or 0)))
         return begin
+    lost = _lost_prepare(checkpoint, source)
+    if lost is not None and not accept_gap:
+        raise lost
     position = checkpoint.position
     if position.events_done and checkpoint.stream != source.stream:
         raise PositionError(
@@ -219,11 +224,11 @@ def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -
             f"({checkpoint.stream}) than now ({source.stream}); its events can not be counted under these.",
             hint="Run once with the former options until the transaction is through, then change them.",
         )
-    return replace(begin, position=position, flushed_lsn=checkpoint.flushed_lsn)
+    return replace(begin, position=position, flushed_lsn=max(start, checkpoint.flushed_lsn))
 
 
-def is_lost(checkpoint: Checkpoint, source: Source) -> bool:
-    """Whether the slot alone is what is missing: this is the server whose changes Kafka holds, and it has them all."""
+def only_slot_is_lost(checkpoint: Checkpoint, source: Source) -> bool:
+    """True if server, timeline and WAL match the checkpoint and only the slot is missing or ahead of it."""
     position = checkpoint.position
     if checkpoint.system_identifier != source.system_identifier:
         return False
@@ -251,7 +256,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             hint="Point postgres.dsn at the primary that has the checkpoint's timeline, or accept with `cdcd run "
             "--accept-gap` that Kafka and this server differ; it goes on from the slot's position.",
         )
-    if source.branched_at is not None and position.needed_wal > source.branched_at:
+    if source.branched_at is not None and _is_past_fork(checkpoint, source):
         return PositionError(
             f"The checkpoint ({position}) is ahead of where this server left timeline {checkpoint.timeline} "
             f"({Lsn(source.branched_at)}): it failed over to a standby that lacked changes, or was restored to an "
@@ -280,7 +285,17 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             "between are lost to this pipeline.",
             hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
         )
-    if source.slot_confirmed > checkpoint.flushed_lsn:
+    return None
+
+
+def _is_past_fork(checkpoint: Checkpoint, source: Source) -> bool:
+    """Whether Kafka holds changes that were written on the checkpoint's timeline after the server had left it."""
+    return source.branched_at is not None and checkpoint.position.needed_wal > source.branched_at
+
+
+def _lost_prepare(checkpoint: Checkpoint, source: Source) -> PositionError | None:
+    """Why an undecided PREPARE does not come again, if so."""
+    if source.slot_confirmed is not None and source.slot_confirmed > checkpoint.flushed_lsn:
         return PositionError(
             f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but cdcd confirmed nothing past "
             f"{Lsn(checkpoint.flushed_lsn)}, before a PREPARE that was not decided: the slot was moved by somebody "

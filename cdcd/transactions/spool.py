@@ -1,24 +1,24 @@
-"""Transactions whose fate is open: in memory up to a limit, then one file each.
+"""Transactions whose fate is open: in memory up to a limit, then in one file for all.
 
 The rule: memory is bounded whatever the size or number of open transactions, and so is disk, with a clear stop. Frames
 and drafts are kept as they came, in lists of a bounded size; what of a transaction is on disk comes before what is in
-memory. When the memory limit is passed, what the largest transaction has there moves to its file, as `reorderbuffer.c`
+memory. When the memory limit is passed, what the largest transaction has there moves to the file, as `reorderbuffer.c`
 does it (`ReorderBufferLargestTXN`), so that the small ones, which are many and short-lived, stay in memory.
 
 A list goes to the file as `marshal` writes it, with its length before it: one call makes all its byte strings again,
-and a replay stands between the commit and the consumer. The file is ours alone: it has no name (`O_TMPFILE`), so that
-a killed process leaves nothing behind, and a restart receives every open transaction from its beginning anyway.
+and a replay stands between the commit and the consumer. The file (`spool_file.py`) is ours alone, and a restart
+receives every open transaction from its beginning anyway.
 """
 
 import errno
 import marshal
 import os
-import tempfile
 from collections.abc import Iterator
-from typing import IO, Final
+from typing import Final
 
 from cdcd.errors import LimitError
-from cdcd.transactions.drafts import Kept
+from cdcd.transactions.drafts import SpoolItem, memory_bytes
+from cdcd.transactions.spool_file import Part, SpoolFile
 
 FRAME_BYTES: Final = 48
 """What a frame, or a part of a draft, costs in memory beside its bytes: head, place in a list, malloc's rounding."""
@@ -37,18 +37,17 @@ _MARSHAL_VERSION: Final = 2
 
 class _Transaction:
     def __init__(self) -> None:
-        self.lists: list[list[Kept]] = []
+        self.lists: list[list[SpoolItem]] = []
         self.last_bytes = 0
         self.memory_bytes = 0
-        self.file: IO[bytes] | None = None
-        self.file_bytes = 0
+        self.on_disk = Part()
 
 
 class Spool:
     """Frames and drafts by top-level xid.
 
     Args:
-        directory: where the files are; must exist and be writable.
+        directory: where the file is; must exist and be writable.
         memory_bytes_max: what is beyond this moves to disk.
         disk_bytes_max: `LimitError` beyond this; None: as much as the file system has.
     """
@@ -58,6 +57,7 @@ class Spool:
         self._memory_bytes_max = memory_bytes_max
         self._disk_bytes_max = disk_bytes_max
         self._transactions: dict[int, _Transaction] = {}
+        self._file = SpoolFile(directory)
         self.memory_bytes = 0
         self.disk_bytes = 0
 
@@ -76,7 +76,7 @@ class Spool:
         """Keep one frame; see `extend`."""
         self.extend(xid, [frame])
 
-    def extend(self, xid: int, kept: list[Kept]) -> None:
+    def extend(self, xid: int, kept: list[SpoolItem]) -> None:
         """Keep frames and drafts, as many as were received together.
 
         Raises:
@@ -86,7 +86,7 @@ class Spool:
         lists, last_bytes = transaction.lists, transaction.last_bytes
         before = self.memory_bytes
         for one in kept:
-            size = FRAME_BYTES + len(one) if isinstance(one, bytes) else one[6]
+            size = FRAME_BYTES + len(one) if isinstance(one, bytes) else memory_bytes(one)
             last_bytes += size
             if not lists or last_bytes > REPLAY_BYTES:
                 lists.append([])
@@ -95,7 +95,7 @@ class Spool:
             self.memory_bytes += size
         transaction.last_bytes = last_bytes
         transaction.memory_bytes += self.memory_bytes - before
-        if transaction.file is not None and transaction.memory_bytes >= WRITE_BYTES:
+        if transaction.on_disk.size and transaction.memory_bytes >= WRITE_BYTES:
             self._spill(xid)
         if self.memory_bytes > self._memory_bytes_max:
             self._spill(max(self._transactions, key=self._memory_of))
@@ -104,41 +104,33 @@ class Spool:
         """Forget a transaction and give its space back."""
         transaction = self._transactions.pop(xid)
         self.memory_bytes -= transaction.memory_bytes
-        if transaction.file is not None:
-            self.disk_bytes -= transaction.file_bytes
-            transaction.file.close()
+        self.disk_bytes -= transaction.on_disk.size
+        self._file.free(transaction.on_disk)
 
     def close(self) -> None:
         """Forget everything: no transaction outlives its connection."""
         for xid in list(self._transactions):
             self.drop(xid)
 
-    def replay(self, xid: int) -> Iterator[list[Kept]]:
+    def replay(self, xid: int) -> Iterator[list[SpoolItem]]:
         """What is kept of a transaction in the order it came, in lists of about `REPLAY_BYTES`."""
         transaction = self._transactions[xid]
-        file = transaction.file
-        if file is not None:
-            file.seek(0)
-            left = transaction.file_bytes
-            while left:
-                size = int.from_bytes(self._read(xid, file, _LENGTH_BYTES, left), "big")
-                block = self._read(xid, file, size, left - _LENGTH_BYTES)
-                left -= _LENGTH_BYTES + size
-                kept: list[Kept] = marshal.loads(block)  # noqa: S302  our own, in a file without a name
-                yield kept
+        part = transaction.on_disk
+        at = 0
+        while at < part.size:
+            size = int.from_bytes(self._read(xid, part, at, _LENGTH_BYTES), "big")
+            at += _LENGTH_BYTES
+            items: list[SpoolItem] = marshal.loads(self._read(xid, part, at, size))  # noqa: S302  ours, without a name
+            at += size
+            yield items
         yield from transaction.lists
 
-    def _read(self, xid: int, file: IO[bytes], size: int, left: int) -> bytes:
-        """So many bytes of the `left` ones that were written and not read yet."""
-        data = file.read(size)
-        while 0 < len(data) < size:
-            more = file.read(size - len(data))
-            if not more:
-                break
-            data += more
+    def _read(self, xid: int, part: Part, at: int, size: int) -> bytes:
+        data = self._file.read(part, at, size)
         if len(data) < size:
+            missing = part.size - at - len(data)
             raise LimitError(
-                f"The spool file of transaction {xid} in {self._directory} is {left - len(data)} bytes short.",
+                f"The spool file of transaction {xid} in {self._directory} is {missing} bytes short.",
                 hint="Something truncated it; the transaction will be received again after a restart.",
             )
         return data
@@ -162,11 +154,7 @@ class Spool:
                 "(PostgreSQL then keeps it until it commits). Nothing of it was confirmed.",
             )
         try:
-            if transaction.file is None:
-                transaction.file = tempfile.TemporaryFile(  # noqa: SIM115  # open until `drop`
-                    dir=self._directory, prefix="cdcd-", buffering=0
-                )
-            _write_all(transaction.file, len(block).to_bytes(_LENGTH_BYTES, "big") + block)
+            self._file.append(transaction.on_disk, len(block).to_bytes(_LENGTH_BYTES, "big") + block)
         except OSError as error:
             raise LimitError(
                 f"Cannot write the spool of transaction {xid} in {self._directory}: "
@@ -174,15 +162,7 @@ class Spool:
                 hint="Free or enlarge that file system, or point spool.directory at a larger one. "
                 "Nothing of the transaction was confirmed; it is received again after a restart.",
             ) from error
-        transaction.file_bytes += size
         self.disk_bytes += size
 
     def _memory_of(self, xid: int) -> int:
         return self._transactions[xid].memory_bytes
-
-
-def _write_all(file: IO[bytes], data: bytes) -> None:
-    """A file system that runs full, or a signal, may take a part of it."""
-    done = 0
-    while done < len(data):
-        done += file.write(data[done:])

@@ -1,18 +1,19 @@
 """What the assembler says: a transaction's changes as a sequence of steps, the same for every kind of transaction.
 
-`Opened`, then any number of `Changes`, `Described` and `Originated`, then `Closed`. `Described` also comes between
-transactions. `RolledBack`, `Standalone` and `Heard` stand for themselves. `Foretold` and `Undecided` come at any time
-between these, while a streamed transaction arrives that may never be committed.
+`Opened`, then any number of `Changes`, `TransactionalMessage`, `Described` and `OriginChanged`, then `Closed`.
+`Described` also comes between transactions. `RolledBack`, `CommitWithoutPrepare`, `NonTransactionalMessage` and
+`KeepaliveReceived` stand for themselves. `RelationPreview` comes between these at any time, while a streamed
+transaction arrives that may never be committed. `Turn` comes at any time and means nothing.
 
 The three that each transaction has are plain classes: of many transactions of one row, making these as dataclasses is a
 seventh of the work.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from cdcd.protocol.messages import Relation, Type
-from cdcd.transactions.drafts import Kept
+from cdcd.transactions.drafts import SpoolItem
 
 
 class Opened:
@@ -36,35 +37,32 @@ class Opened:
 
 
 class Changes:
-    """Events in the transaction's order: frames of Insert, Update, Delete, Truncate and Message, and drafts of rows.
+    """Events in the transaction's order: frames of Insert, Update, Delete and Truncate, and drafts of rows.
 
     `in_stream` says that an xid follows each message's tag.
     """
 
-    __slots__ = ("in_stream", "kept")
+    __slots__ = ("in_stream", "items")
 
-    def __init__(self, kept: list[Kept], in_stream: bool) -> None:
-        self.kept = kept
+    def __init__(self, items: list[SpoolItem], in_stream: bool) -> None:
+        self.items = items
         self.in_stream = in_stream
 
 
-class Undecided:
-    """Frames of rows in a streamed transaction, whose fate is open.
+@dataclass(frozen=True, slots=True)
+class TransactionalMessage:
+    """A logical message of the open transaction: one event, in its place among the changes.
 
-    The receiver may put drafts of them, in their order, in their place. `relations` are those that were
-    described in the transaction so far, by oid, each with the number of its arrival.
+    `in_stream` says that an xid follows the tag.
     """
 
-    __slots__ = ("kept", "relations")
-
-    def __init__(self, kept: list[Kept], relations: Mapping[int, tuple[int, Relation]]) -> None:
-        self.kept = kept
-        self.relations = relations
+    frame: bytes
+    in_stream: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
-    """A streamed transaction described a relation. When it is committed, `Described` says so where it counts."""
+class RelationPreview:
+    """A still-open streamed transaction sent a Relation message. It takes effect at commit, by `Described`."""
 
     message: Relation
 
@@ -77,7 +75,7 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
-class Originated:
+class OriginChanged:
     """The changes that follow in this transaction came from the replication origin `name`."""
 
     name: str
@@ -105,10 +103,25 @@ class RolledBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Standalone:
-    """A non-transactional logical message: an event with a place of its own in the order.
+class CommitWithoutPrepare:
+    """A COMMIT PREPARED came whose PREPARE was not received; the transaction follows without changes.
 
-    `lsn` stands for it where transactions have their commit LSN; a restart from `lsn + 1` does not bring it again.
+    PostgreSQL 15 to 17 send no PREPARE for a transaction that only locked rows (`reorderbuffer.c`,
+    `ReorderBufferReplay`). Else the slot was past the PREPARE when this pipeline first used it, or somebody accepted
+    that: then the changes of the transaction are missing in Kafka. The protocol does not tell the two apart.
+    """
+
+    xid: int
+    gid: str
+    commit_lsn: int
+
+
+@dataclass(frozen=True, slots=True)
+class NonTransactionalMessage:
+    """A non-transactional logical message: an event with a position of its own in the order.
+
+    `lsn` is for this message what the commit LSN is for a transaction; a restart from `lsn + 1` does not bring the
+    message again.
     """
 
     frame: bytes
@@ -119,7 +132,7 @@ class Standalone:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class KeepaliveReceived:
     """A keepalive: everything before `wal_end` was decoded, if `idle` (no transaction was being sent)."""
 
     wal_end: int
@@ -127,15 +140,25 @@ class Heard:
     idle: bool
 
 
+class Turn:
+    """Nothing happened but work: the receiver may let other tasks run before it takes the next step."""
+
+    __slots__ = ()
+
+
+TURN: Final = Turn()
+
 Step = (
     Opened
     | Changes
-    | Undecided
-    | Foretold
+    | TransactionalMessage
+    | RelationPreview
     | Described
-    | Originated
+    | OriginChanged
     | Closed
     | RolledBack
-    | Standalone
-    | Heard
+    | CommitWithoutPrepare
+    | NonTransactionalMessage
+    | KeepaliveReceived
+    | Turn
 )

@@ -9,8 +9,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.errors import SinkError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.sink import Sink, SinkSettings
-from cdcd.transactions.batches import Batch
+from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.sink import Sink
+from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+import pytest
+
 from cdcd.postgres.catalog import describe, types
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription, TypeDescription
@@ -102,11 +104,29 @@ def test_types_come_with_what_they_are_made_of(database: Database):
     others = ask(
         database, lambda connection: types(connection, [named["mood"], named["pair"], named["span"]])
     )
-    assert {description.name: description.kind for description in others.values()} == {
-        "mood": "e",
-        "pair": "c",
-        "span": "r",
+    assert {each.name: (each.kind, each.parts) for each in others.values()} == {
+        "mood": ("e", ()),
+        "pair": ("c", (named["mood"], 23)),
+        "span": ("r", (20,)),
+        "int4": ("b", ()),
+        "int8": ("b", ()),
     }
+
+
+@pytest.mark.postgres(since=14)
+def test_a_multirange_is_made_of_its_range(database: Database):
+    database.execute("CREATE TYPE span AS RANGE (subtype = int8)")
+    multirange, span = (oid_of(database, "regtype", name) for name in ("span_multirange", "span"))
+    found = ask(database, lambda connection: types(connection, [multirange]))
+    assert {oid: each.parts for oid, each in found.items()} == {multirange: (span,), span: (20,), 20: ()}
+
+
+def test_whether_a_type_can_be_sent_in_binary_form_is_known(database: Database):
+    database.execute("CREATE EXTENSION seg")
+    database.execute("CREATE DOMAIN part AS seg")
+    named = [oid_of(database, "regtype", name) for name in ("seg", "part", "seg[]", "aclitem")]
+    found = ask(database, lambda connection: types(connection, named))
+    assert [found[oid].sends for oid in named] == [False, False, True, False]
 
 
 def test_the_built_in_types_are_those_of_the_server(database: Database):

@@ -5,10 +5,10 @@ import socket
 import time
 
 import pytest
-from psycopg import pq
 
 from cdcd.errors import CdcdError, SourceError, TransientError
-from cdcd.postgres.connection import connect, open_pgconn, parse_dsn, simple_query
+from cdcd.postgres.connection import connect, open_session, parse_dsn
+from cdcd.postgres.session import Session
 from tests.integration.conftest import VERSIONS, Database
 
 SECRET = "c0rrect-horse"
@@ -57,12 +57,12 @@ def test_settings_of_role_and_database_do_not_change_what_is_sent(database: Data
 
     async def sample() -> tuple[str | None, ...]:
         dsn = parse_dsn(database.dsn(user=role))
-        pgconn = await open_pgconn(dsn, application_name="test", replication=replication)
+        session = await open_session(dsn, application_name="test", replication=replication)
         try:
             await asyncio.sleep(0.7)
-            ((row,),) = await simple_query(pgconn, SAMPLE, "sampling", {})
+            ((row,),) = await session.query(SAMPLE, "sampling")
         finally:
-            pgconn.finish()
+            session.close()
         return row
 
     try:
@@ -91,26 +91,26 @@ def test_the_options_of_the_dsn_are_kept_unless_they_change_text_output(database
 
 async def _refusal(dsn: str, *, replication: bool = False, timeout_s: float = 5) -> CdcdError:
     try:
-        pgconn = await open_pgconn(
+        session = await open_session(
             parse_dsn(dsn), application_name="test", connect_timeout_s=timeout_s, replication=replication
         )
     except CdcdError as error:
         return error
-    pgconn.finish()
+    session.close()
     pytest.fail("the connection was not refused")
 
 
 async def _exhaust(dsn: str) -> CdcdError:
     """Open connections until one is refused."""
-    held: list[pq.abc.PGconn] = []
+    held: list[Session] = []
     try:
         while len(held) < 9:
-            held.append(await open_pgconn(parse_dsn(dsn), application_name="test"))
+            held.append(await open_session(parse_dsn(dsn), application_name="test"))
     except TransientError as error:
         return error
     finally:
-        for pgconn in held:
-            pgconn.finish()
+        for session in held:
+            session.close()
     pytest.fail("no connection was refused")
 
 

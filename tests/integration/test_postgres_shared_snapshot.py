@@ -11,7 +11,8 @@ from cdcd.errors import SourceError
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import APPLICATION, SharedSnapshot
 from cdcd.postgres.slot import SlotWait
-from cdcd.postgres.snapshot_reader import PageQuery, SnapshotReader
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.snapshots.reading import PageQuery, Rows
 from tests.integration.conftest import Database
 
 SESSIONS = 4
@@ -63,9 +64,10 @@ async def take(database: Database, slot: str) -> tuple[int, set[int]]:
         await reader.import_snapshot(shared.name)
         # Who has imported it reads on.
         await shared.close()
-        relation = shared.tables["public.t"].source.relation
-        query = PageQuery(part.sql_name, part.part.oid, part.part.filenode, 0, 10_000, relation, ())
+        table = shared.tables["public.t"].source
+        query = PageQuery(part.sql_name, part.part.oid, part.part.filenode, 0, 10_000, table)
         rows = await reader.read(query, 1 << 30)
+        assert isinstance(rows, Rows)
     finally:
         reader.close()
     return shared.position, {int(line) for line in rows.lines}

@@ -18,6 +18,10 @@ class BrokerError(Exception):
     """An answer that says no, or no answer."""
 
 
+class BrokerSilentError(BrokerError):
+    """No answer, and nothing was done."""
+
+
 class EpochFencedError(Exception):
     """The producer's epoch is not the newest."""
 
@@ -78,6 +82,12 @@ class Broker:
             raise BrokerError
         self._end(epoch)
 
+    def abort(self, epoch: int) -> None:
+        """abort_transaction: it arrives or, with the broker away, it does not; a failure counts for nothing."""
+        if epoch == self.epoch and not self.away:
+            self._open = None
+            self._open_checkpoint = None
+
     def write(self, records: list[Record], checkpoint: bytes | None) -> Iterator[None]:
         """Without transactions: each record is visible at once, also when the answer is lost."""
         yield from self._answer()
@@ -100,7 +110,9 @@ class Broker:
         if rng.random() < settings.p_hold:
             for _ in range(int(rng.random() * 20)):
                 yield
-        if self.away or rng.random() < settings.p_reject:
+        if self.away:
+            raise BrokerSilentError
+        if rng.random() < settings.p_reject:
             raise BrokerError
 
     def _check(self, epoch: int) -> None:

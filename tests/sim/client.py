@@ -39,26 +39,27 @@ class Client:
     def __init__(self, wal: Wal, workload: Workload) -> None:
         self._wal = wal
         self._workload = workload
-        self._database: Database = workload.database
+        self.database: Database = workload.database
 
     def published(self) -> dict[int, str]:
         return {
             oid: table.full_name
-            for oid, table in sorted(self._database.definitions.items())
+            for oid, table in sorted(self.database.definitions.items())
             if table.published
         }
 
     def look(self, oids: Collection[int] | None = None) -> tuple[list[SourceTable], Visibility]:
         """The published tables with these oids."""
         tables = [
-            self._source_table(table)
-            for oid, table in sorted(self._database.definitions.items())
+            self.source_table(table)
+            for oid, table in sorted(self.database.definitions.items())
             if table.published and (oids is None or oid in oids)
         ]
-        return tables, self._database.transactions.snapshot()
+        return tables, self.database.transactions.snapshot()
 
-    def _source_table(self, table: Definition) -> SourceTable:
-        heap = self._database.heap(table)
+    def source_table(self, table: Definition) -> SourceTable:
+        """How a table is read that is as `table` says; the size of its file is of now."""
+        heap = self.database.heap(table)
         sql_name = f'"{SCHEMA}"."{table.name}"'
         part = Part(table.oid, table.filenode, heap.pages, heap.size)
         return SourceTable(
@@ -66,7 +67,7 @@ class Client:
         )
 
     def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:
-        known = self._database.definitions
+        known = self.database.definitions
         return {oid: known[oid].description() if oid in known else TableDescription() for oid in oids}
 
     def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
@@ -75,7 +76,7 @@ class Client:
     def writers(self, oids: Collection[int]) -> tuple[frozenset[str], Visibility]:
         """Who has written to any of the tables and is not seen to have ended."""
         names = frozenset([f"3/{one.xid} {one.gid or one.xid}" for one in self._workload.writers(oids)])
-        return names, self._database.transactions.snapshot()
+        return names, self.database.transactions.snapshot()
 
     def is_locked(self, oids: Collection[int]) -> bool:
         """Whether somebody holds one of the tables with ACCESS EXCLUSIVE."""
@@ -83,7 +84,7 @@ class Client:
 
     def locks(self, query: PageQuery | KeyQuery) -> bool:
         """Whether the query would have to wait for a lock on the table that its name leads to now."""
-        table = self._database.by_name(_bare(query))
+        table = self.database.by_name(_bare(query))
         return table is not None and self._workload.is_locked(table.oid)
 
     def examine(self, table: SourceTable, where: str) -> str:
@@ -92,7 +93,7 @@ class Client:
 
     def read(self, query: PageQuery | KeyQuery, snapshot: Visibility | None, bytes_max: int) -> Answer:
         """At an exported snapshot, or at one of its own."""
-        table = self._database.by_name(_bare(query))
+        table = self.database.by_name(_bare(query))
         if table is None:
             return Changed(f"relation {_bare(query)} does not exist")
         if table.oid != query.table.oid:
@@ -101,10 +102,10 @@ class Client:
             return Changed("it was rewritten")
         if table.fingerprint != query.table.columns:
             return Changed("it was altered")
-        seen = snapshot or self._database.transactions.snapshot()
+        seen = snapshot or self.database.transactions.snapshot()
         lines: list[bytes] = []
         wanted = _wanted(query, table)
-        for version in self._database.heap(table).visible(seen):
+        for version in self.database.heap(table).visible(seen):
             if not wanted(version):
                 continue
             for condition in query.conditions:

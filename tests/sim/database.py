@@ -70,6 +70,10 @@ class Database:
         """By oid: the columns that names have or had."""
         self.first: dict[int, Definition] = {}
         """By oid: the table when it was made. Its key stays."""
+        self.owners: dict[str, set[int]] = {}
+        """Which tables have or had a name."""
+        self.named: dict[str, set[int]] = {}
+        """Likewise, with those of which nobody but their own transaction has seen it."""
         self.held: Visibility | None = None
         """The snapshot that a slot exported, while somebody has it."""
         self.next_xid = FIRST_XID
@@ -129,6 +133,7 @@ class Database:
         for column in definition.columns:
             names[column.name] = column
         self.first.setdefault(definition.oid, definition)
+        self.named.setdefault(definition.name, set()).add(definition.oid)
 
     def of(self, transaction: Transaction, oid: int) -> Definition | None:
         """A table as the transaction sees it."""

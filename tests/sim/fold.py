@@ -65,6 +65,10 @@ class Fold:
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
 
+    def is_shared(self, name: str) -> bool:
+        """Whether several tables had the name."""
+        return len(self._database.named.get(name, ())) > 1
+
     def _topic(self, name: str) -> Topic:
         topic = self.topics.get(name)
         if topic is None:
@@ -133,10 +137,10 @@ class Fold:
         heap = self._database.heap(table)
         source = {key_bytes(table, version.row): version.row for version in heap.visible(snapshot)}
         name = table.full_name
-        for key in source.keys() - topic.rows.keys():
+        for key in sorted(source.keys() - topic.rows.keys()):
             event = source[key][table.event_attnum]
             raise PromiseBrokenError(f"G9: {name} lacks {key!r} (event {event!r})")
-        for key in topic.rows.keys() - source.keys():
+        for key in sorted(topic.rows.keys() - source.keys()):
             raise PromiseBrokenError(f"G9: {name} has {key!r}, which is not in the table: {topic.rows[key]}")
         for key, row in source.items():
             found = topic.rows[key]

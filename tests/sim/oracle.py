@@ -30,14 +30,18 @@ class Oracle:
     Args:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
         truncates: whether TRUNCATE makes records.
-        whole_records, whole_bytes: a transaction with fewer of both must appear in Kafka as a whole.
+        whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
+        part_records, part_bytes: so must one that has fewer than both.
     """
 
-    def __init__(self, *, exactly_once: bool, truncates: bool, whole_records: int, whole_bytes: int) -> None:
+    def __init__(
+        self, *, exactly_once: bool, truncates: bool, whole_bytes: int, part_records: int, part_bytes: int
+    ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
-        self.whole_records = whole_records
         self.whole_bytes = whole_bytes
+        self.part_records = part_records
+        self.part_bytes = part_bytes
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
@@ -91,7 +95,7 @@ class Oracle:
         first = self.delivered
         for record in records:
             fields = decoded(record)
-            if is_of_snapshot(fields):
+            if is_of_snapshot(fields) or self._ends_rows(fields, self.delivered if at < 0 else at):
                 self._snapshot(record, fields, self.delivered if at < 0 else at)
                 continue
             if at < 0:
@@ -102,6 +106,16 @@ class Oracle:
             self.delivered = max(self.delivered, at)
             if self.exactly_once:
                 self._whole(first, at)
+
+    def _ends_rows(self, fields: dict[str, Any], at: int) -> bool:
+        """Whether the record is no TRUNCATE, but the end of the rows of another table that had the name."""
+        if not fields or fields["op"] != "t":
+            return False
+        assert self.fold is not None
+        wanted = self.expected[at] if at < len(self.expected) else None
+        name = fields["source"]["table"]
+        is_event = wanted is not None and wanted.op == "t" and _is_at(wanted, fields)
+        return not (is_event and wanted.table is not None and wanted.table.name == name) and self.fold.is_shared(name)
 
     def _first(self, fields: dict[str, Any]) -> int:
         """Which record this is, with which a Kafka transaction begins."""
@@ -126,7 +140,7 @@ class Oracle:
         self.fold.change(wanted, record, fields)
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
-        if self.exactly_once and at and self._lengths[bisect_left(self._lengths, at)] != at:
+        if fields["op"] == "r" and self.exactly_once and at and self._lengths[bisect_left(self._lengths, at)] != at:
             raise PromiseBrokenError(f"G4: a row of a snapshot inside of a transaction: {record}")
         assert self.fold is not None
         self.fold.snapshot(record, fields)
@@ -155,7 +169,8 @@ class Oracle:
             if last <= self.delivered:
                 before = self._lengths[at - 1] if at else 0
                 size = sum(self._sizes[before:last])
-                if last - before < self.whole_records and size < self.whole_bytes:
+                small = last - before < self.part_records and size < self.part_bytes
+                if small or size < self.whole_bytes:
                     raise PromiseBrokenError(
                         f"G10: a transaction of {last - before} records and {size} bytes is cut"
                     )

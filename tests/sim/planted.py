@@ -12,13 +12,21 @@ from typing import Any, Final
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.batches import Batch, Batches
-from cdcd.transactions.feedback import Feedback
+from cdcd.engine.queue import Batches
+from cdcd.engine.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import COVERED, Checkpoint, Position
+from cdcd.transactions.position import COVERED, Position
 from cdcd.transactions.steps import Heard, RolledBack, Standalone, Step
 from tests.sim.instance import Parts
-from tests.sim.sink import Sink
+from tests.sim.planted_sink import (
+    CommitsParts,
+    DoesNotFence,
+    KeepsTheProducer,
+    NotesFirstAtLeastOnce,
+    SendsTheLastPartAgain,
+    TakesUnknownForFailed,
+    WritesTheCheckpointFirst,
+)
 
 
 class ConfirmsOnReceive(Feedback):
@@ -245,47 +253,6 @@ class NeverTellsTheRest(Batches):
             super().advance(ledger, wal_end, asked=asked)
 
 
-class KeepsTheProducer(Sink):
-    """Goes on with the producer whose transaction's outcome is unknown."""
-
-    def _failed(self) -> None:
-        pass
-
-
-class TakesUnknownForFailed(Sink):
-    """Delivers again without a look at the checkpoint."""
-
-    def _open_producer(self) -> Iterator[None]:
-        before = self._committed
-        yield from super()._open_producer()
-        if before is not None:
-            self._committed = before
-
-
-class DoesNotFence(Sink):
-    """Writes in one piece, but without asking whether somebody else does so too."""
-
-    def _open_producer(self) -> Iterator[None]:
-        self._prove_ownership()
-        yield from self.broker.read_checkpoint()
-        self._epoch = 0
-        read = self.broker.checkpoint
-        self._committed = None if read is None else Checkpoint.decode(read, "")
-
-    def _send(self, epoch: int, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        yield from self.broker.read_checkpoint()
-        yield
-        self.broker.oracle.append(batch.records)
-        self.broker.checkpoint = checkpoint.encode()
-
-
-class WritesTheCheckpointFirst(Sink):
-    def deliver(self, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        yield
-        self.broker.checkpoint = checkpoint.encode()
-        yield from super().deliver(batch, checkpoint)
-
-
 PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
     {
         "confirm_on_receive": Parts(feedback=ConfirmsOnReceive),
@@ -317,5 +284,8 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "unknown_taken_for_failed": Parts(sink=TakesUnknownForFailed),
         "no_fencing": Parts(sink=DoesNotFence),
         "checkpoint_before_records": Parts(sink=WritesTheCheckpointFirst),
+        "checkpoint_before_records_at_least_once": Parts(sink=NotesFirstAtLeastOnce),
+        "part_committed": Parts(sink=CommitsParts),
+        "last_part_sent_again": Parts(sink=SendsTheLastPartAgain),
     }
 )

@@ -9,6 +9,8 @@ from tests.sim.catalog import SCHEMA
 
 PREFIX: Final = "cdcd.snapshot"
 
+RESUME: Final = b'{"action": "resume"}'
+
 CONDITIONS: Final = ("n < 50", "event % 2 = 0", "true")
 """That PostgreSQL takes, and which rows they are true for is known (`client.holds`)."""
 

@@ -1,86 +1,184 @@
-"""`cdcd.kafka.sink` without librdkafka: the same decisions, between which others may move."""
+"""`cdcd.kafka.transaction_state` carried out against the simulated broker; between two steps others may move."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
+from typing import ClassVar, Final
 
-from cdcd.errors import FencedError, TransientError
-from cdcd.transactions.batches import Batch
+from cdcd.errors import CdcdError, FencedError, TransientError
+from cdcd.kafka.transaction_state import (
+    AT_LEAST_ONCE,
+    EXACTLY_ONCE,
+    Action,
+    End,
+    Event,
+    Step,
+    TransactionState,
+    Transitions,
+    error_of,
+    event_of,
+)
+from cdcd.retry import Backoff
+from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint
-from tests.sim.broker import Broker, BrokerError, EpochFencedError
+from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
+from tests.sim.expected import Record
 
-BACKOFF_TICKS_MAX = 16
+BACKOFF_TICKS: Final = 1
+BACKOFF_TICKS_MAX: Final = 16
+
+AWAY: Final = "the broker does not answer"
 
 
 class Sink:
-    """The only writer to the simulated Kafka; each `yield` is a moment in which something else may happen."""
+    """The only writer to the simulated Kafka; each `yield` is a moment in which something else may happen.
+
+    `exactly` and `at_least` are the tables' entries that a planted bug replaces.
+    """
+
+    exactly: ClassVar[Transitions] = {}
+    at_least: ClassVar[Transitions] = {}
 
     def __init__(
         self, broker: Broker, rng: Random, prove_ownership: Callable[[], None], *, exactly_once: bool
     ) -> None:
         self.broker = broker
         self.rng = rng
-        self.exactly_once = exactly_once
         self._prove_ownership = prove_ownership
-        self._epoch: int | None = None
-        self._committed: Checkpoint | None = None
+        table = {**EXACTLY_ONCE, **self.exactly} if exactly_once else {**AT_LEAST_ONCE, **self.at_least}
+        self._state = TransactionState(table)
+        self._exactly_once = exactly_once
+        self._backoff = Backoff(BACKOFF_TICKS, BACKOFF_TICKS_MAX)
+        self._epoch = 0
+        self._batch: Batch | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._found: Checkpoint | None = None
+        self._sent: list[tuple[list[Record], bytes | None]] = []
+        """What the producer of at least once has, and the broker has not acknowledged."""
+        self._failure: CdcdError | None = None
 
     def open(self) -> Generator[None, None, Checkpoint | None]:
-        try:
-            yield from self._open_producer()
-        except BrokerError as error:
-            self._epoch = None
-            raise TransientError("the broker does not answer") from error
-        return self._committed
+        yield from self._carry_out(self._state.open())
+        return self._state.committed
 
     def deliver(self, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        """Ends when the broker holds the batch and the checkpoint."""
-        wait = 1
+        """Ends when the broker holds the batch and the checkpoint, or a part's transaction stays open."""
+        self._batch, self._checkpoint = batch, checkpoint
+        batch.handed_over = 0
+        self._backoff.reset()
+        yield from self._carry_out(self._state.deliver(checkpoint, closes=batch.closes))
+
+    def close(self) -> Iterator[None]:
+        yield from self._carry_out(self._state.close())
+
+    def _carry_out(self, action: Action) -> Iterator[None]:
         while True:
-            try:
-                if self._epoch is None:
-                    before = self._committed
-                    yield from self._open_producer()
-                    if self._committed == checkpoint:
-                        return
-                    if self.exactly_once and self._committed != before:
-                        raise TransientError("the checkpoint changed while the broker was away")
-                assert self._epoch is not None
-                yield from self._send(self._epoch, batch, checkpoint)
-            except BrokerError:
-                self._failed()
-                for _ in range(wait):
-                    yield
-                wait = min(2 * wait, BACKOFF_TICKS_MAX)
-            except EpochFencedError as error:
-                raise FencedError("another producer has this transactional.id") from error
-            else:
-                self._committed = checkpoint
-                return
+            event = yield from self._attempt(action)
+            if action.end is not None:
+                break
+            action = self._state.done(self._found) if event is Event.DONE else self._state.failed(event)
+        failure, self._failure = self._failure, None
+        if action.end is not End.RETURN:
+            raise error_of(action.end, failure)
 
-    def _failed(self) -> None:
-        """Whatever failed: the next attempt is with a new producer."""
-        self._epoch = None
+    def _attempt(self, action: Action) -> Generator[None, None, Event]:
+        try:
+            for step in action.steps:
+                yield from STEPS[step](self)
+        except CdcdError as error:
+            self._failure = error
+            return Event.REFUSED
+        except EpochFencedError:
+            self._failure = FencedError("another producer has this transactional.id")
+            return event_of(self._failure)
+        except BrokerError as error:
+            self._failure = TransientError(AWAY)
+            return event_of(self._failure, silent=isinstance(error, BrokerSilentError))
+        return Event.DONE
 
-    def _open_producer(self) -> Iterator[None]:
+    def _prove(self) -> Iterator[None]:
         self._prove_ownership()
         yield
-        if self.exactly_once:
-            yield from self.broker.initialize()
+
+    def _create(self) -> Iterator[None]:
+        self._epoch = self.broker.epoch
+        self._sent.clear()
+        if self._batch is not None:
+            self._batch.handed_over = 0
+        yield
+
+    def _fence(self) -> Iterator[None]:
+        yield from self.broker.initialize()
         self._epoch = self.broker.epoch
         yield
+
+    def _read(self) -> Iterator[None]:
         yield from self.broker.read_checkpoint()
         read = self.broker.checkpoint
-        self._committed = None if read is None else Checkpoint.decode(read, "the checkpoint topic")
+        self._found = None if read is None else Checkpoint.decode(read, "the checkpoint topic")
 
-    def _send(self, epoch: int, batch: Batch, checkpoint: Checkpoint) -> Iterator[None]:
-        records = batch.records
-        broker = self.broker
-        if not self.exactly_once:
-            yield from broker.write(records, None)
-            yield from broker.write([], checkpoint.encode())
+    def _begin(self) -> Iterator[None]:
+        self.broker.begin(self._epoch)
+        yield from ()
+
+    def _note(self) -> Iterator[None]:
+        assert self._checkpoint is not None
+        if self._exactly_once:
+            yield from self.broker.produce(self._epoch, [], self._checkpoint.encode())
+        else:
+            self._sent.append(([], self._checkpoint.encode()))
+
+    def _hand_over(self) -> Iterator[None]:
+        assert self._batch is not None
+        batch = self._batch
+        records = batch.records[batch.handed_over :]
+        batch.handed_over = len(batch.records)
+        if not self._exactly_once:
+            self._sent.append((records, None))
             return
-        broker.begin(epoch)
         half = int(self.rng.random() * (len(records) + 1))
-        yield from broker.produce(epoch, records[:half], None)
-        yield from broker.produce(epoch, records[half:], checkpoint.encode())
-        yield from broker.commit(epoch)
+        yield from self.broker.produce(self._epoch, records[:half], None)
+        yield from self.broker.produce(self._epoch, records[half:], None)
+
+    def _release(self) -> Iterator[None]:
+        yield
+
+    def _flush(self) -> Iterator[None]:
+        """An idempotent producer sends what is not acknowledged again, and the broker appends it once."""
+        while self._sent:
+            records, checkpoint = self._sent[0]
+            yield from self.broker.write(records, checkpoint)
+            del self._sent[0]
+
+    def _commit(self) -> Iterator[None]:
+        yield from self.broker.commit(self._epoch)
+
+    def _pause(self) -> Iterator[None]:
+        for _ in range(round(self._backoff.next(self.rng.random()))):
+            yield
+
+    def _abort(self) -> Iterator[None]:
+        self.broker.abort(self._epoch)
+        yield
+
+    def _nothing(self) -> Iterator[None]:
+        yield from ()
+
+
+STEPS: Final[Mapping[Step, Callable[[Sink], Iterator[None]]]] = {
+    Step.PROVE: Sink._prove,
+    Step.CREATE: Sink._create,
+    Step.FENCE: Sink._fence,
+    Step.READ: Sink._read,
+    Step.LEASE: Sink._nothing,
+    Step.BEGIN: Sink._begin,
+    Step.NOTE: Sink._note,
+    Step.HAND_OVER: Sink._hand_over,
+    Step.RELEASE: Sink._release,
+    Step.FLUSH: Sink._flush,
+    Step.COMMIT: Sink._commit,
+    Step.FIT: Sink._nothing,
+    Step.PAUSE: Sink._pause,
+    Step.ABORT: Sink._abort,
+    Step.DRAIN: Sink._nothing,
+    Step.DISCARD: Sink._nothing,
+}

@@ -10,7 +10,7 @@ from cdcd.protocol.frames import XLogData, read_frame
 from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
 from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.snapshots.reading import PageQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.client import TYPES, Client
@@ -35,7 +35,7 @@ class NaiveReader:
         # A table whose commit is streamed before the catalog shows it needs some care, and is left out.
         self.settings = replace(draw(rng), unseen_ticks_max=1, p_decode=1.0)
         self.rng = rng
-        self.oracle = Oracle(exactly_once=True, truncates=True, whole_records=1, whole_bytes=1)
+        self.oracle = Oracle(exactly_once=True, truncates=True, whole_bytes=0, part_records=0, part_bytes=0)
         self.postgres = Postgres(self.settings, rng, self.oracle)
         self.workload = self.postgres.workload
         self.database = self.workload.database
@@ -55,7 +55,7 @@ class NaiveReader:
             )
             rows = self.client.read(query, snapshot, EVERYTHING)
             assert isinstance(rows, Rows)
-            place = Place(0, 0, "true", "true", "true")
+            place = SnapshotPosition(0, 0, "true", "true", "true")
             self.encoder.encode_rows(table.oid, rows.lines, place, 0, records, set())
         return records
 

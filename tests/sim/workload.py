@@ -39,12 +39,15 @@ class Workload:
         """Of each ended transaction: the index of its first record, and of its last."""
         self.removed: set[int] = set()
         """Tables that left the publication once: nothing says what their topic lacks."""
+        self.emptied: set[int] = set()
+        """Tables that were truncated."""
         self._writer = Writer(settings, rng, self.database)
         self._alterations = Alterations(settings, rng, self.database, self._lock_exclusive)
         for number in range(settings.tables):
             name = self._alterations.name()
             table = self._alterations.new(name, published=number == 0 or rng.random() < 0.8)
             self.database.definitions[table.oid] = table
+            self.database.owners[name] = {table.oid}
 
     def populate(self, rows: int) -> None:
         """Rows that were there before anybody asked for changes."""
@@ -75,6 +78,9 @@ class Workload:
 
     def _leave(self, transaction: Transaction) -> None:
         self.database.apply(transaction.definitions)
+        for oid, definition in transaction.definitions.items():
+            if definition is not None:
+                self.database.owners.setdefault(definition.name, set()).add(oid)
         self.database.transactions.end(transaction.xid)
 
     def step(self) -> None:
@@ -140,6 +146,25 @@ class Workload:
         transaction = Transaction("")
         self._emit(transaction, self._assign(transaction), prefix, content)
         self.commit(transaction)
+
+    def watermark(self, prefix: str) -> None:
+        """A message of our own, which makes the server write out its WAL."""
+        if self.settings.messages:
+            self.emit_in_transaction(prefix, b"")
+        else:
+            # Servers before 14, and sessions without the option, write it and do not send it.
+            self.noise()
+
+    def decided_definitions(self) -> dict[int, Definition]:
+        """The tables as a snapshot sees them that sees what is committed in the WAL."""
+        definitions = dict(self.database.definitions)
+        for _, transaction in self.leaving:
+            for oid, definition in transaction.definitions.items():
+                if definition is None:
+                    definitions.pop(oid, None)
+                else:
+                    definitions[oid] = definition
+        return definitions
 
     def _content(self) -> tuple[str, bytes]:
         """Of a message: mostly somebody's own, now and then a request to the daemon."""
@@ -348,6 +373,7 @@ class Workload:
         if not tables:
             return
         self._invalidate(transaction, sub, tuple([table.oid for table in tables]))
+        self.emptied.update([table.oid for table in tables])
         published = tuple([table for table in tables if self._writer.publishes(transaction, table)])
         if not published:
             return

@@ -14,7 +14,7 @@ MODULES = {
 }
 
 # Who may import whom, beside itself. The package `cdcd` itself holds the version and is open to all.
-PATH = ("errors", "build", "facts", "protocol", "snapshots", "transactions", "records", "engine")
+PATH = ("errors", "build", "facts", "retry", "protocol", "snapshots", "transactions", "records", "engine")
 BESIDE = ("postgres", "kafka", "config")
 LAYERS = {layer: set(PATH[:index]) for index, layer in enumerate(PATH)}
 LAYERS |= {layer: set(PATH) for layer in BESIDE}
@@ -22,7 +22,17 @@ LAYERS["telemetry"] = {*PATH, "config"}
 LAYERS["checks"] = {*PATH, *BESIDE}
 LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
 LAYERS["cli"] = {*LAYERS["daemon"], "daemon"}
-LAYERS["spark"] = {"errors", "build", "facts", "protocol", "snapshots", "transactions", "records", "engine"}
+LAYERS["spark"] = {
+    "errors",
+    "build",
+    "facts",
+    "retry",
+    "protocol",
+    "snapshots",
+    "transactions",
+    "records",
+    "engine",
+}
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
@@ -30,7 +40,7 @@ ALSO = {
     "cdcd.spark.page_source": {"postgres"},
     "cdcd.spark.snapshot": {"postgres"},
 }
-PURE = {"errors", "facts", "protocol", "snapshots", "transactions", "records", "engine"}
+PURE = {"errors", "facts", "retry", "protocol", "snapshots", "transactions", "records", "engine"}
 # mypyc's own library: buffers and machine integers for what is compiled.
 PRIMITIVES = {"librt"}
 

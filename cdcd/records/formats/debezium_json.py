@@ -32,16 +32,23 @@ from typing import Final
 from cdcd.errors import ProtocolError, SourceError
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
-from cdcd.protocol.reader import read_message
-from cdcd.records.changes import (
+from cdcd.protocol.peek import (
+    COMPILED,
+    DELETE,
     HEAD_BYTES,
-    HINT,
-    LEFT,
+    INSERT,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
     STREAMED_HEAD_BYTES,
-    explain,
+    UPDATE,
     read_head,
-    read_row,
+    row_width,
+    xid_of,
 )
+from cdcd.protocol.reader import read_message
+from cdcd.records.changes import HINT, LEFT, explain, read_row
 from cdcd.records.converter import base64_json
 from cdcd.records.envelope import (
     HEADER_NEW_KEY,
@@ -56,16 +63,7 @@ from cdcd.records.envelope import (
 )
 from cdcd.records.formats.drafting import SERIALS, DraftWriter, OutdatedDraftError, finish
 from cdcd.records.formats.known_tables import KnownTables
-from cdcd.records.formats.row_writer import (
-    DELETE,
-    INSERT,
-    LSN_MAX,
-    NEW_ROW,
-    OLD_KEY,
-    OLD_ROW,
-    UPDATE,
-    RowWriter,
-)
+from cdcd.records.formats.row_writer import LSN_MAX, RowWriter
 from cdcd.records.formats.table_fragments import (
     CREATED,
     DELETED,
@@ -75,9 +73,8 @@ from cdcd.records.formats.table_fragments import (
     Headers,
     TableFragments,
 )
-from cdcd.records.wiretext import COMPILED, checked, quote, to_bytes, wire
-from cdcd.snapshots.signals import RESERVED
-from cdcd.transactions.drafts import PARTS, Draft, Kept, xid_of
+from cdcd.records.wiretext import checked, quote, to_bytes, wire
+from cdcd.transactions.drafts import Draft, SpoolItem, row_count
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
 
@@ -91,11 +88,9 @@ class DebeziumJsonEncoder(KnownTables):
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
     """
 
-    def __init__(self, settings: EnvelopeSettings) -> None:
-        KnownTables.__init__(self, settings)
+    def __init__(self, settings: EnvelopeSettings, binary: bool = False) -> None:
+        KnownTables.__init__(self, settings, binary)
         self._recent_oid = 0
-        self.signals: list[LogicalMessage] = []
-        """Messages to the daemon itself, which make no record; the caller takes them out."""
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
         self._transaction = 0
@@ -129,10 +124,13 @@ class DebeziumJsonEncoder(KnownTables):
         self._transaction += 1
 
     def skip(self, events: int) -> None:
-        """So many first events of the transaction are delivered already; the next has the number after theirs."""
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        They are the first ones, which are delivered already, or requests to the daemon itself, which the caller keeps.
+        """
         self._serial += events
 
-    def encode_all(self, kept: list[Kept], in_stream: bool, now_us: int, out: list[Record]) -> int:
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
 
         Raises:
@@ -147,11 +145,14 @@ class DebeziumJsonEncoder(KnownTables):
             )
         return size
 
-    def draft_all(self, frames: list[Kept], relations: Mapping[int, tuple[int, Relation]]) -> list[Kept]:
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
         """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
 
-        Those are rows of relations that are not described here as in the stream (`relations`), changes of a key, and
-        whatever is malformed, which is nobody's concern before the commit.
+        A frame stays a frame if its relation is not described here as in the stream (`relations`), if it changes a
+        key, if the server left a value out (unchanged TOAST), or if it is malformed, which matters only at the commit.
+        The caller must see which rows have a value left out: while their table is read, it reads them again by key.
         """
         drafts = DraftWriter()
         tables: dict[int, TableFragments | None] = {}
@@ -192,12 +193,12 @@ class DebeziumJsonEncoder(KnownTables):
             return False
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
-        _, oid, form, op, _, parts, _ = draft
+        _, oid, form, op, _, _ = draft
         table = self._table(oid, out)
         if table.form != form:
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
-        count = len(parts) // PARTS
+        count = row_count(draft)
         size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
         self._serial += count
         table.tally.counts[op] += count
@@ -211,6 +212,8 @@ class DebeziumJsonEncoder(KnownTables):
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
 
+        Requests to the daemon itself do not come here (`skip`).
+
         Args:
             frame: the CopyData payload, `w` and header included.
             in_stream: the message has the xid of a streamed transaction after its tag.
@@ -221,6 +224,8 @@ class DebeziumJsonEncoder(KnownTables):
 
         Raises:
             ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
+            WithoutBinaryError: a binary value is of a type without a reader.
+            SinkError: the topic of the table is too long, or collides with another one.
             SourceError: the server did not send a part of the key.
         """
         self._serial += 1
@@ -248,7 +253,7 @@ class DebeziumJsonEncoder(KnownTables):
 
         Its txId is null, and the time of its processing stands for that of a commit. Its LSN is the end of its
         record, where the next commit record may begin; the byte before it stands for the commit's
-        (`Commits._standalone`).
+        (`CommitOrder.non_transactional_message`).
         """
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         assert isinstance(message, LogicalMessage), "only logical messages come here"
@@ -285,9 +290,9 @@ class DebeziumJsonEncoder(KnownTables):
             old = table.old_template.copy()
             at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
             kind = frame[at]
-            if (frame[at + 1] << 8) + frame[at + 2] != table.width:
+            if row_width(frame, at) != table.width:
                 raise ValueError("the row has another number of columns than the relation")
-            at += 3
+            at += ROW_HEAD_BYTES
         if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
         parts = table.event_template.copy()
@@ -339,7 +344,7 @@ class DebeziumJsonEncoder(KnownTables):
         writer = self._writer
         key = writer.key
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, writer.draft(), None, self._lsn_bytes())
+            return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
         table.tally.counts[op] += 1
         value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
         out.append((table.topic, key, value, None))
@@ -369,7 +374,9 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> int:
         """Fill in what differs from event to event, and append the record, or its draft."""
         if self._drafts is not None:
-            return self._drafts.add(table, op, key, checked(b"".join(parts)), headers, self._lsn_bytes())
+            if headers:
+                return _NOT_DRAFTED
+            return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
         table.tally.counts[op] += 1
         if op != CREATED:
             parts[-2] = table.closings[op]
@@ -390,6 +397,23 @@ class DebeziumJsonEncoder(KnownTables):
                 size += self._append(table, TRUNCATED, None, parts, None, out)
         return size
 
+    def encode_end_of_rows(self, oid: int, commit_lsn: int | None, now_us: int, out: list[Record]) -> int:
+        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
+
+        Args:
+            commit_lsn: where it stands between two transactions; None: in the one that is open, behind its last event.
+        """
+        if commit_lsn is not None:
+            self._source.begin(None, commit_lsn, now_us, None)
+            self._commit_lsn = commit_lsn
+            self._transaction += 1
+            self._serial = 0
+        self._set_now(now_us)
+        self._lsn = self._commit_lsn
+        table = self._table(oid, out)
+        parts = [b'{"before":null,"after":null', *table.source]
+        return self._append(table, TRUNCATED, None, parts, None, out)
+
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """The fragments of a relation, ready for the transaction that is open, and described in `out`."""
         recent = self._recent
@@ -401,19 +425,14 @@ class DebeziumJsonEncoder(KnownTables):
                 f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
             )
         if table.transaction != self._transaction:
+            if table.is_new:
+                self._introduce(table, out)
             table.renew(self._source, self._transaction)
-            if table.announcement is not None:
-                # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
-                out.append(table.announcement)
-                table.announcement = None
         self._recent_oid = oid
         self._recent = table
         return table
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
-        if message.prefix in RESERVED:
-            self.signals.append(message)
-            return 0
         prefix = quote(wire(message.prefix))
         lsn = message.lsn
         # Debezium's schema for these (PostgresSchemaFactory) has another order, and of the times only ts_ms.

@@ -14,9 +14,9 @@ from typing import Final
 
 from cdcd.errors import WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.envelope import HEADER_UNCHANGED, Record
-from cdcd.records.formats.table_fragments import DELETED, Headers, TableFragments
-from cdcd.transactions.drafts import PARTS, Draft, Kept
+from cdcd.records.envelope import Record
+from cdcd.records.formats.table_fragments import DELETED, TableFragments
+from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
 from cdcd.transactions.spool import FRAME_BYTES
 
 SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
@@ -39,27 +39,22 @@ class DraftWriter:
     """Makes drafts of rows and keeps, in their order, what is none. `xid` is that of the row that comes next."""
 
     def __init__(self) -> None:
-        self.kept: list[Kept] = []
+        self.kept: list[SpoolItem] = []
         self.xid = 0
-        self._run = (0, 0, 0, 0, b"")
+        self._run = (0, 0, 0, 0)
         self._parts: list[bytes] = []
         self._size = 0
 
-    def add(  # noqa: PLR0917  one call for each row
+    def add(
         self,
         table: TableFragments,
         op: int,
         key: bytes | None,
         value: bytes,
-        headers: Headers | None,
         lsn: bytes,
     ) -> int:
         """A row's key, its value up to the source block, and its LSN. Returns the bytes of both."""
-        header = b""
-        if headers:
-            ((name, header),) = headers
-            assert name == HEADER_UNCHANGED, "a change of the key makes two records, which are no draft"
-        run = (self.xid, table.relation.oid, table.form, op, header)
+        run = (self.xid, table.relation.oid, table.form, op)
         if run != self._run:
             self._end()
             self._run = run
@@ -74,19 +69,19 @@ class DraftWriter:
         self._end()
         self.kept.append(frame)
 
-    def end(self) -> list[Kept]:
+    def end(self) -> list[SpoolItem]:
         """All of it."""
         self._end()
         return self.kept
 
     def _end(self) -> None:
         if self._parts:
-            xid, oid, form, op, header = self._run
-            draft: Draft = (xid, oid, form, op, header, self._parts, self._size)
+            xid, oid, form, op = self._run
+            draft: Draft = (xid, oid, form, op, self._parts, self._size)
             self.kept.append(draft)
             self._parts = []
             self._size = 0
-        self._run = (0, 0, 0, 0, b"")
+        self._run = (0, 0, 0, 0)
 
 
 def finish(  # noqa: PLR0917  what a transaction has and a draft has not
@@ -96,9 +91,8 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
 
     `table` must have been renewed for the transaction.
     """
-    _, _, _, op, header, parts, _ = draft
+    _, _, _, op, parts, _ = draft
     topic = table.topic
-    headers = [(HEADER_UNCHANGED, header)] if header else None
     source = table.source
     head, middle, tail = source[0], source[2], source[4]
     ending = table.closings[op] + processed_at
@@ -113,11 +107,11 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
         if has_key:
             key = parts[at]
             size += len(key) + len(value)
-            out.append((topic, key, value, headers))
+            out.append((topic, key, value, None))
             if deletes:
                 size += len(key)
-                out.append((topic, key, None, headers))
+                out.append((topic, key, None, None))
         else:
             size += len(value)
-            out.append((topic, None, value, headers))
+            out.append((topic, None, value, None))
     return size

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcd.protocol.messages import Relation
+from cdcd.records.binary_columns import require_binary
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.table_fragments import OPS, TableFragments, Tally
 from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
-from cdcd.records.routing import Routes, topic_name
+from cdcd.records.routing import Routes
 from cdcd.records.schemas import table_form
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
@@ -15,15 +16,17 @@ RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
 
 
 class KnownTables:
-    """Relations as they were last described; `define` before the first row, and whenever one is described anew."""
+    """Relations as they were last described; `define` before the first row, and whenever one is described anew.
 
-    def __init__(self, settings: EnvelopeSettings) -> None:
+    `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
+    """
+
+    def __init__(self, settings: EnvelopeSettings, binary: bool = False) -> None:
         self._settings = settings
-        self._routes = Routes(settings.prefix)
-        self._message_topic = topic_name(settings.message_topic or f"{settings.prefix}.message")
-        self._routes.claim(self._message_topic, "logical messages")
-        if settings.schemas_topic is not None:
-            self._routes.claim(settings.schemas_topic, "descriptions of tables")
+        self._binary = binary
+        self._names = settings.topics
+        self._routes = Routes(self._names)
+        self._message_topic = self._names.message or ""
         self._tables: dict[int, TableFragments] = {}
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
@@ -44,10 +47,16 @@ class KnownTables:
     ) -> None:
         """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
 
+        Whether its topic is allowed and free is looked at when its first record comes: many relations never have one,
+        such as the leaves of a partitioned table that is published as a whole.
+
         Raises:
-            SinkError: its topic's name is too long or collides with another's.
+            WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
         """
-        topic = self._routes.table(relation.schema, relation.name)
+        if self._binary:
+            require_binary(relation, types)
+        table = self._remembered(relation, table)
+        topic = self._names.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
@@ -74,9 +83,48 @@ class KnownTables:
             form=self._forms.setdefault(rows, len(self._forms)),
         )
 
+    def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
+        """What the catalog said, or the key of the last description where it has forgotten the table.
+
+        The changes of a table that was dropped may still be on their way, and each Relation message has the catalog
+        asked again. With REPLICA IDENTITY FULL it alone knows the key.
+        """
+        known = self._tables.get(relation.oid)
+        if known is None or table != TableDescription():
+            return table
+        return TableDescription(primary_key=self.key_column_names(relation.oid))
+
+    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: check its topic, append its description.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        self._routes.table(table.relation.schema, table.relation.name)
+        if table.announcement is not None:
+            # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+            out.append(table.announcement)
+            table.announcement = None
+        table.is_new = False
+
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+        table = self._tables[relation_oid]
+        self._routes.table(table.relation.schema, table.relation.name)
+        return table.topic
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
+        return tuple(self._tables[relation_oid].key_columns)
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order; () without a key."""
+        table = self._tables[relation_oid]
+        return tuple([table.relation.columns[index].name for index in table.key_columns])
+
     def knows(self, relation_oid: int) -> bool:
         return relation_oid in self._tables
 
     def topic_of(self, relation_oid: int) -> str:
-        """The topic of a relation that was defined."""
+        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
         return self._tables[relation_oid].topic

@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
+from cdcd.protocol.peek import (
+    DELETE,
+    INSERT,
+    NEW_ROW,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
+    row_width,
+)
 from cdcd.records.changes import LEFT, write_row
 from cdcd.records.formats.table_fragments import CREATED, DELETED, UPDATED, TableFragments
 from cdcd.records.wiretext import checked
@@ -15,16 +24,6 @@ from cdcd.records.writing import write_integer
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-NEW_ROW: Final = 0x4E  # N
-OLD_ROW: Final = 0x4F  # O
-OLD_KEY: Final = 0x4B  # K
-"""Kinds of a row."""
-
-INSERT: Final = 0x49  # I
-UPDATE: Final = 0x55  # U
-DELETE: Final = 0x44  # D
-"""Tags of messages."""
 
 LSN_MAX: Final = 2**63 - 1
 
@@ -104,9 +103,9 @@ class RowWriter:
             out.write(b'},"after":')
             if frame[end] != NEW_ROW:
                 raise ValueError("unknown kind of row")
-            if (frame[end + 1] << 8) + frame[end + 2] != table.width:
+            if row_width(frame, end) != table.width:
                 raise ValueError("the row has another number of columns than the relation")
-            end += 3
+            end += ROW_HEAD_BYTES
         return end
 
     def _key(self, table: TableFragments) -> bytes | None:

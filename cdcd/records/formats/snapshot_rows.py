@@ -21,14 +21,14 @@ BLOCK: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SnapshotPosition:
     """Where rows of a snapshot stand among the changes.
 
     Attributes:
         lsn: everything that was committed before it is in the rows, if it is in the stream before them.
         commit_lsn: after that of every transaction before the rows, and before that of every one after them.
         first, last, others: `source.snapshot` of the first row, the last one and those between.
-        serial: how many rows stand at this `commit_lsn` already.
+        event_no: how many rows stand at this `commit_lsn` already; the next one has the number after it.
     """
 
     lsn: int
@@ -36,45 +36,74 @@ class Place:
     first: str
     last: str
     others: str
-    serial: int = 0
+    event_no: int = 0
+
+
+Key = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of rows that were to be encoded.
+
+    Attributes:
+        rows: how many records were appended.
+        bytes: the size of their keys and values.
+        keys: the key of each, in the records' order; None for a table without a key.
+    """
+
+    rows: int
+    bytes: int
+    keys: list[Key] | None
 
 
 class SnapshotEncoder(DebeziumJsonEncoder):
     """Describes tables as `DebeziumJsonEncoder` does, by `define`, and encodes rows of them."""
 
     def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
-        self, oid: int, lines: list[bytes], place: Place, now_us: int, out: list[Record], dropped: set[bytes]
-    ) -> tuple[int, int]:
-        """Append the records of rows whose key is not in `dropped`; how many these are, and their bytes.
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows whose key is not in `dropped`.
 
         Raises:
             ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
         """
         count = size = 0
-        for begin, end, marker in _runs(len(lines), place):
-            self._source.begin(None, place.commit_lsn, now_us, None, snapshot=marker)
+        keys: list[bytes] | None = [] if self.has_key(oid) else None
+        for begin, end, marker in _runs(len(lines), position):
+            self._source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
             self._transaction += 1
             table = self._table(oid, out)
             for at in range(begin, end, BLOCK):
                 block = lines[at : min(at + BLOCK, end)]
-                records = self._encode_block(table, block, place, now_us, place.serial + count, dropped)
+                number = position.event_no + count
+                records, appended = self._encode_block(table, block, position, now_us, number, dropped)
                 count += len(records)
                 for _, key, value, _ in records:
                     size += len(value or b"") + len(key or b"")
                 out.extend(records)
+                if keys is not None and appended is not None:
+                    keys += appended
         self._tables[oid].tally.counts[READ] += count
-        return count, size
+        return Encoded(count, size, keys)
 
     def _encode_block(  # noqa: PLR0917 - as `encode_rows`
         self,
         table: TableFragments,
         lines: list[bytes],
-        place: Place,
+        position: SnapshotPosition,
         now_us: int,
-        serial: int,
+        event_no: int,
         dropped: set[bytes],
-    ) -> list[Record]:
-        """Records of rows with one marker; the first has the number after `serial`."""
+    ) -> tuple[list[Record], list[bytes] | None]:
+        """Records and keys of rows with one marker; the first has the number after `event_no`."""
         try:
             columns = convert_rows(lines, table.converters)
         except (ValueError, IndexError) as cause:
@@ -88,28 +117,28 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             number = len(keys)
         else:
             number = len(lines)
-        serials = [b"%d" % each for each in range(serial + 1, serial + 1 + number)]
-        form = _form(table, columns, place, now_us)
+        numbers = [b"%d" % each for each in range(event_no + 1, event_no + 1 + number)]
+        form = _form(table, columns, position, now_us)
         topic = table.topic
-        rows = zip(*values, serials, strict=True)
+        rows = zip(*values, numbers, strict=True)
         if keys is None:
-            return [(topic, None, form % row, None) for row in rows]
-        return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)]
+            return [(topic, None, form % row, None) for row in rows], None
+        return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)], keys
 
     def has_key(self, oid: int) -> bool:
         """Whether rows of this table can be told apart."""
         return bool(self._tables[oid].key_slots)
 
 
-def _runs(count: int, place: Place) -> list[tuple[int, int, str]]:
+def _runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
     """Rows that follow each other and have the same marker: from, to before, marker."""
     runs: list[tuple[int, int, str]] = []
     if not count:
         return runs
     for begin, end, marker in (
-        (0, min(1, count - 1), place.first),
-        (min(1, count - 1), count - 1, place.others),
-        (count - 1, count, place.last),
+        (0, min(1, count - 1), position.first),
+        (min(1, count - 1), count - 1, position.others),
+        (count - 1, count, position.last),
     ):
         if begin < end:
             if runs and runs[-1][2] == marker:
@@ -119,14 +148,16 @@ def _runs(count: int, place: Place) -> list[tuple[int, int, str]]:
     return runs
 
 
-def _form(table: TableFragments, columns: list[tuple[list[bytes], bool]], place: Place, now_us: int) -> bytes:
+def _form(
+    table: TableFragments, columns: list[tuple[list[bytes], bool]], position: SnapshotPosition, now_us: int
+) -> bytes:
     """A record with places for the values of the columns and the row's number."""
     parts: list[bytes] = []
     for name, mode, (_, whole) in zip(table.names, table.modes, columns, strict=True):
         start = b",%b:" if parts else b"{%b:"
         parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
     head, _, middle, _, tail = table.source[:5]
-    lsn = str(int(place.lsn)).encode("ascii")
+    lsn = str(int(position.lsn)).encode("ascii")
     source = head + lsn + middle + lsn + tail
     end = table.closings[READ] + processed_at(now_us)
     row = b"".join(parts) or b"{"

@@ -60,6 +60,7 @@ class TableFragments:
         source: the last eight of them, for events without a new row.
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
+        is_new: no record of the table has followed the description yet.
         closings: what ends `source`, by op.
         form: a number for what drafts of rows take from the description.
     """
@@ -72,6 +73,7 @@ class TableFragments:
         "form",
         "identity",
         "index",
+        "is_new",
         "key_columns",
         "key_fragments",
         "key_places",
@@ -112,6 +114,7 @@ class TableFragments:
         self.transaction = -1
         self.schema_id = schema_id
         self.announcement = announcement
+        self.is_new = True
         self.form = form
         self.closings = [closing(op, schema_id) for op in OPS]
         self.source_piece = of_table(relation.schema, relation.name)

@@ -136,7 +136,8 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                     _REBUILD,
                 )
             steps.append(Widen(column.name, column.spark))
-    if tuple([renames.get(name, name) for name in old.key]) != new.key:
+    # Former versions of the daemon gave a key of several columns in the order of its index.
+    if {renames.get(name, name) for name in old.key} != set(new.key):
         raise IncompatibleSchemaError(
             new.table,
             f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"

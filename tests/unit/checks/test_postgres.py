@@ -12,6 +12,7 @@ from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
 from cdcd.postgres.publication import OPERATIONS, Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
+from cdcd.records.routing import TopicNames
 
 Check = Callable[[Facts, Wanted], Iterator[Finding]]
 
@@ -48,7 +49,7 @@ FACTS = Facts(
     unreadable=frozenset(),
 )
 
-WANTED = Wanted("s", "p", ("public.*",), "shop", pipeline="shop")
+WANTED = Wanted("s", "p", ("public.*",), TopicNames("shop"), pipeline="shop")
 
 
 def with_setting(**settings: Setting) -> Facts:
@@ -160,6 +161,13 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             WANTED,
             "error",
             "collides",
+        ),
+        (
+            preflight.check_topic_names,
+            with_publication(tables=(replace(ORDERS, schema="a", name="dead.letter"),)),
+            replace(WANTED, topics=TopicNames("shop", dead_letter="shop.a.dead_letter")),
+            "error",
+            "too large",
         ),
         (preflight.check_slot_state, with_slot(plugin="wal2json"), WANTED, "error", "wal2json"),
         (

@@ -7,6 +7,7 @@ from cdcd.checks.finding import Finding, Level
 from cdcd.checks.run import Ask, Report, ask_kafka, ask_postgres, gather
 from cdcd.config.loading import Config, parse_config
 from cdcd.errors import CdcdError, ConfigError, SinkUnavailableError, SourceError, TransientError
+from cdcd.records.routing import TopicNames
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n", {})
 
@@ -84,7 +85,10 @@ kafka: {bootstrap_servers: 'b:1'}"""
     ((dsn, wanted),) = asked
     assert "s3cret" not in repr(dsn)
     assert (wanted.slot, wanted.publication, wanted.tables) == ("cdcd_shop", "cdcd_shop", ("a.*",))
-    assert (wanted.protocol, wanted.streaming, wanted.two_phase, wanted.prefix) == (2, "off", True, "shop")
+    assert (wanted.protocol, wanted.streaming, wanted.two_phase) == (2, "off", True)
+    assert wanted.topics == TopicNames(
+        "shop", message="shop.message", schemas="shop.schemas", checkpoint="shop.checkpoint"
+    )
 
 
 def test_kafka_is_asked_with_the_settings_of_a_run(monkeypatch):

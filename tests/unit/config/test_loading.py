@@ -176,6 +176,29 @@ log: verbose
             "topics: {message: a, checkpoint: a}",
             "topics: message, checkpoint and schemas must be three topics",
         ),
+        (
+            "topics: {message: s.a, checkpoint: s_a}",
+            "must be three topics, which to Kafka differ in more than",
+        ),
+        ("topics: {names: {orders: shop.a.b}}", "topics.names.orders: orders is not <schema>.<table>"),
+        ("topics: {names: {a.b.c: shop.a.b}}", "a part that holds a point belongs in double quotes"),
+        ("topics: {names: {a.b: shop.a/b}}", "topics.names.a.b: may hold only ASCII letters"),
+        (
+            "topics: {names: {a.b: " + "shop." + "x." * 123 + "}}",
+            "topics.names.a.b: may hold only ASCII letters",
+        ),
+        (
+            "topics: {names: {a.b: sales.a.b}}",
+            "names: sales.a.b must begin with shop. and have a second point",
+        ),
+        ("topics: {names: {a.b: shop.b}}", "names: shop.b must begin with shop. and have a second point"),
+        (
+            "topics: {names: {a.b: shop.x.y, a.c: shop.x_y.z, a.d: shop.x.y_z}}",
+            'collides with that of table "a"."c"',
+        ),
+        ("topics: {names: {a.b: shop.x.y, '\"a\".b': shop.x.z}}", "names must have each table once"),
+        ("topics: {message: shop.a_b, names: {a.b: shop.a.b}}", "collides with that of logical messages"),
+        ("topics: {names: {a.b: shop.dead.letter}}", "kafka.dead_letter_topic must differ"),
         ("topics: {checkpoint: shop.dead_letter}", "kafka.dead_letter_topic must differ"),
         (
             "topics: {create: {config: {a: [1]}}}",

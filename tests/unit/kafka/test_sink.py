@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.kafka.sink import BATCH_SIZE, REQUEST_BYTES, SinkSettings
+from cdcd.kafka.producer import BATCH_SIZE, REQUEST_BYTES, SinkSettings
 
 
 def settings(batch_bytes_max: int, **producer: str) -> SinkSettings:

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from cdcd.errors import ConfigError, SourceError, TransientError
-from cdcd.postgres.connection import Dsn, open_pgconn, parse_dsn
+from cdcd.postgres.connection import Dsn, open_session, parse_dsn
 
 SECRET = "s3cr3t"
 
@@ -114,7 +114,7 @@ def test_a_refusal_in_another_language_is_understood_by_its_sqlstate(
         server, dsn = await _serve(_error_response(sqlstate, text))
         async with server:
             with pytest.raises(kind) as caught:
-                await open_pgconn(dsn, application_name="test", connect_timeout_s=3)
+                await open_session(dsn, application_name="test", connect_timeout_s=3)
         assert f"[SQLSTATE {sqlstate}]" in str(caught.value)
         assert text in str(caught.value)
         assert SECRET not in str(caught.value)
@@ -129,7 +129,7 @@ def test_a_password_that_the_server_repeats_is_blanked() -> None:
         )
         async with server:
             with pytest.raises(SourceError) as caught:
-                await open_pgconn(dsn, application_name="test", connect_timeout_s=3)
+                await open_session(dsn, application_name="test", connect_timeout_s=3)
         assert SECRET not in str(caught.value)
         assert "*** is wrong" in str(caught.value)
 
@@ -141,6 +141,6 @@ def test_a_server_that_closes_without_a_word_is_a_passing_failure() -> None:
         server, dsn = await _serve(b"")
         async with server:
             with pytest.raises(TransientError):
-                await open_pgconn(dsn, application_name="test", connect_timeout_s=3)
+                await open_session(dsn, application_name="test", connect_timeout_s=3)
 
     asyncio.run(run())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError
+from cdcd.errors import CdcdError, ConfigError, PositionError, SourceError, TransientError, WithoutBinaryError
 from cdcd.postgres.refusals import REFUSALS, Answer, SlotActiveError, find_refusal, refused
 
 NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
@@ -19,6 +19,8 @@ NAMES = {"role": "cdcd", "database": "shop", "slot": "s", "publication": "p"}
         ("42704", 'replication slot "s" does not exist', PositionError),
         ("42704", 'publication "p" does not exist', SourceError),
         ("42704", 'snapshot "00000028-00000008-1" does not exist', TransientError),
+        ("42883", "no binary output function available for type aclitem", WithoutBinaryError),
+        ("42883", "function f(integer) does not exist", SourceError),
         ("22023", 'invalid snapshot identifier: "00000028-00000008-1"', TransientError),
         ("53400", "all replication slots are in use", SourceError),
         ("55006", 'replication slot "s" is active for PID 7', SlotActiveError),

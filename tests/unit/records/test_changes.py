@@ -2,20 +2,21 @@
 
 import json
 from dataclasses import replace
+from struct import pack
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import ProtocolError, WithoutBinaryError
 from cdcd.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.protocol.messages import UNCHANGED, Binary, Column, Delete, Insert, Relation, Update
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import TableDescription
+from cdcd.records.relations import TableDescription, TypeDescription
 
 OID = 16384
 COLUMNS = (
@@ -183,10 +184,21 @@ def test_another_number_of_columns_than_in_the_relation_is_refused():
 
 def test_a_binary_value_of_a_type_without_reader_is_refused():
     made = DebeziumJsonEncoder(EnvelopeSettings("test", "p", "d"))
-    made.define(replace(RELATION, columns=(Column(1, "v", 3904, -1),)), TableDescription(), {})
+    made.define(replace(RELATION, columns=(Column(1, "v", 2205, -1),)), TableDescription(), {})
     made.begin(5, 1000, 0, None)
-    with pytest.raises(ProtocolError, match="a type without a binary reader"):
-        made.encode(frame_of(Insert(None, OID, (Binary(b"\1"),))), False, 0, [])
+    with pytest.raises(WithoutBinaryError, match=r"column 'v' of type 2205.* without a binary reader"):
+        made.encode(frame_of(Insert(None, OID, (Binary(b"\0\0\0\1"),))), False, 0, [])
+
+
+def test_an_attribute_that_was_added_to_a_composite_ends_the_binary_form_too():
+    made = DebeziumJsonEncoder(EnvelopeSettings("test", "p", "d"), binary=True)
+    types = {70_000: TypeDescription(70_000, "public", "address", "c", "C", 0, 0, -1, ",", (25,))}
+    made.define(replace(RELATION, columns=(Column(1, "v", 70_000, -1),)), TableDescription(), types)
+    made.begin(5, 1000, 0, None)
+    for oid, error in ((16, ProtocolError), (70_001, WithoutBinaryError)):
+        value = Binary(pack("!iIi2s", 1, oid, 2, b"ab"))
+        with pytest.raises(error, match="column 'v' of type 70000"):
+            made.encode(frame_of(Insert(None, OID, (value,))), False, 0, [])
 
 
 def test_a_row_of_an_undefined_relation_is_refused():

@@ -67,11 +67,11 @@ def work(frames: list[bytes], directory: Path) -> list[Record]:
     encoder = DebeziumJsonEncoder(EnvelopeSettings("1", "shop", "shop"))
     columns = tuple(Column(int(name == "id"), name, oid, -1) for name, oid, _ in COLUMNS)
     encoder.define(Relation(None, 1, "public", "item", "d", columns), TableDescription(("id",)), {})
-    assembler = Assembler(Ledger(), Spool(str(directory), 1_000_000), Position())
+    assembler = Assembler(Ledger(), Spool(str(directory), 1_000_000), Position(), encoder.draft_all)
     out: list[Record] = []
     for step in assembler.receive(frames):
         if isinstance(step, Changes):
-            encoder.encode_all(step.kept, step.in_stream, 1_700_000_000_000_000, out)
+            encoder.encode_all(step.items, step.in_stream, 1_700_000_000_000_000, out)
         elif isinstance(step, Opened):
             encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         else:

@@ -20,8 +20,15 @@ def test_with_an_index_as_identity_the_key_is_what_the_server_flags(identity):
 
 
 @pytest.mark.parametrize("identity", ["f", "n"])
-def test_without_one_the_key_is_the_primary_key_in_its_own_order(identity):
-    assert key_columns(relation(identity, a=True, b=True, c=True), KEYS) == ("b", "a")
+def test_without_one_the_key_is_the_primary_key_in_the_order_of_the_columns(identity):
+    assert key_columns(relation(identity, a=True, b=True, c=True), KEYS) == ("a", "b")
+
+
+def test_the_key_is_the_same_whatever_the_replica_identity():
+    flagged = relation("d", a=True, b=True, c=False)
+    assert (
+        key_columns(flagged, KEYS) == key_columns(relation("f", a=True, b=True, c=True), KEYS) == ("a", "b")
+    )
 
 
 @pytest.mark.parametrize("identity", ["f", "n"])

@@ -5,10 +5,10 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from cdcd.postgres.shared_snapshot import SharedTable
-from cdcd.postgres.tables import SourcePart, SourceTable
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription
 from cdcd.snapshots.progress import Part
+from cdcd.snapshots.reading import SourcePart, SourceTable
 from cdcd.spark.page_source import PagesReader, Plan, SnapshotPages, page_ranges
 
 RELATION = Relation(
@@ -22,18 +22,17 @@ PLAN = Plan(
     1 << 40,
     "shop",
     "p",
-    RELATION,
-    "(id > 5)",
+    SourceTable(RELATION, "(id > 5)", (), 'public."ordérs"', False, '[[1, "id", 23, -1]]'),
     DESCRIPTION,
     [BUILTIN_TYPES[23], BUILTIN_TYPES[1700]],
 )
-RANGES = [("public.t", 7, 8, 0, 100, 10), ("public.t", 7, 8, 100, 130, 10)]
+RANGES = [("public.t", 7, 8, 0, 100, 130, 1 << 20), ("public.t", 7, 8, 100, 130, 130, 1 << 20)]
 
 
 def test_a_plan_comes_back_from_its_options():
     again = Plan.read(PLAN.options(RANGES)["secret"])
     assert again == PLAN
-    assert again.relation.columns[0].is_key
+    assert again.table.relation.columns[0].is_key
 
 
 def test_the_password_is_in_the_option_that_spark_does_not_show():
@@ -58,12 +57,12 @@ def test_ranges_have_every_page_of_every_leaf_once(pages: int):
     )
     table = SharedTable(SourceTable(RELATION, "", parts), DESCRIPTION)
     ranges = page_ranges(table, 100 * 8192)
-    found = [(oid, page) for _, oid, _, begin, end, _ in ranges for page in range(begin, end)]
+    found = [(oid, page) for _, oid, _, begin, end, _, _ in ranges for page in range(begin, end)]
     assert found == [(1, page) for page in range(pages)] + [(3, page) for page in range(7)]
-    assert all(end - begin <= 100 and chunk >= 1 for *_, begin, end, chunk in ranges)
+    assert all(end - begin <= 100 for *_, begin, end, _, _ in ranges)
 
 
 def test_a_page_that_is_larger_than_a_task_is_one():
     wide = (SourcePart(Part(1, 1, 3, 3 << 30), "public.t"),)
     table = SharedTable(SourceTable(RELATION, "", wide), DESCRIPTION)
-    assert [entry[3:] for entry in page_ranges(table, 1 << 20)] == [(0, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert [entry[3:5] for entry in page_ranges(table, 1 << 20)] == [(0, 1), (1, 2), (2, 3)]

@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.peek import CHANGES
 from cdcd.transactions.assembler import TRANSITIONS, State
-from cdcd.transactions.drafts import EVENTS
 from cdcd.transactions.steps import Changes, Closed, Opened
 from tests.unit.transactions.wire import (
     TIME,
@@ -78,7 +78,7 @@ def body(tag: int, state: State) -> bytes:
 def test_whatever_is_outside_of_the_table_is_refused(state, tmp_path):
     refused = []
     for tag in TAGS:
-        if (state, tag) in TRANSITIONS or (state is State.TRANSACTION and tag in EVENTS):
+        if (state, tag) in TRANSITIONS or (state is State.TRANSACTION and tag in CHANGES):
             continue
         receiver = Receiver(tmp_path)
         receiver.steps(WAYS[state])
@@ -163,17 +163,18 @@ def test_it_says_when_and_after_whom_it_was_committed(receiver):
     assert isinstance(steps[3], Closed)
 
 
-def test_changes_come_in_runs_that_descriptions_interrupt(receiver):
+def test_changes_come_in_runs_that_descriptions_and_messages_interrupt(receiver):
     steps = receiver.steps(
         begin(7, 100),
         insert("one"),
         truncate(1),
         emitted("two"),
-        described("a"),
         insert("three"),
+        described("a"),
+        insert("four"),
         commit(100),
     )
-    assert [len(step.kept) for step in steps if isinstance(step, Changes)] == [3, 1]
+    assert [len(step.items) for step in steps if isinstance(step, Changes)] == [2, 1, 1]
 
 
 def test_a_transaction_from_elsewhere_says_so_before_its_changes(receiver):

@@ -3,7 +3,6 @@
 import pytest
 
 from cdcd.errors import PositionError
-from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.steps import Opened
 from tests.unit.transactions.wire import (
@@ -126,8 +125,7 @@ def test_a_keepalive_among_skipped_transactions_is_heard(tmp_path):
 
 def test_what_is_skipped_is_acknowledged_at_once(tmp_path):
     # The slot may be behind the checkpoint: what Kafka holds is told without waiting for anything new.
-    receiver = Receiver(tmp_path, COVERED)
-    receiver.ledger = receiver.assembler._ledger = Ledger(50)
+    receiver = Receiver(tmp_path, COVERED, flushed=50)
     receiver.take(begin(7, 100), insert("one"), commit(100))
     assert receiver.ledger.flushed == 110
 

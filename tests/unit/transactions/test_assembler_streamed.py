@@ -1,15 +1,19 @@
 """Transactions that are streamed before anybody knows their fate."""
 
+import os
+from collections.abc import Mapping
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
 from cdcd.errors import ProtocolError, TransientError
-from cdcd.protocol.messages import LogicalMessage
-from cdcd.transactions.drafts import PARTS, Kept
+from cdcd.protocol.messages import LogicalMessage, Relation
+from cdcd.protocol.peek import xid_of
+from cdcd.transactions.drafts import PARTS, SpoolItem
 from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Position
-from cdcd.transactions.steps import Changes, Undecided
+from cdcd.transactions.steps import Changes, Closed, Opened, RelationPreview, TransactionalMessage, Turn
 from tests.unit.transactions.wire import (
     Receiver,
     begin,
@@ -25,6 +29,7 @@ from tests.unit.transactions.wire import (
     stream_abort,
     stream_commit,
     stream_prepare,
+    text_of,
     typed,
 )
 
@@ -149,9 +154,9 @@ def test_what_is_larger_than_memory_is_replayed_in_pieces(tmp_path):
     next(pieces)
     first = next(pieces)
     assert isinstance(first, Changes)
-    assert 1 < len(first.kept) < len(texts)
+    assert 1 < len(first.items) < len(texts)
     rest = [step for step in pieces if isinstance(step, Changes)]
-    assert sum(len(step.kept) for step in rest) == len(texts) - len(first.kept)
+    assert sum(len(step.items) for step in rest) == len(texts) - len(first.items)
 
 
 # Descriptions.
@@ -282,44 +287,124 @@ def test_a_non_transactional_message_in_a_block_is_refused(receiver):
 # Rows of which the caller keeps something else than the frame.
 
 
-def drafted(receiver: Receiver, *rows: tuple[int, str]) -> None:
-    """Stream rows of transaction 7, each by its xid, and keep a draft for each run of one xid."""
-    frames = block(7, *[insert(text, xid) for xid, text in rows])
-    for step in receiver.assembler.receive(frames):
-        if isinstance(step, Undecided):
-            runs: list[Kept] = []
-            for xid, run in groupby(rows, key=lambda row: row[0]):
-                parts = [part for _, text in run for part in (b"", text.encode(), b"")]
-                runs.append((xid, 1, 0, 1, b"", parts, 100))
-            step.kept = runs
+def by_xid(items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]) -> list[SpoolItem]:
+    """A draft for each run of rows with one xid."""
+    frames = [one for one in items if isinstance(one, bytes)]
+    drafts: list[SpoolItem] = []
+    for xid, run in groupby(frames, key=xid_of):
+        parts = [part for one in run for part in (b"", text_of(one, in_stream=True).encode(), b"")]
+        drafts.append((xid, 1, 0, 1, parts, 100))
+    return drafts
+
+
+@pytest.fixture
+def drafting(tmp_path):
+    return Receiver(tmp_path, draft=by_xid)
+
+
+def streamed(receiver: Receiver, *rows: tuple[int, str]) -> None:
+    """Stream rows of transaction 7, each by its xid."""
+    receiver.take(block(7, *[insert(text, xid) for xid, text in rows]))
 
 
 def values(receiver: Receiver, lsn: int = 200) -> list[bytes]:
     steps = receiver.assembler.receive([stream_commit(7, lsn)])
-    kept = [one for step in steps if isinstance(step, Changes) for one in step.kept]
-    return [part for one in kept if isinstance(one, tuple) for part in one[5][1::PARTS]]
+    kept = [one for step in steps if isinstance(step, Changes) for one in step.items]
+    return [part for one in kept if isinstance(one, tuple) for part in one[4][1::PARTS]]
 
 
-def test_drafts_are_given_back_at_the_commit(receiver):
-    drafted(receiver, (7, "one"), (8, "two"), (7, "three"))
-    assert values(receiver) == [b"one", b"two", b"three"]
+def test_drafts_are_given_back_at_the_commit(drafting):
+    streamed(drafting, (7, "one"), (8, "two"), (7, "three"))
+    assert values(drafting) == [b"one", b"two", b"three"]
 
 
-def test_drafts_of_an_aborted_subtransaction_are_not(receiver):
-    drafted(receiver, (7, "one"), (8, "two"), (8, "three"), (7, "four"))
-    receiver.take(stream_abort(7, 8))
-    assert values(receiver) == [b"one", b"four"]
+def test_drafts_of_an_aborted_subtransaction_are_not(drafting):
+    streamed(drafting, (7, "one"), (8, "two"), (8, "three"), (7, "four"))
+    drafting.take(stream_abort(7, 8))
+    assert values(drafting) == [b"one", b"four"]
 
 
 @pytest.mark.parametrize("done", [0, 1, 2, 3, 4])
 def test_what_the_checkpoint_covers_is_left_out_of_drafts(tmp_path, done):
-    receiver = Receiver(tmp_path, Position(200, 200, done))
-    drafted(receiver, (7, "one"), (7, "two"), (8, "aborted"), (9, "three"), (7, "four"))
+    receiver = Receiver(tmp_path, Position(200, 200, done), draft=by_xid)
+    streamed(receiver, (7, "one"), (7, "two"), (8, "aborted"), (9, "three"), (7, "four"))
     receiver.take(stream_abort(7, 8))
     assert values(receiver) == [b"one", b"two", b"three", b"four"][done:]
 
 
 def test_drafts_of_a_transaction_that_is_delivered_are_left_out(tmp_path):
-    receiver = Receiver(tmp_path, Position(200, 210))
-    drafted(receiver, (7, "one"))
+    receiver = Receiver(tmp_path, Position(200, 210), draft=by_xid)
+    streamed(receiver, (7, "one"))
     assert values(receiver) == []
+
+
+def test_the_relations_described_so_far_are_given_with_the_rows(tmp_path):
+    seen: list[tuple[list[SpoolItem], list[int]]] = []
+
+    def look(items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]) -> list[SpoolItem]:
+        seen.append((items, sorted(relations)))
+        return items
+
+    receiver = Receiver(tmp_path, draft=look)
+    one, two, three = insert("one", 7), insert("two", 7), insert("three", 7)
+    receiver.take(block(7, described("a", xid=7, oid=1), one, two, described("b", xid=7, oid=2), three))
+    assert seen == [([one, two], [1]), ([three], [1, 2])]
+    receiver.take(begin(8, 100), insert("plain"), commit(100))
+    assert len(seen) == 2
+
+
+# Turns of other tasks, and transactions that need no replay.
+
+
+def test_other_tasks_get_a_turn_after_each_run_of_rows_that_arrives(receiver):
+    frames = block(7, described("a", xid=7), insert("one", 7), insert("two", 7), described("b", xid=7))
+    kinds = [type(step) for step in receiver.assembler.receive(frames)]
+    assert kinds == [RelationPreview, Turn, RelationPreview]
+
+
+def test_other_tasks_get_a_turn_for_each_list_that_is_skipped_of_a_half_delivered_transaction(tmp_path):
+    rows = [insert(f"{number}{'x' * 5000}", 7) for number in range(300)]
+    receiver = Receiver(tmp_path, Position(200, 200, 299), memory_bytes_max=1000)
+    receiver.take(block(7, *rows))
+    lists = len(list(receiver.spool.replay(7)))
+    assert lists > 4
+    kinds = [type(step) for step in receiver.assembler.receive([stream_commit(7, 200)])]
+    assert kinds == [Opened, *[Turn] * (lists - 1), Changes, Closed]
+
+
+def empty_spool_files(directory: Path) -> None:
+    """Take away what is on disk: to read it would be an error."""
+    for entry in Path("/proc/self/fd").iterdir():
+        if entry.is_symlink() and str(entry.readlink()).startswith(str(directory)):
+            os.truncate(entry, 0)
+
+
+def test_of_a_transaction_that_is_delivered_no_row_is_read(tmp_path):
+    receiver = Receiver(tmp_path, Position(200, 210), memory_bytes_max=1000)
+    rows = [insert("x" * 500, 7) for _ in range(100)]
+    receiver.take(block(7, described("old", xid=7), *rows, described("new", xid=7), *rows))
+    assert receiver.spool.disk_bytes
+    empty_spool_files(tmp_path)
+    assert receiver.take(stream_commit(7, 200)) == ["relation new"]
+    assert receiver.spool.disk_bytes == receiver.spool.memory_bytes == 0
+    assert receiver.take(begin(8, 300), insert("two"), commit(300)) == ["open 8", "two", "close 310"]
+
+
+def test_a_delivered_transaction_leaves_newer_descriptions_in_force(tmp_path):
+    receiver = Receiver(tmp_path, Position(200, 210))
+    receiver.take(block(7, described("old", xid=7), insert("one", 7)))
+    assert receiver.take(begin(8, 100), described("new"), commit(100)) == ["relation new"]
+    assert receiver.take(stream_commit(7, 200)) == []
+
+
+# Logical messages in their place.
+
+
+@pytest.mark.parametrize("done", [0, 1, 2, 3])
+def test_messages_stand_between_the_changes_and_count_as_one_event_each(tmp_path, done):
+    receiver = Receiver(tmp_path, Position(200, 200, done), draft=by_xid)
+    receiver.take(block(7, insert("one", 7), emitted("two", 7), insert("three", 7)))
+    steps = list(receiver.assembler.receive([stream_commit(7, 200)]))
+    kinds = [type(step) for step in steps if not isinstance(step, Opened | Closed | Turn)]
+    assert kinds == [Changes, TransactionalMessage, Changes][done:]
+    assert all(step.in_stream for step in steps if isinstance(step, TransactionalMessage))

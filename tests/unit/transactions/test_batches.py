@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.snapshots.progress import Progress
-from cdcd.transactions.batches import TICKETS_MAX, Batch, Batches, Record
+from cdcd.engine.queue import TICKETS_MAX, Batch, Batches, Record
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.transactions.feedback import WORTH_TELLING_S, Feedback, interval_for
+from cdcd.engine.feedback import WORTH_TELLING_S, Feedback, interval_for
 
 
 def test_the_first_update_is_due_at_once():

@@ -9,12 +9,21 @@ from cdcd.protocol.messages import Insert, LogicalMessage, Relation, Truncate
 from cdcd.protocol.reader import read_message
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.open_transactions import UndecidableMessageError
+from cdcd.transactions.open_transactions import OpenTransaction, Replay, UndecidableMessageError
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Closed, Described, Opened, Originated, RolledBack, Standalone
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    Described,
+    NonTransactionalMessage,
+    Opened,
+    OriginChanged,
+    RolledBack,
+    TransactionalMessage,
+)
 from tests.golden.streams import Golden, captured
-from tests.unit.transactions.wire import frames_of
+from tests.unit.transactions.wire import frames_of, undrafted
 
 GOLDENS = [golden for golden in captured() if "binary" not in golden.mode]
 VERSIONS = sorted({golden.version for golden in GOLDENS})
@@ -23,14 +32,14 @@ Event = tuple[object, ...]
 Transaction = tuple[tuple[object, ...], list[Event]]
 
 
-class Lenient(Assembler):
+class Lenient(Replay):
     """Goes on where the server would be asked to send a transaction again, and says of which it was."""
 
     doubtful: set[int]
 
-    def _check_messages(self, kept: Any, commit_lsn: int) -> None:
+    def check_messages(self, transaction: OpenTransaction, commit_lsn: int) -> None:
         try:
-            super()._check_messages(kept, commit_lsn)
+            super().check_messages(transaction, commit_lsn)
         except UndecidableMessageError:
             self.doubtful.add(commit_lsn)
 
@@ -40,31 +49,35 @@ def assembled(
 ) -> tuple[list[Transaction], set[int], Ledger]:
     """Every transaction: what it says of itself, and its events as a consumer would see them."""
     ledger = Ledger()
-    assembler = Lenient(
-        ledger, Spool(str(directory), 20_000), position, abort_info=golden.description().abort_info
+    assembler = Assembler(
+        ledger, Spool(str(directory), 20_000), position, undrafted, golden.description().abort_info
     )
-    assembler.doubtful = set()
+    replay: Any = assembler.replay
+    replay.__class__ = Lenient
+    replay.doubtful = set()
     relations: dict[int, Relation] = {}
     transactions: list[Transaction] = []
     for step in assembler.receive(golden.frames()):
         match step:
             case Opened():
                 transactions.append(((step.xid, step.commit_lsn, step.commit_time), []))
-            case Originated():
+            case OriginChanged():
                 transactions[-1][1].append(("origin", step.name))
             case Described(message=Relation() as relation):
                 relations[relation.oid] = relation
             case Changes():
                 transactions[-1][1].extend(seen(one, step.in_stream, relations) for one in frames_of(step))
+            case TransactionalMessage():
+                transactions[-1][1].append(seen(step.frame, step.in_stream, relations))
             case Closed() | RolledBack():
                 for ticket in step.tickets:
                     ledger.ack(ticket)
-            case Standalone():
+            case NonTransactionalMessage():
                 transactions.append(((step.lsn,), [seen(step.frame, step.in_stream, relations)]))
                 ledger.ack(step.ticket)
     assert (assembler.streamed_open, assembler.prepared_open, ledger.open_entries) == (0, 0, 0)
     assembler.close()
-    return transactions, assembler.doubtful, ledger
+    return transactions, replay.doubtful, ledger
 
 
 def seen(frame: bytes, in_stream: bool, relations: dict[int, Relation]) -> Event:
@@ -144,7 +157,7 @@ def test_what_a_savepoint_rolled_back_is_not_guessed_at():
             continue
         frames = golden.frames()
         assembler = Assembler(
-            Ledger(), Spool("/nonexistent", 1 << 30), Position(), abort_info=golden.description().abort_info
+            Ledger(), Spool("/nonexistent", 1 << 30), Position(), undrafted, golden.description().abort_info
         )
         with pytest.raises(UndecidableMessageError):
             for _ in assembler.receive(frames):

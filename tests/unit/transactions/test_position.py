@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import LSN_MAX
-from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, resume
+from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, only_slot_is_lost, resume
 
 CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110), flushed_lsn=110)
 CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=200, events_done=3), flushed_lsn=200)
@@ -210,7 +210,6 @@ def test_a_slot_that_was_moved_past_an_undecided_prepare_is_refused():
     message = refusal(held, replace(SOURCE, slot_confirmed=71))
     assert "confirmed up to 0/47 but cdcd confirmed nothing past 0/46, before a PREPARE" in message
     assert resume(held, replace(SOURCE, slot_confirmed=70), accept_gap=False).position == held.position
-    assert resume(held, replace(SOURCE, slot_confirmed=71), accept_gap=True).position == Position(0, 71)
 
 
 def test_a_slot_that_is_gone_is_refused_where_there_is_a_checkpoint():
@@ -245,6 +244,76 @@ GAPS = [
     replace(SOURCE, slot_confirmed=500),
     replace(SOURCE, timeline=3),
 ]
+
+
+FORKED = replace(SOURCE, timeline=2)
+HELD = replace(CHECKPOINT, flushed_lsn=70)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "source", "position"),
+    [
+        # The checkpoint ends at 110. Without a fork: the slot says where the gap ends.
+        (CHECKPOINT, replace(SOURCE, system_identifier="7002"), Position(0, 90)),
+        (CHECKPOINT, replace(SOURCE, wal_end=100), Position(0, 90)),
+        (CHECKPOINT, replace(SOURCE, slot_confirmed=500), Position(0, 500)),
+        (CHECKPOINT, replace(SOURCE, slot_confirmed=None), Position(0, 0)),
+        (HELD, replace(SOURCE, slot_confirmed=80), HELD.position),
+        # A fork behind the checkpoint says nothing of the gap: the slot sends what lies before the fork.
+        (CHECKPOINT, replace(FORKED, branched_at=5000, system_identifier="7002"), Position(0, 90)),
+        (CHECKPOINT, replace(FORKED, branched_at=5000, wal_end=100), Position(0, 90)),
+        (CHECKPOINT, replace(FORKED, branched_at=5000, slot_confirmed=500), Position(0, 500)),
+        (CHECKPOINT, replace(FORKED, branched_at=5000, slot_confirmed=None), Position(0, 0)),
+        (HELD, replace(FORKED, branched_at=5000, slot_confirmed=80), HELD.position),
+        # The checkpoint is beyond the fork: Kafka holds everything that the slot sends from before it.
+        (CHECKPOINT, replace(FORKED, branched_at=100, system_identifier="7002"), Position(0, 90)),
+        (CHECKPOINT, replace(FORKED, branched_at=100), Position(0, 100)),
+        (CHECKPOINT, replace(FORKED, branched_at=100, slot_confirmed=500), Position(0, 500)),
+        (CHECKPOINT, replace(FORKED, branched_at=100, slot_confirmed=None), Position(0, 100)),
+        (HELD, replace(FORKED, branched_at=100, slot_confirmed=80), Position(0, 100)),
+        # A timeline of which nothing is known has no fork.
+        (CHECKPOINT, replace(FORKED, timeline=3), Position(0, 90)),
+    ],
+)
+def test_an_accepted_gap_leaves_out_no_change_that_the_slot_sends_and_kafka_lacks(
+    checkpoint, source, position
+):
+    with pytest.raises(PositionError):
+        resume(checkpoint, source, accept_gap=False)
+    accepted = resume(checkpoint, source, accept_gap=True)
+    assert accepted.position == position
+
+
+def test_a_lost_prepare_inside_of_a_transaction_keeps_its_events_and_its_options():
+    held = replace(CUT, flushed_lsn=70)
+    source = replace(SOURCE, slot_confirmed=71)
+    assert resume(held, source, accept_gap=True).position == CUT.position
+    with pytest.raises(PositionError, match="with other options"):
+        resume(held, replace(source, stream="publication=other"), accept_gap=True)
+
+
+def test_a_lost_prepare_is_accepted_once():
+    source = replace(SOURCE, slot_confirmed=80)
+    accepted = resume(HELD, source, accept_gap=True)
+    assert accepted.flushed_lsn == 80
+    assert resume(accepted, source, accept_gap=False) == accepted
+
+
+@pytest.mark.parametrize(
+    ("source", "lost"),
+    [
+        (SOURCE, False),
+        (replace(SOURCE, slot_confirmed=None), True),
+        (replace(SOURCE, slot_confirmed=111), True),
+        (replace(SOURCE, slot_confirmed=None, wal_end=109), False),
+        (replace(SOURCE, slot_confirmed=None, system_identifier="7002"), False),
+        (replace(SOURCE, slot_confirmed=None, timeline=3), False),
+        (replace(FORKED, slot_confirmed=None, branched_at=110), True),
+        (replace(FORKED, slot_confirmed=None, branched_at=109), False),
+    ],
+)
+def test_only_the_slot_is_lost(source, lost):
+    assert only_slot_is_lost(CHECKPOINT, source) is lost
 
 
 @pytest.mark.parametrize("checkpoint", [CHECKPOINT, CUT])

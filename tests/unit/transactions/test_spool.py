@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cdcd.errors import LimitError
 from cdcd.transactions.drafts import Draft
 from cdcd.transactions.spool import FRAME_BYTES, REPLAY_BYTES, WRITE_BYTES, Spool
+from cdcd.transactions.spool_file import UNIT_BYTES
 
 MIB = 1 << 20
 
@@ -169,6 +170,7 @@ def test_the_directory_stays_empty(tmp_path):
 def test_whatever_happens_the_accounts_are_exact(operations, memory_bytes_max, tmp_path_factory):
     spool = Spool(str(tmp_path_factory.getbasetemp()), memory_bytes_max)
     model: dict[int, list[bytes]] = {}
+    most = 0
     for number, (what, xid, size) in enumerate(operations):
         if what == "append":
             frame = bytes([number % 256]) * size
@@ -184,11 +186,28 @@ def test_whatever_happens_the_accounts_are_exact(operations, memory_bytes_max, t
         assert spool.memory_bytes == sum(FRAME_BYTES + len(frame) for frame in in_memory)
         assert spool.memory_bytes == sum(one.memory_bytes for one in kept)
         assert spool.memory_bytes <= memory_bytes_max
-        assert spool.disk_bytes == sum(os.fstat(one.file.fileno()).st_size for one in kept if one.file)
+        assert spool.disk_bytes == sum(one.on_disk.size for one in kept)
+        most = max(most, sum(-(-one.on_disk.size // UNIT_BYTES) for one in kept))
+        assert spool._file.allocated_bytes <= most * UNIT_BYTES
     for xid, frames in model.items():
         assert replayed(spool, xid) == frames
     spool.close()
     assert (spool.memory_bytes, spool.disk_bytes) == (0, 0)
+
+
+def test_one_descriptor_is_enough_for_thousands_of_transactions(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+    try:
+        spool = Spool(str(tmp_path), 0)
+        for round_number in range(2):
+            for xid in range(3000):
+                fill(spool, xid, b"%d %d" % (xid, round_number) * 20)
+        for xid in range(3000):
+            assert replayed(spool, xid) == [b"%d 0" % xid * 20, b"%d 1" % xid * 20]
+        spool.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 # Limits.
@@ -253,7 +272,7 @@ def test_a_full_disk_is_a_limit_error_and_leaves_nothing(tiny_disk):
 def test_a_file_that_somebody_truncates_is_noticed(tmp_path):
     spool = Spool(str(tmp_path), 0)
     fill(spool, 7, bytes(1000))
-    file = spool._transactions[7].file
+    file = spool._file._file
     assert file is not None
     file.truncate(500)
     with pytest.raises(LimitError, match=r"is 5\d\d bytes short"):
@@ -262,7 +281,7 @@ def test_a_file_that_somebody_truncates_is_noticed(tmp_path):
 
 
 def test_drafts_come_back_from_disk_in_their_place_among_frames(tmp_path):
-    draft: Draft = (9, 16384, 1, 2, b"", [b"key", b"value", b"12"], 500)
+    draft: Draft = (9, 16384, 1, 2, [b"key", b"value", b"12"], 500)
     with closing(Spool(str(tmp_path), memory_bytes_max=600)) as spool:
         spool.open(7)
         spool.extend(7, [b"before", draft])

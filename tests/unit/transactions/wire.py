@@ -4,7 +4,7 @@ A transaction committed at LSN n ends at n + 10, unless a test says otherwise; r
 a test knows its rows again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cdcd.protocol.frames import XLOG_HEADER, Keepalive, XLogData, write_frame
@@ -32,21 +32,24 @@ from cdcd.protocol.messages import (
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
 from cdcd.transactions.steps import (
     Changes,
     Closed,
+    CommitWithoutPrepare,
     Described,
-    Foretold,
-    Heard,
+    KeepaliveReceived,
+    NonTransactionalMessage,
     Opened,
-    Originated,
+    OriginChanged,
+    RelationPreview,
     RolledBack,
-    Standalone,
     Step,
-    Undecided,
+    TransactionalMessage,
+    Turn,
 )
 
 TABLE = 16400
@@ -161,7 +164,12 @@ def text_of(data: bytes, *, in_stream: bool) -> str:
 
 def frames_of(step: Changes) -> list[bytes]:
     """The events of a step of which nothing was drafted."""
-    return [one for one in step.kept if isinstance(one, bytes)]
+    return [one for one in step.items if isinstance(one, bytes)]
+
+
+def undrafted(items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]) -> list[SpoolItem]:
+    """Keeps every frame as it is."""
+    return items
 
 
 class Receiver:
@@ -174,17 +182,20 @@ class Receiver:
         *,
         abort_info: bool = False,
         memory_bytes_max: int = 1_000_000,
+        draft: MakeDrafts = undrafted,
+        flushed: int | None = None,
     ) -> None:
-        self.ledger = Ledger(position.end_lsn if position else 0)
+        start = position or Position()
+        self.ledger = Ledger(start.end_lsn if flushed is None else flushed)
         self.spool = Spool(str(directory), memory_bytes_max)
-        self.assembler = Assembler(self.ledger, self.spool, position or Position(), abort_info=abort_info)
+        self.assembler = Assembler(self.ledger, self.spool, start, draft, abort_info=abort_info)
 
     def steps(self, *frames: bytes | Iterable[bytes]) -> list[Step]:
         """What is said of committed transactions."""
         flat: list[bytes] = []
         for one in frames:
             flat += [one] if isinstance(one, bytes) else one
-        return [step for step in self.assembler.receive(flat) if not isinstance(step, Undecided | Foretold)]
+        return [step for step in self.assembler.receive(flat) if not isinstance(step, Turn | RelationPreview)]
 
     def take(self, *frames: bytes | Iterable[bytes]) -> list[str]:
         """One word per step, and the texts of changes; tickets are acknowledged at once."""
@@ -194,7 +205,7 @@ class Receiver:
             if isinstance(step, Closed | RolledBack):
                 for ticket in step.tickets:
                     self.ledger.ack(ticket)
-            elif isinstance(step, Standalone):
+            elif isinstance(step, NonTransactionalMessage):
                 self.ledger.ack(step.ticket)
         return said
 
@@ -205,19 +216,23 @@ class Receiver:
                 return [f"open {step.xid}"]
             case Changes():
                 return [text_of(one, in_stream=step.in_stream) for one in frames_of(step)]
-            case Undecided() | Foretold():
+            case TransactionalMessage():
+                return [text_of(step.frame, in_stream=step.in_stream)]
+            case Turn() | RelationPreview():
                 return []
             case Described(message=Relation() as message):
                 return [f"relation {' '.join(column.name for column in message.columns)}"]
             case Described(message=message):
                 return [f"type {message.name}"]
-            case Originated():
+            case OriginChanged():
                 return [f"origin {step.name}"]
             case Closed():
                 return [f"close {step.end_lsn}"]
+            case CommitWithoutPrepare():
+                return [f"no prepare of {step.gid}"]
             case RolledBack():
                 return [f"rolled back {step.end_lsn}"]
-            case Standalone():
+            case NonTransactionalMessage():
                 return [f"alone {text_of(step.frame, in_stream=step.in_stream)}"]
-            case Heard():
+            case KeepaliveReceived():
                 return [f"heard {step.wal_end}{'' if step.idle else ' within'}"]

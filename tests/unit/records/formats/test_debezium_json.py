@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import ProtocolError, SourceError
+from cdcd.errors import ProtocolError, SinkError, SourceError
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import (
     POSTGRES_EPOCH_US,
@@ -27,6 +27,7 @@ from cdcd.protocol.writer import write_message
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.records.routing import TOPIC_LENGTH_MAX
 from cdcd.records.schemas import read_form
 
 OID = 16384
@@ -248,13 +249,13 @@ def test_a_delete_under_full_has_the_whole_row():
     assert deleted[1] == b'{"id":1}'
 
 
-def test_a_key_of_several_columns_has_them_in_the_keys_order():
+def test_a_key_of_several_columns_has_them_in_the_tables_order_whatever_the_identity():
     flagged = relation(column("b", key=True), column("x"), column("a", INT, key=True))
     (record,) = Harness(flagged).give(Insert(None, OID, row("y", None, "1")))
     assert record[1] == b'{"b":"y","a":1}'
     full = relation(column("b", key=True), column("x", key=True), column("a", INT, key=True), identity="f")
     (record,) = Harness(full, table=TableDescription(("a", "b"))).give(Insert(None, OID, row("y", None, "1")))
-    assert record[1] == b'{"a":1,"b":"y"}'
+    assert record[1] == b'{"b":"y","a":1}'
 
 
 def test_null_in_an_identity_by_index_is_null_in_the_key():
@@ -588,3 +589,28 @@ def test_deletes_updates_and_truncates_name_the_description_too():
     ids = {value_of(record)["source"]["schema_id"] for record in out[1:] if record[2] is not None}
     assert ids == {read_form(out[0][2] or b"")[0]}
     assert [value_of(record)["op"] for record in out[1:] if record[2] is not None] == ["u", "d", "t"]
+
+
+def test_a_relation_that_is_only_described_has_no_record_and_claims_no_topic():
+    """pgoutput describes the leaves of a partitioned table that is published as a whole; their rows are the root's."""
+    root = relation(column("id", INT, key=True), name="measure.day")
+    leaf = replace(root, oid=OID + 1, name="measure_day")
+    long = replace(root, oid=OID + 2, name="x" * TOPIC_LENGTH_MAX)
+    encoder = Harness(leaf, root, long, schemas_topic="shop.schemas").encoder
+    out: list[Record] = []
+    frame = write_frame(XLogData(LSN, LSN, 0, write_message(Insert(None, OID, row("1")))))
+    encoder.encode(frame, False, NOW_US, out)
+    assert [topic for topic, *_ in out] == ["shop.schemas", "shop.public.measure.day"]
+
+
+def test_a_topic_that_is_taken_or_too_long_is_refused_at_the_first_record():
+    names = ["t", "a.b", "a_b", "x" * TOPIC_LENGTH_MAX]
+    harness = Harness(
+        *[relation(column("id", INT), oid=OID + at, name=name) for at, name in enumerate(names)]
+    )
+    harness.give(Insert(None, OID + 2, row("1")))
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r'shop\.public\.a\.b of table "public"\."a\.b" collides with'):
+            harness.give(Insert(None, OID + 1, row("1")))
+    with pytest.raises(SinkError, match="Kafka allows 249"):
+        harness.give(Insert(None, OID + 3, row("1")))

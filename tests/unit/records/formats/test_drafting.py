@@ -1,7 +1,7 @@
 """Rows that were drafted before their commit are the records that they would have been without."""
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -26,11 +26,11 @@ from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.relations import CatalogColumn, TableDescription
 from cdcd.transactions.assembler import Assembler
-from cdcd.transactions.drafts import Kept, events, without_first
+from cdcd.transactions.drafts import SpoolItem, events, without_first
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Position
 from cdcd.transactions.spool import Spool
-from cdcd.transactions.steps import Changes, Described, Foretold, Opened, Originated, Undecided
+from cdcd.transactions.steps import Changes, Described, Opened, OriginChanged, RelationPreview
 from tests.golden.streams import Golden, captured
 from tests.unit.records.test_golden_records import KEYS, types_of
 
@@ -56,18 +56,18 @@ def encoder_of(relations: Iterable[Relation] = RELATIONS, *, tombstones: bool = 
     return made
 
 
-def framed(*messages: Message) -> list[Kept]:
+def framed(*messages: Message) -> list[SpoolItem]:
     return [
         write_frame(XLogData(500 + number // 2, 0, 0, write_message(message)))
         for number, message in enumerate(messages)
     ]
 
 
-def drafted(encoder: DebeziumJsonEncoder, kept: list[Kept], *relations: Relation) -> list[Kept]:
+def drafted(encoder: DebeziumJsonEncoder, kept: list[SpoolItem], *relations: Relation) -> list[SpoolItem]:
     return encoder.draft_all(kept, {one.oid: (1, one) for one in relations or RELATIONS})
 
 
-def records_of(encoder: DebeziumJsonEncoder, kept: list[Kept], skip: int = 0) -> list[Record]:
+def records_of(encoder: DebeziumJsonEncoder, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
     out: list[Record] = []
     encoder.begin(XID, 1000, 0, 900)
     encoder.skip(skip)
@@ -80,7 +80,7 @@ def row(*values: str | Unchanged | None) -> TupleData:
     return tuple([value.encode() if isinstance(value, str) else value for value in values])
 
 
-def every_change() -> list[Kept]:
+def every_change() -> list[SpoolItem]:
     """Runs of all kinds of rows, in three tables, by two subtransactions."""
     one, two, other = row("1", "a", "x"), row("1", 'b "quoted"', "hä"), row("2", "c", None)
     old = row("1", None, None)
@@ -129,6 +129,42 @@ def test_a_change_of_the_key_a_truncate_and_a_message_stay_frames():
     assert drafted(encoder_of(), frames) == frames
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_row_of_which_the_server_left_a_value_out_stays_a_frame(writes):
+    # Whoever reads the table beside the stream must see it, to read the row again by key.
+    toasted = row("1", "b", UNCHANGED)
+    frames = framed(
+        Insert(XID, OID, row("1", "a", "x")),
+        Update(XID, OID, "", None, toasted),
+        Update(XID, WHOLE.oid, "O", toasted, toasted),
+        Update(XID, OID, "", None, row("1", "c", None)),
+    )
+    encoder = encoder_of()
+    encoder.writes = writes
+    kept = drafted(encoder, frames)
+    assert [one for one in kept if isinstance(one, bytes)] == frames[1:3]
+    assert events(kept) == 4
+    assert records_of(encoder, kept) == records_of(encoder_of(), frames)
+
+
+def test_a_value_that_the_old_row_has_is_not_left_out():
+    frames = framed(Update(XID, WHOLE.oid, "O", row("1", "a", "long"), row("1", "b", UNCHANGED)))
+    assert [type(one) for one in drafted(encoder_of(), frames)] == [tuple]
+
+
+def test_requests_to_the_daemon_are_counted_without_a_record():
+    frames = framed(Insert(XID, OID, row("1", "a", "x")), Insert(XID, OID, row("2", "a", "x")))
+    message = framed(LogicalMessage(XID, True, 1, "p", b"content"))
+    plain, encoder = encoder_of(), encoder_of()
+    expected = records_of(plain, [frames[0], *message, frames[1]])
+    out: list[Record] = []
+    encoder.begin(XID, 1000, 0, 900)
+    encoder.encode_all(frames[:1], True, NOW_US, out)
+    encoder.skip(1)
+    encoder.encode_all(frames[1:], True, NOW_US, out)
+    assert out == [expected[0], expected[2]]
+
+
 def test_rows_of_a_relation_that_is_not_known_as_it_is_in_the_stream_stay_frames():
     frames = framed(Insert(XID, OID, row("1", "a", "x")))
     altered = replace(ITEM, columns=(*COLUMNS[:2], Column(0, "remark", TEXT, -1)))
@@ -141,7 +177,7 @@ def test_rows_of_a_relation_that_is_not_known_as_it_is_in_the_stream_stay_frames
 def test_a_malformed_row_is_nobodys_concern_before_its_commit():
     (frame,) = framed(Insert(XID, OID, row("one", "a", "x")))
     assert isinstance(frame, bytes)
-    short: list[Kept] = [frame[:-1], frame[:31]]
+    short: list[SpoolItem] = [frame[:-1], frame[:31]]
     encoder = encoder_of()
     assert drafted(encoder, short) == short
     with pytest.raises(ProtocolError):
@@ -189,7 +225,6 @@ def replayed(golden: Golden, directory: str, *, drafts: bool) -> tuple[list[Reco
     description = golden.description()
     # After the abort of a savepoint the server would have to be asked about these.
     frames = [frame for frame in golden.frames() if frame[XLOG_HEADER : XLOG_HEADER + 1] != b"M"]
-    assembler = Assembler(Ledger(), Spool(directory, 20_000), Position(), abort_info=description.abort_info)
     encoder = DebeziumJsonEncoder(EnvelopeSettings("1", "golden", "db"))
     out: list[Record] = []
     count = 0
@@ -198,21 +233,27 @@ def replayed(golden: Golden, directory: str, *, drafts: bool) -> tuple[list[Reco
         relations.append(relation)
         encoder.define(relation, TableDescription(KEYS.get(relation.name, ())), types_of(relations))
 
+    def draft(items: list[SpoolItem], described: Mapping[int, tuple[int, Relation]]) -> list[SpoolItem]:
+        nonlocal count
+        made = encoder.draft_all(items, described) if drafts else items
+        count += events([one for one in made if isinstance(one, tuple)])
+        return made
+
+    assembler = Assembler(
+        Ledger(), Spool(directory, 20_000), Position(), draft, abort_info=description.abort_info
+    )
     for step in assembler.receive(frames):
         match step:
-            case Foretold() if not encoder.knows(step.message.oid):
+            case RelationPreview() if not encoder.knows(step.message.oid):
                 define(step.message)
-            case Undecided() if drafts:
-                step.kept = encoder.draft_all(step.kept, step.relations)
-                count += events([one for one in step.kept if isinstance(one, tuple)])
             case Described(message=Relation() as message):
                 define(message)
             case Opened():
                 encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
-            case Originated():
+            case OriginChanged():
                 encoder.set_origin(step.name, step.lsn)
             case Changes():
-                encoder.encode_all(step.kept, step.in_stream, NOW_US, out)
+                encoder.encode_all(step.items, step.in_stream, NOW_US, out)
     return out, count
 
 

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.errors import SinkError
+from cdcd.errors import WithoutBinaryError
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.known_tables import KnownTables
-from cdcd.records.relations import TableDescription
+from cdcd.records.relations import CatalogColumn, TableDescription
 
 OID = 16384
 ITEM = Relation(None, OID, "public", "item", "d", (Column(1, "id", 23, -1), Column(0, "name", 25, -1)))
@@ -35,14 +35,50 @@ def test_a_table_that_was_made_anew_keeps_its_topic():
     assert tables.topic_of(OID + 1) == tables.topic_of(OID)
 
 
-def test_two_tables_with_one_topic_are_refused():
-    with pytest.raises(SinkError, match="collides"):
-        knowing(replace(ITEM, name="a.b"), replace(ITEM, oid=2, name="a_b"))
+def test_a_table_that_the_configuration_names_has_that_topic():
+    tables = KnownTables(
+        EnvelopeSettings("1", "shop", "db", names={("public", "item"): "shop.public.things"})
+    )
+    tables.define(ITEM, TableDescription(), {})
+    assert tables.topic_of(OID) == "shop.public.things"
 
 
-def test_the_topic_of_the_descriptions_cannot_be_a_tables():
-    with pytest.raises(SinkError, match="collides"):
-        knowing(replace(ITEM, name="t"), schemas_topic="shop.public_t")
+def test_where_the_key_stands_is_known():
+    tables = knowing(
+        ITEM, replace(ITEM, oid=2, columns=ITEM.columns[::-1]), replace(ITEM, oid=3, replica_identity="n")
+    )
+    assert [tables.key_indexes(oid) for oid in (OID, 2, 3)] == [(0,), (1,), ()]
+    assert [tables.key_column_names(oid) for oid in (OID, 2, 3)] == [("id",), ("id",), ()]
+
+
+def test_the_key_of_a_table_that_was_dropped_meanwhile_is_that_of_its_last_description():
+    tables = knowing()
+    whole = replace(ITEM, replica_identity="f")
+    tables.define(whole, TableDescription(primary_key=("id",)), {})
+    altered = replace(whole, columns=(*ITEM.columns, Column(1, "late", 25, -1)))
+    tables.define(altered, TableDescription(), {})
+    assert tables.key_column_names(OID) == ("id",)
+    tables.define(replace(whole, columns=ITEM.columns[1:]), TableDescription(), {})
+    assert tables.key_column_names(OID) == ()
+
+
+def test_a_table_that_has_lost_its_key_has_none():
+    tables = knowing()
+    whole = replace(ITEM, replica_identity="f")
+    column = CatalogColumn("id", 1, "integer", 23, 0, None)
+    tables.define(whole, TableDescription(("id",), (), (column,)), {})
+    tables.define(replace(whole, columns=ITEM.columns[:1]), TableDescription((), (), (column,)), {})
+    assert tables.key_column_names(OID) == ()
+
+
+def test_a_column_without_a_binary_reader_is_refused_when_it_is_described_and_only_then():
+    bad = replace(ITEM, columns=(*ITEM.columns, Column(0, "kind", 2205, -1)))
+    knowing(bad)
+    tables = KnownTables(EnvelopeSettings("1", "shop", "db"), binary=True)
+    tables.define(ITEM, TableDescription(), {})
+    with pytest.raises(WithoutBinaryError, match=r"'kind' of public\.item has the type regclass"):
+        tables.define(bad, TableDescription(), {})
+    assert tables.key_indexes(OID) == (0,)
 
 
 def test_rows_of_one_form_have_one_number_however_often_the_table_is_described():

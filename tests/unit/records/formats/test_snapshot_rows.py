@@ -7,11 +7,13 @@ from cdcd.errors import ProtocolError
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.envelope import EnvelopeSettings, Record
-from cdcd.records.formats.snapshot_rows import Place, SnapshotEncoder
+from cdcd.records.formats.snapshot_rows import Encoded, SnapshotEncoder, SnapshotPosition
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription
 
 RELATION = Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "note", 25, -1)))
-PLACE = Place(lsn=Lsn(1000), commit_lsn=999, first="first", last="last", others="true", serial=5)
+POSITION = SnapshotPosition(
+    lsn=Lsn(1000), commit_lsn=999, first="first", last="last", others="true", event_no=5
+)
 
 
 def encoder(**settings: Any) -> SnapshotEncoder:
@@ -24,7 +26,8 @@ def test_rows_are_records_with_op_r_numbered_on_and_marked():
     out: list[Record] = []
     lines = [b"1\ta\n", b"2\t\\N\n", b"3\tc\n"]
     found = encoder()
-    assert found.encode_rows(1, lines, PLACE, 2_000_000, out, set()) == (3, sum(_size(each) for each in out))
+    encoded = found.encode_rows(1, lines, POSITION, 2_000_000, out, set())
+    assert encoded == Encoded(3, sum(_size(each) for each in out), [b'{"id":1}', b'{"id":2}', b'{"id":3}'])
     assert [key for _, key, _, _ in out] == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
     envelopes = [json.loads(value or b"") for _, _, value, _ in out]
     assert [each["source"]["snapshot"] for each in envelopes] == ["first", "true", "last"]
@@ -40,22 +43,23 @@ def test_rows_are_records_with_op_r_numbered_on_and_marked():
 
 def test_rows_whose_key_was_changed_meanwhile_are_left_out():
     out: list[Record] = []
-    count, _ = encoder().encode_rows(1, [b"1\ta\n", b"2\tb\n"], PLACE, 0, out, {b'{"id":1}'})
-    assert (count, [key for _, key, _, _ in out]) == (1, [b'{"id":2}'])
+    encoded = encoder().encode_rows(1, [b"1\ta\n", b"2\tb\n"], POSITION, 0, out, {b'{"id":1}'})
+    assert (encoded.rows, encoded.keys) == (1, [b'{"id":2}'])
+    assert [key for _, key, _, _ in out] == encoded.keys
 
 
 def test_a_tables_description_comes_before_its_first_row_only():
     out: list[Record] = []
     found = encoder(schemas_topic="p.schemas")
     for _ in range(2):
-        found.encode_rows(1, [b"1\ta\n"], PLACE, 0, out, set())
+        found.encode_rows(1, [b"1\ta\n"], POSITION, 0, out, set())
     assert [topic for topic, _, _, _ in out] == ["p.schemas", "p.public.t", "p.public.t"]
     assert json.loads(out[1][2] or b"")["source"]["schema_id"]
 
 
 def test_a_malformed_row_is_refused_by_name():
     with pytest.raises(ProtocolError, match=r"public\.t read by COPY has 1 columns"):
-        encoder().encode_rows(1, [b"1\n"], PLACE, 0, [], set())
+        encoder().encode_rows(1, [b"1\n"], POSITION, 0, [], set())
 
 
 def test_whether_rows_can_be_told_apart_is_known():
@@ -63,6 +67,7 @@ def test_whether_rows_can_be_told_apart_is_known():
     assert found.has_key(1)
     found.define(Relation(None, 2, "public", "u", "n", RELATION.columns), TableDescription(), BUILTIN_TYPES)
     assert not found.has_key(2)
+    assert found.encode_rows(2, [b"1\ta\n"], POSITION, 0, [], set()).keys is None
 
 
 def _size(record: Record) -> int:
@@ -86,8 +91,8 @@ def test_what_comes_in_blocks_is_what_comes_row_by_row(monkeypatch: pytest.Monke
         encoding.define(relation, TableDescription(primary_key=("a%", "b")), BUILTIN_TYPES)
         out: list[Record] = []
         dropped = {json.dumps({"a%": '3 of "it"', "b": "1.3"}, separators=(",", ":")).encode()}
-        count, size = encoding.encode_rows(3, lines, PLACE, 5, out, dropped)
-        assert (count, size) == (22, sum(map(_size, out)))
+        encoded = encoding.encode_rows(3, lines, POSITION, 5, out, dropped)
+        assert encoded == Encoded(22, sum(map(_size, out)), [key or b"" for _, key, _, _ in out])
         found.append(out)
     assert found[0] == found[1] == found[2]
     after = [json.loads(value or b"")["after"] for _, _, value, _ in found[0]]
@@ -99,12 +104,12 @@ def test_what_comes_in_blocks_is_what_comes_row_by_row(monkeypatch: pytest.Monke
 
 def test_the_row_that_is_wrong_is_found_in_its_block():
     with pytest.raises(ProtocolError, match="column 'id' of type 23: the text is not UTF-8"):
-        encoder().encode_rows(1, [b"1\ta\n", b"\xff\tb\n", b"3\tc\n"], PLACE, 0, [], set())
+        encoder().encode_rows(1, [b"1\ta\n", b"\xff\tb\n", b"3\tc\n"], POSITION, 0, [], set())
     with pytest.raises(ProtocolError, match="has 3 columns"):
-        encoder().encode_rows(1, [b"1\ta\n", b"2\tb\tc\n"], PLACE, 0, [], set())
+        encoder().encode_rows(1, [b"1\ta\n", b"2\tb\tc\n"], POSITION, 0, [], set())
 
 
 def test_no_rows_are_no_records():
     out: list[Record] = []
-    assert encoder().encode_rows(1, [], PLACE, 0, out, set()) == (0, 0)
+    assert encoder().encode_rows(1, [], POSITION, 0, out, set()) == Encoded(0, 0, [])
     assert out == []

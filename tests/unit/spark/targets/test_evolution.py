@@ -160,3 +160,8 @@ def test_the_error_names_table_and_what_to_do():
     error = IncompatibleSchemaError("public.t", "what is wrong", "what to do")
     assert (error.table, error.what, error.hint) == ("public.t", "what is wrong", "what to do")
     assert str(error) == "public.t: what is wrong Hint: what to do"
+
+
+def test_a_key_in_another_order_is_the_same_key():
+    both = (ID, column("a", 2))
+    assert plan(table(*both, key=("a", "id")), table(*both, key=("id", "a"))) == ()

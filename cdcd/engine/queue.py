@@ -1,12 +1,18 @@
 """What goes to Kafka together: records in batches that end where a reader may see them end.
 
-The rule: a batch ends at the end of a source transaction, so that a `read_committed` reader sees a transaction wholly
-or not at all; only one that is several times larger than a batch is cut, at an event's end, and its position says
-where. A batch carries the position that is true when the broker holds it, and the ledger's tickets that are owed then.
+The rule: a `read_committed` reader sees a source transaction wholly or not at all. So a Kafka transaction ends where a
+source transaction ends; only one with more than `whole_bytes_max` of records is cut, at an event's end, and its
+position says where. Small transactions share a Kafka transaction. A large one is handed over in several batches, so
+that memory stays bounded: all but the last of them leave the Kafka transaction open (`Batch.closes`).
+
+A batch carries the position that is true when its Kafka transaction is committed, and the ledger's tickets that are
+owed then. The progress of snapshots with it is asked for when the batch ends, which is after its last record.
 
 A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
 not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then; the
 end of a transaction that was cut right at its last event does not wait.
+
+Back-pressure is the queue's: while `room` is false, nobody reads the socket, or tables.
 """
 
 from collections import deque
@@ -25,9 +31,9 @@ Produce = Callable[..., object]
 """`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
 
 PART: Final = 3
-"""A transaction is cut into parts of so many times `bytes_max`, where two of them have room in the queue.
+"""A large transaction is handed over in batches of so many times `bytes_max`, where two of them have room in the queue.
 
-Each Kafka transaction has its price, whatever is in it, and nothing else happens meanwhile that a large one waits for.
+Each batch has its price, whatever is in it, and nothing else happens meanwhile that a large transaction waits for.
 """
 
 TICKETS_MAX: Final = 4096
@@ -36,10 +42,14 @@ TICKETS_MAX: Final = 4096
 
 @dataclass(slots=True)
 class Batch:
-    """Records for one Kafka transaction. `base` is the position before it, `position` the one after it.
+    """Records for one Kafka transaction, or a part of them. `base` is the position before it, `position` after it.
 
-    `snapshot` is how far the reading of tables has got with it; `urgent`: it does not wait for records. `handed_over`:
-    how many records `hand_over` has passed on.
+    Attributes:
+        snapshot: how far the reading of tables has got with it.
+        urgent: it does not wait for records.
+        closes: the Kafka transaction ends with this batch. If not, the next batch goes on in it, and the position is
+            still that before it.
+        handed_over: how many records `hand_over` has passed on.
     """
 
     base: Position
@@ -50,6 +60,7 @@ class Batch:
     commit_time: int | None = None
     snapshot: Progress | None = None
     urgent: bool = False
+    closes: bool = True
     handed_over: int = 0
 
     def hand_over(self, produce: Produce) -> None:
@@ -65,20 +76,22 @@ class Batch:
             self.handed_over += 1
 
 
-class Batches:
+class BatchQueue:
     """A queue of batches, bounded in bytes: fill it while `room` is true, and `take` from its other end.
 
-    The encoder appends to `tail`, the records of the transaction that is open, and reports with `add` how many bytes
-    and events that was. One batch is out at a time; `delivered` gives it back.
+    Between `begin` and `close`, `add` brings the records of a transaction. One batch is out at a time; `delivered`
+    gives it back.
 
     Args:
         bytes_max: a batch is closed when its keys and values reach this; see also `PART`.
-        records_max: or this many records, and a transaction that has as many is cut.
+        records_max: or this many records; a transaction that has as many is handed over in parts.
+        whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions. 0:
+            every part is a Kafka transaction of its own.
         queue_bytes_max: `room` turns false when this much waits or is out; not less than `bytes_max`, or a
             transaction between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
-        snapshot: how far the reading of tables has got. Set it to what is true with the records in `tail`, if there
-            are any, and call `insert`, `close` or `touch`.
+        progress: how far the reading of tables has got, with all that was added.
+        before_cut: called when a part of a transaction is about to count as delivered by itself.
     """
 
     def __init__(
@@ -89,25 +102,31 @@ class Batches:
         records_max: int,
         queue_bytes_max: int,
         idle_s: float,
-        snapshot: Progress | None = None,
+        whole_bytes_max: int = 0,
+        progress: Callable[[], Progress | None] = lambda: None,
+        before_cut: Callable[[], None] = lambda: None,
     ) -> None:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
-        self.tail: list[Record] = []
         self.size = 0
         self._bytes_max = bytes_max
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
+        self._whole_bytes_max = whole_bytes_max
         self._queue_bytes_max = queue_bytes_max
         self._idle_s = idle_s
+        self._progress = progress
+        self._before_cut = before_cut
         self._asked = False
         self._taken_at = 0.0
         self._full: deque[Batch] = deque()
-        self.snapshot = snapshot
-        self._filling = Batch(position, position, snapshot=snapshot)
+        self._filling = Batch(position, position)
+        self._tail: list[Record] = []
         self._tail_size = 0
+        self._whole_size = 0
         self._commit_lsn = 0
         self._events_done = 0
         self._open = False
+        self._cut = False
         self._idle_ticket = -1
 
     @property
@@ -125,32 +144,43 @@ class Batches:
         """Whether no transaction is open."""
         return not self._open
 
-    @property
-    def records_waiting(self) -> int:
-        """Records of whole transactions, or parts of large ones, that wait to be taken."""
-        return sum(len(batch.records) for batch in self._full) + len(self._filling.records)
-
     def begin(self, commit_lsn: int, events_done: int) -> None:
         """A transaction opens, of which `events_done` events are delivered already."""
         self._commit_lsn = commit_lsn
         self._events_done = events_done
         self._open = True
+        self._cut = False
+        self._whole_size = 0
 
-    def add(self, size: int, events: int) -> bool:
-        """`size` bytes for `events` events were appended to `tail`; the transaction goes on.
+    def add(self, records: list[Record], size: int, events: int) -> bool:
+        """Take over `records` (the list is empty afterwards), `size` bytes for `events` events of the transaction.
 
-        True: it was cut here.
+        True: the transaction was cut here, and is seen in parts.
         """
         self.size += size
         self._tail_size += size
         self._events_done += events
-        if self._tail_size < self._part_bytes and len(self.tail) < self._records_max:
+        self._tail += records
+        records.clear()
+        if self._tail_size < self._part_bytes and len(self._tail) < self._records_max:
             return False
-        if self._filling.records:
+        return self._hand_over_part()
+
+    def _hand_over_part(self) -> bool:
+        filling = self._filling
+        if self._whole_size == 0 and (filling.records or filling.tickets):
+            # What came before is of other transactions, and needs not wait for the end of this one.
             self._turn()
+        self._whole_size += self._tail_size
+        if self._whole_size < self._whole_bytes_max and not self._cut:
+            self._append_tail(self._filling.position)
+            self._filling.closes = False
+            self._turn()
+            return False
+        self._cut = True
+        self._before_cut()
         # What came before lies before this commit, so all of that is done.
-        position = Position(self._commit_lsn, self._commit_lsn, self._events_done)
-        self._append_tail(position)
+        self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done))
         self._turn()
         return True
 
@@ -158,11 +188,12 @@ class Batches:
         """The transaction is complete. A non-transactional message has no `commit_time`, and is no commit."""
         self._open = False
         before = self._filling.position
-        if commit_time is not None and (self.tail or before.commit_lsn == commit_lsn):
+        parted = self._whole_size > 0
+        if commit_time is not None and (self._tail or parted or before.commit_lsn == commit_lsn):
             position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
-            # It was cut: until this is told, PostgreSQL keeps it, and sends all of it again after a restart.
-            self._filling.urgent |= before.events_done > 0
+            # Parts of it are out: until this is told, they can not be seen, or PostgreSQL keeps all of it.
+            self._filling.urgent |= parted or before.events_done > 0
         else:
             position = before.moved(end_lsn)
         self._append_tail(position)
@@ -172,13 +203,13 @@ class Batches:
 
     def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
         """A prepared transaction was rolled back: the position after it, and what is owed for it."""
-        assert not self.tail, "it is rolled back between transactions"
+        assert not self._open, "it is rolled back between transactions"
         self._filling.position = self._filling.position.moved(end_lsn)
         self._owe(tickets)
 
     def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
         """A keepalive between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
-        assert not self.tail, "a keepalive counts between transactions only"
+        assert not self._open, "a keepalive counts between transactions only"
         # After a restart the checkpoint in Kafka may be further than what PostgreSQL was told.
         idle = ledger.is_last(self._idle_ticket)
         untold = wal_end > ledger.flushed and (idle or not ledger.open_entries)
@@ -190,32 +221,33 @@ class Batches:
             self._filling.position = self._filling.position.moved(wal_end)
         self._asked |= asked and wal_end > ledger.flushed
 
-    def insert(self, size: int) -> None:
-        """Records of a snapshot, `size` bytes, were appended to `tail` between two transactions."""
+    def insert(self, records: list[Record], size: int) -> None:
+        """Take over records of a snapshot, `size` bytes, between two transactions. Set the progress with them before."""
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
-        self._tail_size += size
-        self._append_tail(self._filling.position)
-        self._filling.urgent = True
-        if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
+        filling = self._filling
+        filling.records += records
+        filling.size += size
+        filling.urgent = True
+        records.clear()
+        if filling.size >= self._bytes_max or len(filling.records) >= self._records_max:
             self._turn()
 
     def touch(self) -> None:
-        """`snapshot` has changed; it goes out soon, or with the transaction that is open, which may be why."""
-        if not self._open:
-            self._filling.snapshot = self.snapshot
-            self._filling.urgent = True
+        """The progress has changed: it goes out soon, if need be without records."""
+        self._filling.urgent = True
 
     def due_at(self, now: float) -> float | None:
         """When a batch may be taken: `now` or before, later, or None while there is nothing."""
-        if (
-            self._full
-            or self._filling.records
-            or self._filling.urgent
-            or len(self._filling.tickets) >= TICKETS_MAX
-        ):
+        if self._full:
             return now
-        if not self._filling.tickets:
+        filling = self._filling
+        if self._open and self._whole_size and not self._cut:
+            # It may not end the Kafka transaction that is open.
+            return None
+        if filling.records or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
+            return now
+        if not filling.tickets:
             return None
         return now if self._asked else self._taken_at + self._idle_s
 
@@ -237,15 +269,15 @@ class Batches:
 
     def _append_tail(self, position: Position) -> None:
         filling = self._filling
-        filling.records.extend(self.tail)
+        filling.records += self._tail
         filling.size += self._tail_size
         filling.position = position
-        filling.snapshot = self.snapshot
-        self.tail.clear()
+        self._tail.clear()
         self._tail_size = 0
 
     def _turn(self) -> None:
-        self._full.append(self._filling)
         before = self._filling
-        self._filling = Batch(before.position, before.position, snapshot=before.snapshot)
+        before.snapshot = self._progress()
+        self._full.append(before)
+        self._filling = Batch(before.position, before.position)
         self._idle_ticket = -1

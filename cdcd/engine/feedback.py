@@ -11,12 +11,10 @@ so `status_interval` must be well below it; `interval_for` sees to that.
 from typing import Final
 
 from cdcd.protocol.frames import StatusUpdate
+from cdcd.protocol.peek import KEEPALIVE_BYTES
 
 WORTH_TELLING_S: Final = 0.1
 """A risen position waits this long for company, so that small transactions don't cost a system call each."""
-
-KEEPALIVE_BYTES: Final = 18
-"""No other frame is so short: WAL data has 25 bytes before its message."""
 
 TIMEOUT_SHARE: Final = 3
 """Status updates per `wal_sender_timeout`: two may be lost or late before the server gives up on us."""

@@ -1,0 +1,148 @@
+"""Answers the engine's questions about tables: the one place where a daemon reads them.
+
+Nothing here decides: a question becomes a query, and what PostgreSQL says becomes an answer. The connections are apart
+from those of the stream, which so never waits for a lock that a look-up or a reader waits for.
+"""
+
+from contextlib import AsyncExitStack
+
+from cdcd.config.loading import Config
+from cdcd.engine.actions import (
+    Answer,
+    Busy,
+    FindWriters,
+    ListPublished,
+    Look,
+    Looked,
+    Lost,
+    Published,
+    Question,
+    Read,
+    Writers,
+)
+from cdcd.engine.engine import ExportedTables
+from cdcd.errors import TransientError
+from cdcd.postgres.connection import Dsn
+from cdcd.postgres.refusals import TableBusyError
+from cdcd.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+
+
+class SnapshotDriver:
+    """A session's readers and its look-ups for them. Connections that it opens are closed with `stack`."""
+
+    def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._dsn = dsn
+        self._stack = stack
+        self._catalog = SnapshotCatalog(
+            dsn,
+            config.postgres.publication,
+            application_name=f"{config.name} snapshot catalog",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+        )
+        stack.push_async_callback(self._catalog.close)
+        self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
+        self._at_the_slot: list[SnapshotReader] = []
+        self._idle: list[SnapshotReader] = []
+
+    async def published(self) -> dict[int, str]:
+        """The published tables, by oid, as `schema.table`."""
+        return await self._catalog.published()
+
+    async def import_snapshot(self, name: str) -> ExportedTables:
+        """Open the readers at the slot's snapshot, which from here on lives as long as they do, and look at the tables.
+
+        The walsender that exported it must do nothing else before this returns.
+
+        Raises:
+            TransientError, SourceError: PostgreSQL does not let the readers in.
+        """
+        for _ in range(self._config.snapshot.parallelism):
+            reader = await self._open_reader()
+            await reader.import_snapshot(name)
+            self._at_the_slot.append(reader)
+        look = await self._catalog.look_at(name)
+        tables = {table.oid: table for table in look.tables}
+        columns = {column.type_oid for table in tables.values() for column in table.relation.columns}
+        await self._know_types(columns)
+        return ExportedTables(tables, await self._catalog.describe(list(tables)), self._types)
+
+    def close_export(self) -> None:
+        """The initial snapshot is read: let go of it, so that the server may vacuum."""
+        while self._at_the_slot:
+            self._at_the_slot.pop().close()
+
+    async def answer(self, question: Question) -> Answer:
+        """Ask PostgreSQL.
+
+        Raises:
+            FatalError: it refuses us as a whole.
+        """
+        try:
+            if isinstance(question, Read):
+                return await self._read(question)
+            if isinstance(question, Look):
+                return await self._look(question)
+            if isinstance(question, FindWriters):
+                found = await self._catalog.writers(question.oids)
+                return Writers(found.names, found.seen)
+            return await self._list(question)
+        except TableBusyError as error:
+            return Busy(str(error))
+        except TransientError as error:
+            return Lost(error)
+
+    async def _read(self, question: Read) -> Answer:
+        pool = self._at_the_slot if question.exported else self._idle
+        if question.exported:
+            reader = pool.pop()
+        else:
+            reader = pool.pop() if pool else await self._open_reader()
+        try:
+            answer = await reader.read(question.query, question.bytes_max)
+        except TableBusyError:
+            pool.append(reader)
+            raise
+        except BaseException:
+            reader.close()
+            raise
+        pool.append(reader)
+        return answer
+
+    async def _look(self, question: Look) -> Answer:
+        catalog = self._catalog
+        oid = question.oid
+        if not oid:
+            published = await catalog.published()
+            oid = next((each for each, name in published.items() if name == question.name), 0)
+        look = await catalog.look([oid] if oid else [])
+        if not look.tables:
+            return Looked(None, TableDescription(), {}, "", look.seen)
+        table = look.tables[0]
+        description = (await catalog.describe([table.oid]))[table.oid]
+        await self._know_types({column.type_oid for column in table.relation.columns})
+        problem = await catalog.examine(table, question.where) if question.where else ""
+        return Looked(table, description, self._types, problem, look.seen)
+
+    async def _list(self, question: ListPublished) -> Answer:
+        catalog = self._catalog
+        tables = await catalog.published()
+        after = await catalog.position()
+        new = {oid: name for oid, name in tables.items() if oid not in question.known}
+        return Published(tables, after, await catalog.estimates(new) if new else {})
+
+    async def _know_types(self, oids: set[int]) -> None:
+        missing = [oid for oid in oids if oid not in self._types]
+        if missing:
+            self._types.update(await self._catalog.types(missing))
+
+    async def _open_reader(self) -> SnapshotReader:
+        reader = await SnapshotReader.open(
+            self._dsn,
+            application_name=f"{self._config.name} snapshot",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        self._stack.callback(reader.close)
+        return reader

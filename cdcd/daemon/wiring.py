@@ -1,0 +1,205 @@
+"""Puts a session together: the engine with all that it is made of, and the pipeline that runs it."""
+
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cdcd import __version__
+from cdcd.config.loading import Config
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.feedback import interval_for
+from cdcd.errors import LimitError
+from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.kafka.sink import Sink
+from cdcd.postgres import catalog
+from cdcd.postgres.connection import Connection
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.protocol.messages import Relation
+from cdcd.protocol.versions import Options
+from cdcd.records.envelope import EnvelopeSettings
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.snapshots.beginning import ONLY, is_wanted
+from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.spool import Spool
+
+SLOT_WAIT_SHARE: Final = 1.25
+"""A walsender whose client died silently holds the slot until `wal_sender_timeout`: wait a little longer."""
+
+SLOT_WAIT_S: Final = 75.0
+"""The same where the server has no such timeout: about what TCP keepalives need."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What the steps of the start-up have made."""
+
+    config: Config
+    telemetry: Telemetry
+    observe: Observer
+    postgres: PostgresSide
+    kafka: KafkaSide
+    stack: AsyncExitStack
+    lock: AdvisoryLock
+    sql: Connection
+    stream: ReplicationStream
+    options: Options
+    wal_sender_timeout_s: float
+    sink: Sink
+    database: str
+    snapshots: SnapshotDriver
+    checkpoint: Checkpoint
+    published: Mapping[int, str]
+    exported: ExportedTables | None
+    unstreamed_until: int
+    binary: bool
+
+
+def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
+    """The session, ready to run.
+
+    Raises:
+        LimitError: the spool's directory can not be made.
+    """
+    config = wiring.config
+    envelope = EnvelopeSettings(
+        version=__version__,
+        prefix=config.topics.prefix,
+        database=wiring.database,
+        message_topic=config.topics.message,
+        schemas_topic=config.topics.schemas or None,
+        names=config.topics.by_table,
+        checkpoint_topic=config.topics.checkpoint,
+        dead_letter_topic=config.kafka.dead_letter_topic,
+        tombstones=config.topics.tombstones,
+        truncate=config.topics.truncate,
+    )
+    encoder = DebeziumJsonEncoder(envelope, binary=wiring.binary)
+    spool = Spool(_spool_directory(config), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
+    assembler = Assembler(
+        ledger,
+        spool,
+        wiring.checkpoint.position,
+        encoder.draft_all,
+        abort_info=wiring.options.abort_info,
+    )
+    wiring.stack.callback(assembler.close)
+    wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
+    excluded = config.snapshot.exclude or ()
+    engine = Engine(
+        engine_settings(config, wiring.wal_sender_timeout_s),
+        wiring.checkpoint,
+        assembler=assembler,
+        ledger=ledger,
+        encoder=encoder,
+        rows=SnapshotEncoder(envelope),
+        published=wiring.published,
+        observe=wiring.observe,
+        now=time.monotonic(),
+        exported=wiring.exported,
+        excluded=lambda name: not is_wanted(name, excluded),
+        unstreamed_until=wiring.unstreamed_until,
+    )
+    if wiring.exported is None:
+        engine.stream_begun(time.monotonic())
+    return Pipeline(
+        engine,
+        stream=wiring.stream,
+        lock=wiring.lock,
+        sink=wiring.sink,
+        kafka=wiring.kafka,
+        snapshots=wiring.snapshots,
+        spool=spool,
+        begin=lambda: start_replication(wiring),
+        look_up=_LookUp(wiring.sql),
+        survey=lambda: wiring.postgres.survey(wiring.sql),
+        telemetry=wiring.telemetry,
+        observe=wiring.observe,
+    )
+
+
+def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
+    """What of the configuration the engine's decisions depend on."""
+    transaction, snapshot = config.kafka.transaction, config.snapshot
+    exactly_once = config.kafka.delivery == "exactly_once"
+    return EngineSettings(
+        name=config.name,
+        bytes_max=transaction.bytes_max,
+        records_max=transaction.records_max,
+        queue_bytes_max=config.kafka.queue_bytes_max,
+        # Without Kafka transactions there is nothing to be seen as a whole.
+        whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
+        status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
+        shutdown_grace_s=config.postgres.shutdown_grace_s,
+        prepared_warning_age_s=config.postgres.prepared_warning_age_s,
+        chunk_bytes=snapshot.chunk_bytes,
+        parallelism=snapshot.parallelism,
+        snapshot_mode=snapshot.mode,
+        added_tables=snapshot.added_tables,
+        signals=snapshot.signals,
+        truncate=config.topics.truncate,
+        snapshot_only=snapshot.mode == ONLY,
+    )
+
+
+async def start_replication(wiring: Wiring) -> None:
+    """START_REPLICATION from the slot's own position. Errors as `ReplicationStream.start`."""
+    config, stream, options = wiring.config, wiring.stream, wiring.options
+    await stream.start(
+        config.postgres.slot,
+        0,
+        options.options,
+        publication=config.postgres.publication,
+        wal_sender_timeout_s=wiring.wal_sender_timeout_s,
+        slot_wait_s=SLOT_WAIT_SHARE * wiring.wal_sender_timeout_s or SLOT_WAIT_S,
+        on_slot_active=lambda message: wiring.observe(
+            SlotWaiting(slot=config.postgres.slot, message=message)
+        ),
+    )
+    wiring.observe(
+        StreamStarted(
+            slot=config.postgres.slot,
+            server_version=stream.server_version,
+            protocol=options.protocol,
+            streaming=options.streaming.value,
+            position=str(wiring.checkpoint.position),
+        )
+    )
+
+
+class _LookUp:
+    """What the catalog says of a relation of the stream; types are remembered."""
+
+    def __init__(self, sql: Connection) -> None:
+        self._sql = sql
+        self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
+
+    async def __call__(self, relation: Relation) -> tuple[TableDescription, dict[int, TypeDescription]]:
+        missing = [column.type_oid for column in relation.columns if column.type_oid not in self._types]
+        if missing:
+            self._types.update(await catalog.types(self._sql, missing))
+        return (await catalog.describe(self._sql, [relation.oid]))[relation.oid], self._types
+
+
+def _spool_directory(config: Config) -> str:
+    directory = Path(config.spool.directory)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LimitError(
+            f"Cannot create the spool directory {directory}: {error.strerror}.",
+            hint="Create it for the daemon's user, or point spool.directory elsewhere.",
+        ) from error
+    return str(directory)

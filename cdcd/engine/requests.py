@@ -1,0 +1,106 @@
+"""Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`, from anybody who may connect.
+
+The rule: a request can make tables be read, or not, and nothing else. It never ends a session, what it leaves in the
+checkpoint has a limit, and whatever is refused is a fact with the sender's words cut short. What the operator's own
+configuration asked for (the initial snapshot, tables that were added or replaced) can be paused, but not cancelled.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Final
+
+from cdcd.engine.incremental import Incremental
+from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused
+from cdcd.protocol.messages import LogicalMessage
+from cdcd.snapshots.progress import TableTask
+from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
+
+PENDING_BYTES_MAX: Final = 16_384
+"""What all requests that are not done may take of the checkpoint record."""
+
+WORDS_MAX: Final = 200
+"""Characters of a sender's words that are repeated."""
+
+
+class Requests:
+    """Takes the messages out of the stream, in their order.
+
+    Args:
+        name: this pipeline's; a request may be for another one.
+        allowed: which are followed: all, without_where, off.
+    """
+
+    def __init__(self, incremental: Incremental, *, name: str, allowed: str, observe: Observer) -> None:
+        self._incremental = incremental
+        self._name = name
+        self._allowed = allowed
+        self._observe = observe
+
+    def take(self, message: LogicalMessage) -> None:
+        """Follow the request, or say why not."""
+        if message.prefix != PREFIX:
+            return
+        try:
+            signal = Signal.decode(message.content)
+            if signal.pipeline not in ("", self._name):
+                return
+            if self._allowed == "off" or (signal.where and self._allowed != "all"):
+                raise ValueError(f"snapshot.signals is {self._allowed}")
+            _ACTIONS[signal.action](self, signal)
+        except ValueError as error:
+            self._observe(SnapshotSignalRefused(reason=_short(str(error))))
+        else:
+            self._observe(
+                SnapshotSignalled(action=signal.action, tables=[_short(name) for name in signal.tables[:10]])
+            )
+        # A request is taken once: its position is told also where it asked for nothing.
+        self._incremental.touch()
+
+    def _start(self, signal: Signal) -> None:
+        request = signal.request or "signal"
+        if request in OWN_REQUESTS:
+            request += " (requested)"
+        tasks = [TableTask(name, request=request, where=signal.where) for name in signal.tables]
+        pending = [task for task in self._incremental.progress.tasks if task.request not in OWN_REQUESTS]
+        size = sum(_size(task) for task in (*pending, *tasks))
+        if size > PENDING_BYTES_MAX:
+            raise ValueError(
+                f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
+            )
+        self._incremental.add(tasks)
+
+    def _pause(self, _signal: Signal) -> None:
+        self._incremental.set_paused(True)
+
+    def _resume(self, _signal: Signal) -> None:
+        self._incremental.set_paused(False)
+
+    def _cancel(self, signal: Signal) -> None:
+        kept: list[str] = []
+        for task in self._incremental.progress.tasks:
+            if signal.tables and task.name not in signal.tables:
+                continue
+            if task.request in OWN_REQUESTS:
+                kept.append(task.name)
+            else:
+                self._incremental.cancel(task, "cancelled")
+        if signal.tables and kept:
+            raise ValueError(
+                f"the configuration asks for {', '.join(kept[:5])}: set snapshot.mode: never to go on without their rows"
+            )
+
+
+_ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
+    "start": Requests._start,
+    "pause": Requests._pause,
+    "resume": Requests._resume,
+    "cancel": Requests._cancel,
+}
+
+
+def _size(task: TableTask) -> int:
+    return len(json.dumps([task.name, task.request, task.where], ensure_ascii=False).encode()) + 30
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}…"

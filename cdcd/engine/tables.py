@@ -1,0 +1,170 @@
+"""Which table has which name: a table is known by its oid, and its topic by its name.
+
+The rule: a topic holds the rows of one table. Where another table gets the name (two renames, DROP and CREATE), the
+rows of the former one are ended by a truncate record at that place in the stream, and the new table is read, unless
+`snapshot.mode: never` says that rows are nobody's concern. A table that is added to the publication is read where
+`snapshot.added_tables` says so; where it does not, a fact says about how many rows were left out.
+
+There are two sources. A Relation message tells where in the stream a name changed hands, but comes only with a
+table's next change. A list of what is published is as of now, which the stream may be far behind: what it says counts
+when the stream is past it (`Published.after`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from cdcd.engine.actions import Published
+from cdcd.engine.incremental import Incremental
+from cdcd.facts import Observer, TableAdded, TableReplaced
+from cdcd.snapshots.progress import Oids, TableTask, name_sum
+from cdcd.snapshots.signals import ADDED, REPLACED
+
+_COMMAND: Final = "cdcd snapshot start --table {}"
+
+
+class PublishedTables:
+    """The published tables as the stream has seen them, by name.
+
+    Args:
+        published: those of now, by oid. What the progress knows from before, of which only checksums of names are
+            kept, is compared with them.
+        reads: rows of tables are anybody's concern.
+        reads_added: tables that are added are read.
+        excluded: whether a table is read on demand only.
+    """
+
+    def __init__(
+        self,
+        incremental: Incremental,
+        published: Mapping[int, str],
+        *,
+        reads: bool,
+        reads_added: bool,
+        excluded: Callable[[str], bool],
+        observe: Observer,
+    ) -> None:
+        self._incremental = incremental
+        self._reads = reads
+        self._reads_added = reads_added
+        self._excluded = excluded
+        self._observe = observe
+        self._owners: dict[str, int] = {}
+        self._former: dict[int, int] = {}
+        """Tables that had another name when we last looked, by the checksum of that name."""
+        self._names: dict[int, str] = {}
+        self._due: list[tuple[int, int, str]] = []
+        known = incremental.progress.known
+        if known is None:
+            self._owners = {name: oid for oid, name in published.items()}
+            self._names = dict(published)
+            self._write_down()
+            return
+        for oid in known.oids:
+            name = published.get(oid, "")
+            before = known.sum_of(oid)
+            if name and before in (None, name_sum(name)):
+                self._owners[name] = oid
+                self._names[oid] = name
+            elif before is not None:
+                self._former[before] = oid
+
+    def known_oids(self) -> frozenset[int]:
+        """Tables whose number of rows nobody needs to estimate."""
+        return frozenset(self._names)
+
+    def is_new(self, oid: int, name: str) -> bool:
+        """Whether the table had another name until now, or none."""
+        return self._owners.get(name) != oid
+
+    def described(self, oid: int, name: str) -> bool:
+        """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
+        if not self.is_new(oid, name):
+            return False
+        former = self._owner_before(name)
+        self._take_name(oid, name)
+        if former in (None, oid):
+            return False
+        self._say_replaced(name, former or 0, oid)
+        return True
+
+    def listed(self, answer: Published) -> list[int]:
+        """What is published, as of a moment that the stream may not have reached.
+
+        Returns:
+            Tables that took the place of others, whose description the caller owes; then they come up in `due`.
+        """
+        due = {oid for _, oid, _ in self._due}
+        found = []
+        for oid, name in answer.tables.items():
+            if self._owners.get(name) == oid or oid in due:
+                continue
+            former = self._owner_before(name)
+            if former in (None, oid):
+                self._added(oid, name, answer.estimates.get(oid, 0))
+            else:
+                self._due.append((answer.after, oid, name))
+                found.append(oid)
+        return found
+
+    def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
+        """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`.
+
+        `known`: whether a table has been described; one that has not waits.
+        """
+        if not self._due:
+            return []
+        found = []
+        later = []
+        for after, oid, name in self._due:
+            if after > position or not known(oid):
+                later.append((after, oid, name))
+            elif self.described(oid, name):
+                found.append(oid)
+        self._due = later
+        return found
+
+    def forget(self, oid: int) -> None:
+        """The table that was to take another one's place can not be described: it is listed again."""
+        self._due = [each for each in self._due if each[1] != oid]
+
+    def replace(self, oid: int) -> None:
+        """Read the table from its beginning."""
+        self._write_down()
+        if self._reads:
+            self._incremental.read_anew(oid, self._names[oid], REPLACED)
+
+    def _owner_before(self, name: str) -> int | None:
+        owner = self._owners.get(name)
+        return self._former.get(name_sum(name)) if owner is None else owner
+
+    def _take_name(self, oid: int, name: str) -> None:
+        before = self._names.get(oid)
+        if before is not None and self._owners.get(before) == oid:
+            # Whoever takes this name next is another table under a known name.
+            self._former[name_sum(before)] = oid
+            del self._owners[before]
+        self._owners[name] = oid
+        self._names[oid] = name
+
+    def _added(self, oid: int, name: str, rows: int) -> None:
+        """It has a name that no table had: it is new in the publication, or was renamed."""
+        self._take_name(oid, name)
+        read = self._reads_added and not self._excluded(name)
+        self._write_down()
+        if read:
+            self._incremental.add([TableTask(name, oid, request=ADDED)])
+        self._observe(
+            TableAdded(table=name, rows=rows, read=read, command="" if read else _COMMAND.format(name))
+        )
+
+    def _say_replaced(self, name: str, former: int, oid: int) -> None:
+        self._observe(
+            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._reads, read=self._reads)
+        )
+
+    def _write_down(self) -> None:
+        incremental = self._incremental
+        known = Oids(self._names, self._names)
+        if known != incremental.progress.known:
+            incremental.replace(replace(incremental.progress, known=known))

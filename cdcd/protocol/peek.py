@@ -1,0 +1,187 @@
+"""What is read of a `w` frame without decoding its message: tags, offsets, and the heads of the frequent messages.
+
+The rule: a byte offset of pgoutput outside of stage 2's reader is here and nowhere else. Stage 2 (`reader.py`) reads
+every field and refuses what is malformed; on the hot path a few fields are enough, and these functions take them where
+the manual ("Logical Replication Message Formats") puts them. They check no more than their docstrings say. What they
+cannot read, the strict reader then explains.
+
+In a stream (Stream Start … Stream Stop) the xid of the transaction or subtransaction stands after the tag of a message.
+"""
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+
+from cdcd.protocol.frames import XLOG_HEADER
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64  # an int, for mypyc one of the machine's
+
+COMPILED: Final = not __file__.endswith(".py")
+"""Whether mypyc compiled this: the quickest way is not the same in both (`setup.py`)."""
+
+KEEPALIVE_BYTES: Final = 18
+"""Size of a keepalive's frame. No other frame is so short: `w` has 25 bytes before its message."""
+
+XLOG_DATA: Final = 0x77
+"""`w`: the first byte of a frame that holds a pgoutput message, which starts at `XLOG_HEADER`."""
+
+INSERT: Final = 0x49  # I
+UPDATE: Final = 0x55  # U
+DELETE: Final = 0x44  # D
+"""Tags of row messages, by number: of a call of `ord` mypyc makes a variable."""
+
+NEW_ROW: Final = 0x4E  # N
+OLD_ROW: Final = 0x4F  # O
+OLD_KEY: Final = 0x4B  # K
+"""Kinds of a row in a row message."""
+
+NULL: Final = 0x6E  # n
+UNCHANGED: Final = 0x75  # u
+TEXT: Final = 0x74  # t
+BINARY: Final = 0x62  # b
+"""Kinds of a value in a row. After TEXT and BINARY come its size in `SIZE_BYTES` bytes, and its bytes."""
+
+SIZE_BYTES: Final = 4
+
+ROWS: Final = frozenset(b"IUD")
+"""Tags of Insert, Update and Delete."""
+
+CHANGES: Final = frozenset(b"IUDT")
+"""Tags of the messages that change tables: those of rows, and Truncate."""
+
+DESCRIPTIONS: Final = frozenset(b"RY")
+"""Tags of Relation and Type."""
+
+RELATION: Final = 0x52
+"""The tag `R`."""
+
+TRUNCATE: Final = 0x54
+"""The tag `T`."""
+
+MESSAGE: Final = 0x4D
+"""The tag `M` of a logical message."""
+
+BEGIN: Final = Struct("!26xQqI")
+"""Frame of a Begin: commit LSN, commit time, xid."""
+
+COMMIT: Final = Struct("!26xBQQq")
+"""Frame of a Commit: flags, commit LSN, end LSN, commit time."""
+
+ROW_HEAD_BYTES: Final = 3
+"""The kind of a row and its number of columns, before its values."""
+
+HEAD_BYTES: Final = 33
+STREAMED_HEAD_BYTES: Final = 37
+"""Where the first value of a row frame is: after the tag, the xid in a stream, the oid and the first row's head."""
+
+_HEAD: Final = Struct("!xQ16xBIBH")
+_STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
+_LSN_AT: Final = 1
+_LSN_END: Final = 9
+_BODY_AT: Final = XLOG_HEADER + 1
+_XID_BYTES: Final = 4
+_OID_BYTES: Final = 4
+_TRUNCATE_HEAD: Final = 5
+"""The number of relations and the options of a Truncate, which stand before the oids."""
+
+
+def tag_of(frame: bytes) -> int:
+    """The tag of the message. IndexError: the frame holds none."""
+    return frame[XLOG_HEADER]
+
+
+def lsn_of(frame: bytes) -> int:
+    """The frame's LSN (`wal_start`): that of the change."""
+    return int.from_bytes(frame[_LSN_AT:_LSN_END], "big")
+
+
+def xid_of(frame: bytes) -> int:
+    """Of a message in a stream: the transaction or subtransaction that wrote the change."""
+    return int.from_bytes(frame[_BODY_AT : _BODY_AT + _XID_BYTES], "big")
+
+
+def relation_oids(frame: bytes, in_stream: bool) -> list[int]:
+    """The oids of the relations that a row message or a Truncate is about; empty for other messages."""
+    tag = frame[XLOG_HEADER]
+    at = _BODY_AT + _XID_BYTES if in_stream else _BODY_AT
+    if tag in ROWS:
+        return [int.from_bytes(frame[at : at + _OID_BYTES], "big")]
+    if tag == TRUNCATE:
+        at += _TRUNCATE_HEAD
+        return [
+            int.from_bytes(frame[oid : oid + _OID_BYTES], "big") for oid in range(at, len(frame), _OID_BYTES)
+        ]
+    return []
+
+
+def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
+    """The first fields of a row frame: LSN, message tag, relation oid, kind of the first row, its number of columns.
+
+    The xid that follows the tag in a stream is left out. Raises `struct.error` or IndexError: it ends before.
+    """
+    if COMPILED:
+        at: i64 = XLOG_HEADER + 5 if in_stream else XLOG_HEADER + 1
+        lsn = int(read_i64_be(frame, _LSN_AT))
+        oid = int(read_i32_be(frame, at))
+        width = int(read_i16_be(frame, at + 5))
+        # The wire's are without a sign.
+        if lsn < 0:
+            lsn += 1 << 64
+        return lsn, frame[XLOG_HEADER], oid & 0xFFFFFFFF, frame[at + 4], width & 0xFFFF
+    head: tuple[int, int, int, int, int] = (_STREAMED_HEAD if in_stream else _HEAD).unpack_from(frame)
+    return head
+
+
+def row_width(frame: bytes, at: "i64") -> "i64":
+    """The number of columns of the row whose head is at `at`. IndexError: the frame ends before."""
+    width: i64 = frame[at + 1]
+    return (width << 8) + frame[at + 2]
+
+
+def key_values(frame: bytes, in_stream: bool, indexes: list[int]) -> tuple[tuple[bool, bytes], ...] | None:
+    """Values of the new row of an Insert or Update, as they were sent, for the columns with these indexes from 0.
+
+    Each is (whether it is in binary form, its bytes). None: the frame has no new row, or one of the values is NULL or
+    was not sent (unchanged TOAST).
+
+    Raises:
+        ValueError, IndexError: the row is malformed, or has not so many columns.
+    """
+    tag = frame[XLOG_HEADER]
+    if tag not in {INSERT, UPDATE}:
+        return None
+    at = (STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES) - ROW_HEAD_BYTES
+    if frame[at] != NEW_ROW:
+        at = _values(frame, at, None)
+    values: list[tuple[bool, bytes] | None] = []
+    _values(frame, at, values)
+    found: list[tuple[bool, bytes]] = []
+    for index in indexes:
+        value = values[index]
+        if value is None:
+            return None
+        found.append(value)
+    return tuple(found)
+
+
+def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None] | None) -> int:
+    """Walk over the row whose head is at `at`, take its values, and return where it ends."""
+    width = row_width(frame, at)
+    at += ROW_HEAD_BYTES
+    for _ in range(width):
+        kind = frame[at]
+        at += 1
+        value: tuple[bool, bytes] | None = None
+        if kind in {TEXT, BINARY}:
+            end = at + SIZE_BYTES + int.from_bytes(frame[at : at + SIZE_BYTES], "big")
+            if end > len(frame):
+                raise ValueError("a value ends after the frame")
+            value = (kind == BINARY, frame[at + SIZE_BYTES : end])
+            at = end
+        elif kind not in {NULL, UNCHANGED}:
+            raise ValueError("unknown kind of value")
+        if values is not None:
+            values.append(value)
+    return at

@@ -1,0 +1,149 @@
+"""One file for all transactions that are on disk: byte strings that grow, and whose space is used again.
+
+The rule: the file is never larger than what was kept at one time. It grows only where no part of it is free, it becomes
+shorter where its end is free, and it is closed when nothing is kept. So one descriptor is enough for any number of
+transactions, and the limit for what is kept is one for the file.
+
+Space is given out in units. A part's bytes are in several extents, each a run of units, in the order of their writing;
+the last unit has room for what comes next. The file has no name (`O_TMPFILE`): a killed process leaves nothing behind.
+"""
+
+import os
+import tempfile
+from bisect import bisect_left, bisect_right
+from typing import IO, Final
+
+UNIT_BYTES: Final = 4096
+"""What is given out at least: a block of most file systems."""
+
+
+class Part:
+    """What is kept for one transaction.
+
+    Attributes:
+        size: its bytes.
+        extents: first unit and number of units of each extent.
+        begins: how many of its bytes are before each extent.
+        units: of all extents together.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.extents: list[tuple[int, int]] = []
+        self.begins: list[int] = []
+        self.units = 0
+
+    def add(self, first: int, units: int) -> None:
+        """Units that follow on those it has."""
+        if self.extents and sum(self.extents[-1]) == first:
+            self.extents[-1] = (self.extents[-1][0], self.extents[-1][1] + units)
+        else:
+            self.begins.append(self.units * UNIT_BYTES)
+            self.extents.append((first, units))
+        self.units += units
+
+    def pieces(self, at: int, size: int) -> list[tuple[int, int]]:
+        """Where in the file its bytes from `at` on are, as offsets and lengths."""
+        found: list[tuple[int, int]] = []
+        index = bisect_right(self.begins, at) - 1
+        while size:
+            first, units = self.extents[index]
+            inside = at - self.begins[index]
+            length = min(size, units * UNIT_BYTES - inside)
+            found.append((first * UNIT_BYTES + inside, length))
+            at += length
+            size -= length
+            index += 1
+        return found
+
+
+class SpoolFile:
+    """The file, and which of its units are free."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._file: IO[bytes] | None = None
+        self._units = 0
+        self._free: list[tuple[int, int]] = []
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Size of the file, with what of it is free."""
+        return self._units * UNIT_BYTES
+
+    def append(self, part: Part, data: bytes) -> None:
+        """Write `data` after what the part has. OSError: nothing of it counts."""
+        file = self._file
+        if file is None:
+            file = self._file = tempfile.TemporaryFile(  # noqa: SIM115  open until nothing is kept
+                dir=self._directory, prefix="cdcd-", buffering=0
+            )
+        self._reserve(part, -(-(part.size + len(data)) // UNIT_BYTES))
+        done = 0
+        for offset, length in part.pieces(part.size, len(data)):
+            _write_all(file.fileno(), data[done : done + length], offset)
+            done += length
+        part.size += len(data)
+
+    def read(self, part: Part, at: int, size: int) -> bytes:
+        """Bytes of the part from `at` on; fewer where somebody has truncated the file."""
+        assert self._file is not None
+        pieces = [_read_all(self._file.fileno(), offset, length) for offset, length in part.pieces(at, size)]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def free(self, part: Part) -> None:
+        """Give the part's space back."""
+        for first, units in part.extents:
+            self._release(first, units)
+        if self._free and sum(self._free[-1]) == self._units:
+            self._units = self._free.pop()[0]
+            if self._file is not None:
+                os.ftruncate(self._file.fileno(), self._units * UNIT_BYTES)
+        if not self._units and self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _reserve(self, part: Part, units: int) -> None:
+        """Units for the part until it has so many: the first free ones, then new ones."""
+        while part.units < units:
+            wanted = units - part.units
+            if self._free:
+                first, number = self._free[0]
+                taken = min(number, wanted)
+                if taken == number:
+                    del self._free[0]
+                else:
+                    self._free[0] = (first + taken, number - taken)
+            else:
+                first, taken = self._units, wanted
+                self._units += taken
+            part.add(first, taken)
+
+    def _release(self, first: int, units: int) -> None:
+        """Put units among the free ones, which are in ascending order and never touch each other."""
+        free = self._free
+        at = bisect_left(free, (first, 0))
+        if at < len(free) and first + units == free[at][0]:
+            units += free.pop(at)[1]
+        if at and sum(free[at - 1]) == first:
+            at -= 1
+            before, number = free.pop(at)
+            first, units = before, number + units
+        free.insert(at, (first, units))
+
+
+def _write_all(descriptor: int, data: bytes, offset: int) -> None:
+    """A file system that runs full, or a signal, may take a part of it."""
+    done = os.pwrite(descriptor, data, offset)
+    while done < len(data):
+        done += os.pwrite(descriptor, data[done:], offset + done)
+
+
+def _read_all(descriptor: int, offset: int, size: int) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    while 0 < len(data) < size:
+        more = os.pread(descriptor, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,92 @@
+"""The key and the topic of a record, from a real server to the broker."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from deploy.demo.topics import Reader
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+Found = list[tuple[str, bytes | None, dict[str, Any]]]
+
+IDENTITIES = ("DEFAULT", "FULL", "USING INDEX other", "DEFAULT")
+
+
+def read(broker: KafkaBroker, name: str, changes: int) -> Found:
+    """Topic, key and envelope of the changes of rows, when there are as many."""
+
+    def look() -> Found | None:
+        own = {f"{name}.{topic}" for topic in ("checkpoint", "schemas")}
+        with Reader(broker.bootstrap_servers, name) as reader:
+            records = [each for each in reader.read_all() if each.topic not in own and each.value is not None]
+        found = [(each.topic, each.key, json.loads(each.value or b"")) for each in records]
+        return found if len(found) >= changes else None
+
+    return until(look, f"{changes} changes")
+
+
+def test_a_key_has_the_same_bytes_in_snapshot_and_stream_whatever_the_replica_identity(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table whose primary key, and another index, have its columns in the other order
+    database.execute("CREATE TABLE t (a int, note text, b text NOT NULL, PRIMARY KEY (b, a))")
+    database.execute("CREATE UNIQUE INDEX other ON t (b, a)")
+    database.execute("INSERT INTO t VALUES (1, 'snapshot', 'x')")
+    process = daemon(
+        configuration(unique, database.dsn(), broker.bootstrap_servers, snapshot={"mode": "initial"})
+    )
+    process.await_streaming()
+
+    # WHEN its row changes under each replica identity
+    for identity in IDENTITIES:
+        database.execute(f"ALTER TABLE t REPLICA IDENTITY {identity}")
+        database.execute(f"UPDATE t SET note = '{identity}'")
+    database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    database.execute("DELETE FROM t")
+
+    # THEN all records have one key
+    found = read(broker, unique, len(IDENTITIES) + 2)
+    assert [envelope["op"] for _, _, envelope in found] == ["r", *["u"] * len(IDENTITIES), "d"]
+    assert {key for _, key, _ in found} == {b'{"a":1,"b":"x"}'}
+
+
+@pytest.mark.postgres(since=13)
+def test_tables_whose_topics_would_collide_have_those_that_the_configuration_gives_them(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN three tables with one topic by the rule, and two names for them
+    for table in ("pallet a", "pallet_a", "pallet.a"):
+        database.execute(f'CREATE TABLE "{table}" (id int PRIMARY KEY)')
+    database.execute('INSERT INTO "pallet a" VALUES (1)')
+    names = {"public.pallet a": f"{unique}.public.pallet-a", 'public."pallet.a"': f"{unique}.public.dot"}
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            topics={"names": names},
+            snapshot={"mode": "initial"},
+        )
+    )
+    process.await_streaming()
+
+    # WHEN each gets a row
+    for number, table in enumerate(("pallet a", "pallet_a", "pallet.a"), start=2):
+        database.execute(f'INSERT INTO "{table}" VALUES ({number})')
+
+    # THEN each row is in the topic of its table
+    found = {
+        (topic, envelope["source"]["table"], envelope["after"]["id"])
+        for topic, _, envelope in read(broker, unique, 4)
+    }
+    assert found == {
+        (f"{unique}.public.pallet-a", "pallet a", 1),
+        (f"{unique}.public.pallet-a", "pallet a", 2),
+        (f"{unique}.public.pallet_a", "pallet_a", 3),
+        (f"{unique}.public.dot", "pallet.a", 4),
+    }

@@ -1,0 +1,376 @@
+"""What snapshots ask the catalog of real servers: nobody waits for them, and nobody gets in by a condition."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from cdcd.errors import TransientError
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.refusals import TableBusyError
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.postgres.slot import create_slot
+from cdcd.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.snapshots.reading import PageQuery, Refused, Rows
+from tests.integration.conftest import Database
+
+CHECKED = pytest.mark.postgres(only=[13, 16, 18])
+OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'catalog' AND datname = current_database()"
+
+
+@asynccontextmanager
+async def opened(database: Database, **options: Any) -> AsyncIterator[SnapshotCatalog]:
+    catalog = SnapshotCatalog(parse_dsn(database.dsn()), "p", application_name="catalog", **options)
+    try:
+        yield catalog
+    finally:
+        await catalog.close()
+
+
+@CHECKED
+def test_a_look_says_of_a_table_all_that_a_query_is_made_of(database: Database):
+    database.execute('CREATE TABLE "A b" (id int PRIMARY KEY, "gone" text, note varchar(10))')
+    database.execute('ALTER TABLE "A b" DROP gone')
+    database.execute("CREATE TABLE other (id int)")
+    database.execute('CREATE PUBLICATION p FOR TABLE "A b"')
+    database.execute("INSERT INTO \"A b\" SELECT g, 'x' FROM generate_series(1, 1000) g")
+
+    async def look() -> None:
+        async with opened(database) as catalog:
+            # Opened when it is needed.
+            assert database.execute(OURS) == [(0,)]
+            ((oid, name),) = (await catalog.published()).items()
+            assert name == "public.A b"
+            seen = await catalog.look([oid, 1])
+            (table,) = seen.tables
+            assert (table.oid, table.sql_name, table.partitioned) == (oid, 'public."A b"', False)
+            assert table.columns == '[[1, "id", 23, -1], [3, "note", 1043, 14]]'
+            assert [column.name for column in table.relation.columns] == ["id", "note"]
+            (part,) = table.parts
+            assert part.part.oid == oid
+            assert part.part.pages > 3
+            assert database.execute(OURS) == [(1,)]
+            description = (await catalog.describe([oid, 1]))[oid]
+            assert description.primary_key == ("id",)
+            assert set(await catalog.types([23, 1043])) >= {23, 1043}
+            # WHEN it is lost, THEN the next question but one finds another.
+            database.execute(OURS.replace("count(*)", "pg_terminate_backend(pid)"))
+            with pytest.raises(TransientError):
+                await catalog.published()
+            assert await catalog.published() == {oid: "public.A b"}
+
+    asyncio.run(look())
+
+
+@CHECKED
+def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+
+    async def look() -> None:
+        async with opened(database, lock_timeout_s=0.1) as catalog:
+            (oid,) = await catalog.published()
+            (table,) = (await catalog.look([oid])).tables
+            with database.connect(autocommit=False) as connection:
+                connection.execute("LOCK TABLE t")
+                began = time.monotonic()
+                with pytest.raises(TableBusyError):
+                    await catalog.look([oid])
+                with pytest.raises(TableBusyError):
+                    await catalog.examine(table, "true")
+                assert time.monotonic() - began < 30
+                # What needs no lock on the table is answered.
+                assert (await catalog.describe([oid]))[oid].primary_key == ("id",)
+            assert [each.oid for each in (await catalog.look([oid])).tables] == [oid]
+
+    asyncio.run(look())
+
+
+@CHECKED
+def test_who_writes_is_named_and_who_had_written_is_seen(database: Database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+
+    async def look() -> None:
+        async with opened(database) as catalog:
+            (oid,) = await catalog.published()
+            with database.connect(autocommit=False) as connection:
+                connection.execute("INSERT INTO t VALUES (1)")
+                ((xid,),) = connection.execute("SELECT txid_current()").fetchall()
+                during = await catalog.writers([oid])
+                assert len(during.names) == 1
+                assert str(connection.info.backend_pid) in next(iter(during.names))
+                assert not during.seen.sees(xid)
+            after = await catalog.writers([oid])
+            assert after.names == frozenset()
+            assert after.seen.sees(xid)
+
+    asyncio.run(look())
+
+
+@CHECKED
+def test_a_look_at_an_exported_snapshot_has_the_columns_of_that_moment(database: Database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+
+    async def look() -> None:
+        stream = await ReplicationStream.open(parse_dsn(database.dsn()), application_name="test")
+        try:
+            created = await create_slot(stream, f"e{database.name[-8:]}", temporary=True, export=True)
+            assert created.snapshot
+            async with opened(database) as catalog:
+                database.execute("ALTER TABLE t ADD note text")
+                (then,) = (await catalog.look_at(created.snapshot)).tables
+                (now,) = (await catalog.look([then.oid])).tables
+                assert [column.name for column in then.relation.columns] == ["id"]
+                assert [column.name for column in now.relation.columns] == ["id", "note"]
+                assert then.columns != now.columns
+                stream.close()
+                with pytest.raises(TransientError):
+                    await catalog.look_at("00000000-00000000-1")
+                assert await catalog.published() == {then.oid: "public.t"}
+        finally:
+            stream.close()
+
+    asyncio.run(look())
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_two_thousand_tables_are_looked_at_in_seconds(database: Database):
+    database.execute(
+        "DO $$ BEGIN FOR i IN 1..2000 LOOP EXECUTE format('CREATE TABLE t%s (id int PRIMARY KEY, note text)', i); "
+        "IF i % 500 = 0 THEN COMMIT; END IF; END LOOP; END $$"
+    )
+    database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+
+    async def look() -> float:
+        async with opened(database) as catalog:
+            published = await catalog.published()
+            began = time.monotonic()
+            assert len((await catalog.look(list(published))).tables) == 2000
+            assert len(await catalog.describe(list(published))) == 2000
+            return time.monotonic() - began
+
+    assert asyncio.run(look()) < 20
+
+
+@CHECKED
+def test_tables_that_vanish_under_a_look_do_not_end_it(database: Database):
+    # GIVEN a publication of all tables, and somebody who makes and drops them all the time
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    stop = threading.Event()
+
+    def churn() -> None:
+        with psycopg.connect(database.dsn(), autocommit=True) as connection:
+            while not stop.is_set():
+                connection.execute("CREATE TABLE u (id int); CREATE TABLE v (id int); DROP TABLE u, v")
+
+    async def look() -> None:
+        async with opened(database) as catalog:
+            for _ in range(150):
+                published = await catalog.published()
+                assert "public.t" in published.values()
+                await catalog.look(list(published))
+
+    churning = threading.Thread(target=churn)
+    churning.start()
+    try:
+        asyncio.run(look())
+    finally:
+        stop.set()
+        churning.join()
+
+
+FUNCTIONS = {
+    "write_it": "VOLATILE AS $$ BEGIN INSERT INTO public.loot VALUES (1); RETURN true; END $$",
+    "writes": "IMMUTABLE AS $$ BEGIN RETURN public.write_it(); END $$",
+    "lifts": "IMMUTABLE AS $$ BEGIN SET TRANSACTION READ WRITE; RETURN public.write_it(); END $$",
+    "sets": "IMMUTABLE AS $$ BEGIN PERFORM set_config('transaction_read_only', 'off', false); "
+    "RETURN public.write_it(); END $$",
+    "sleeps": "IMMUTABLE AS $$ BEGIN PERFORM pg_sleep(60); RETURN true; END $$",
+    "ends": "IMMUTABLE AS $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(1); RETURN true; END $$",
+    "waits": "IMMUTABLE AS $$ BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN true; END $$",
+}
+
+ATTACKS = (
+    "false) OR (true",
+    "false\n) OR (\ntrue",
+    "true], ARRAY[true",
+    "true])[1] OR (ARRAY[true",
+    "true\n])[1] OR (ARRAY[true",
+    "true)])[1] OR (ARRAY[(true",
+    "(true",
+    "true)",
+    "true]",
+    "[true",
+    "true) --",
+    "true /*",
+    "*/ true",
+    "true /* */ ) OR ( true /* */",
+    "'",
+    "''' OR ''",
+    "'a' = 'a",
+    "U&'\\0061' = 'a' UESCAPE ''",
+    "$$",
+    "$$) OR (true$$",
+    "$x$ ) OR ( $x$ = $y$",
+    "$a$\n",
+    '"id',
+    '"id" = 1) OR ("id" = 2',
+    "id::",
+    "id::int) OR (true::bool",
+    "id = 1; DROP TABLE loot",
+    "id = 1; INSERT INTO loot VALUES (1); --",
+    "true) TO STDOUT; INSERT INTO loot VALUES (1); --",
+    "true) ) TO STDOUT; INSERT INTO public.loot VALUES (1); --\0",
+    "true AND \0",
+    "id = $1",
+    "$1",
+    "%s",
+    "id = %s",
+    "id % 0 = %(x)s",
+    "{}",
+    "id = {}",
+    "true, true",
+    "'true'",
+    "NULL",
+    "NULL::text",
+    "1",
+    "",
+    "   ",
+    "--",
+    "SELECT true",
+    "true UNION SELECT true",
+    "true LIMIT 1",
+    "true ORDER BY 1",
+    "true GROUP BY id",
+    "true FOR UPDATE",
+    "generate_series(1, 2) = 1",
+    "public.rows_of()",
+    "count(*) > 0",
+    "row_number() OVER () > 0",
+    "nextval('public.s') > 0 AND",
+    "(INSERT INTO loot VALUES (1) RETURNING true)",
+    "(WITH x AS (INSERT INTO public.loot VALUES (1) RETURNING true) SELECT true FROM x)",
+    "(SELECT id INTO u FROM public.t) = 1",
+    "public.writes()",
+    "public.lifts()",
+    "public.sets()",
+    "public.sleeps()",
+    "public.ends()",
+    "public.waits()",
+    "no_such_column = 1",
+    "public.no_such_function()",
+    "1/0 = 1",
+    "'\ud800' = ''",
+    "id = 'x'",
+    "\ufeffid = 1",
+)
+
+GOOD = (
+    "true",
+    "id = 1",
+    "id % 2 = 1",
+    "id%2=1",
+    "note LIKE 'a%%s' OR note LIKE '%{}%'",
+    "id = 1 -- the first",
+    "id = 1 /* the first */",
+    "note = $x$) OR (true$x$ OR id = 1",
+    "note = ') OR (true' OR id = 1",
+    '"id" = 1',
+    "id::text = '1'",
+    "(id = 1) OR (id = 2)",
+    "ARRAY[id] && ARRAY[1, 2]",
+    "(ARRAY[id])[1] = 1",
+    "id IN (SELECT id FROM public.other)",
+    "EXISTS (SELECT FROM public.other o WHERE o.id = t.id)",
+    "id BETWEEN 1 AND 2",
+    "CASE WHEN id = 1 THEN true ELSE false END",
+    "pg_sleep(60) IS NULL",
+    "true -- ) ",
+    "E'\\'' = ') OR (true --'",
+    "(SELECT public.rows_of())",
+    "id = NULL",
+)
+
+
+def prepare(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    database.execute("CREATE TABLE other (id int)")
+    database.execute("CREATE SEQUENCE s")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    database.execute("CREATE TABLE loot (id int)")
+    for name, body in FUNCTIONS.items():
+        database.execute(f"CREATE FUNCTION {name}() RETURNS bool LANGUAGE plpgsql {body}")
+    database.execute("CREATE FUNCTION rows_of() RETURNS SETOF bool LANGUAGE sql AS 'VALUES (true), (false)'")
+
+
+@CHECKED
+def test_no_condition_gets_out_of_its_place_writes_or_holds_anybody_up(database: Database):
+    prepare(database)
+
+    async def examine() -> dict[str, str]:
+        options = {"examine_timeout_s": 0.5, "lock_timeout_s": 0.5}
+        async with opened(database, **options) as catalog:
+            (oid,) = await catalog.published()
+            (table,) = (await catalog.look([oid])).tables
+            found = {}
+            with database.connect() as other:
+                # GIVEN somebody who holds a lock that a condition waits for
+                other.execute("SELECT pg_advisory_lock(4711)")
+                for where in ATTACKS:
+                    began = time.monotonic()
+                    found[where] = await catalog.examine(table, where)
+                    assert time.monotonic() - began < 20, where
+            # THEN the catalog is as useful as before, and its settings are what they were
+            assert (await catalog.look([oid])).tables == [table]
+            for where in GOOD:
+                assert await catalog.examine(table, where) == "", where
+            return found
+
+    found = asyncio.run(examine())
+    # Each is refused with a reason.
+    assert [where for where, problem in found.items() if not problem] == []
+    assert "read-only transaction" in found["public.writes()"]
+    assert "ends" in found["public.ends()"]
+    # AND nothing was written
+    assert database.execute("SELECT * FROM loot") == []
+    assert database.execute("SELECT is_called FROM s") == [(False,)]
+
+
+@CHECKED
+def test_what_passes_the_examination_stays_in_its_brackets_when_it_is_read(database: Database):
+    prepare(database)
+    database.execute("INSERT INTO t VALUES (7, 'filtered')")
+
+    async def read() -> None:
+        async with opened(database) as catalog:
+            (oid,) = await catalog.published()
+            (table,) = (await catalog.look([oid])).tables
+            part = table.parts[0]
+            reader = await SnapshotReader.open(
+                parse_dsn(database.dsn()), application_name="reader", statement_timeout_s=1.0
+            )
+            try:
+                for where in GOOD:
+                    query = PageQuery(
+                        part.sql_name, oid, part.part.filenode, 0, part.part.pages, table, ("id < 7", where)
+                    )
+                    answer = await reader.read(query, 1 << 20)
+                    if "pg_sleep" in where or "rows_of" in where:
+                        assert isinstance(answer, Refused)
+                        continue
+                    assert isinstance(answer, Rows), where
+                    assert b"7\tfiltered\n" not in answer.lines, where
+            finally:
+                reader.close()
+
+    asyncio.run(read())

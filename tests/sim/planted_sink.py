@@ -1,0 +1,92 @@
+"""Bugs of the sink that the simulation must find: entries of its tables that say something else."""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from cdcd.kafka.transaction_state import (
+    DELIVER,
+    OPEN_PLAIN,
+    REOPEN,
+    REOPEN_PLAIN,
+    SEND_WHOLE,
+    Action,
+    Event,
+    State,
+    Step,
+    Transitions,
+)
+from tests.sim.sink import Sink
+
+
+class KeepsTheProducer(Sink):
+    """Goes on with the producer whose transaction's outcome is unknown."""
+
+    exactly: ClassVar[Transitions] = {
+        (state, event): (state, Action((Step.PAUSE, Step.BEGIN, Step.NOTE, Step.HAND_OVER, Step.COMMIT)))
+        for state in (State.WHOLE,)
+        for event in (Event.SILENT, Event.FAILED)
+    }
+
+    def _begin(self) -> Iterator[None]:
+        assert self._batch is not None
+        self._batch.handed_over = 0
+        return super()._begin()
+
+
+class TakesUnknownForFailed(Sink):
+    """Delivers again without a look at the checkpoint."""
+
+    exactly: ClassVar[Transitions] = {
+        (State.REOPENING, found): (State.READY, DELIVER)
+        for found in (Event.DELIVERED, Event.CHANGED, Event.UNCHANGED)
+    }
+
+
+class DoesNotFence(Sink):
+    """Takes over without shutting out the producer before it."""
+
+    exactly: ClassVar[Transitions] = {
+        (State.CLOSED, Event.OPEN): (State.OPENING, OPEN_PLAIN),
+        (State.WHOLE, Event.SILENT): (State.REOPENING, REOPEN_PLAIN),
+        (State.WHOLE, Event.FAILED): (State.REOPENING, REOPEN_PLAIN),
+    }
+
+
+class WritesTheCheckpointFirst(Sink):
+    """The checkpoint in a transaction of its own, before that of the records."""
+
+    exactly: ClassVar[Transitions] = {
+        (State.READY, Event.LAST): (
+            State.WHOLE,
+            Action((Step.BEGIN, Step.NOTE, Step.COMMIT, Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
+        )
+    }
+
+
+class CommitsParts(Sink):
+    """A part of a larger transaction is committed by itself."""
+
+    exactly: ClassVar[Transitions] = {
+        (State.READY, Event.PART): (State.FIRST, Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT))),
+        (State.OPEN, Event.PART): (State.LATER, Action((Step.BEGIN, Step.HAND_OVER, Step.COMMIT))),
+        (State.OPEN, Event.LAST): (State.LAST, SEND_WHOLE),
+    }
+
+
+class SendsTheLastPartAgain(Sink):
+    """After a failure behind a part that was let go, only what is in hand is sent again."""
+
+    exactly: ClassVar[Transitions] = {
+        (state, event): (State.REOPENING, REOPEN)
+        for state in (State.LATER, State.LAST)
+        for event in (Event.SILENT, Event.FAILED)
+    }
+
+
+class NotesFirstAtLeastOnce(Sink):
+    """Without Kafka transactions: the checkpoint goes before the records that it covers."""
+
+    at_least: ClassVar[Transitions] = {
+        (State.READY, Event.LAST): (State.WHOLE, Action((Step.NOTE, Step.FLUSH))),
+        (State.WHOLE, Event.DONE): (State.NOTING, Action((Step.HAND_OVER, Step.FLUSH))),
+    }
