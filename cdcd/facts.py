@@ -93,6 +93,25 @@ class SlotCreated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TwoPhaseEnded(Fact):
+    """postgres.two_phase is false, so the slot was altered: prepared transactions are sent at COMMIT PREPARED again."""
+
+    event: ClassVar[str] = "twophase.ended"
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhaseKept(Fact):
+    """postgres.two_phase is false, but the slot sends prepared transactions at PREPARE, and no PostgreSQL before 18 can
+    change that. Nothing is lost or delivered earlier by it.
+    """
+
+    event: ClassVar[str] = "twophase.kept"
+    level: ClassVar[Level] = "warning"
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotWaiting(Fact):
     """The slot cannot be used yet: it is held by a walsender, or its creation waits for open transactions."""
 
@@ -396,6 +415,16 @@ class RecordOversized(Fact):
     record_bytes: int
     oversized: str
     went_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTimeoutUnknown(Fact):
+    """The brokers do not tell transaction.max.timeout.ms to this principal; Kafka transactions have this timeout."""
+
+    event: ClassVar[str] = "transaction.timeout_unknown"
+    level: ClassVar[Level] = "warning"
+    message: str
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ class Wanted:
     prefix: str
     spec: TopicSpec
     exactly_once: bool = True
-    transaction_timeout_s: float = 60.0
+    transaction_timeout_s: float | None = None
+    """None: as long as the brokers allow."""
     message_max_bytes: int = MESSAGE_MAX_BYTES
 
 
@@ -96,12 +97,13 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "warning",
             "broker settings",
             facts.broker.message,
-            "Allow DescribeConfigs on the cluster to have transaction.max.timeout.ms and others checked here.",
+            "Allow DescribeConfigs on the cluster to have transaction.max.timeout.ms and others checked here. "
+            "Without it, and without kafka.transaction.timeout_s, the timeout of transactions is 60 s.",
         )
         return
     limit_ms = int(facts.broker.get("transaction.max.timeout.ms", "900000"))
     name = "transaction.max.timeout.ms"
-    if wanted.transaction_timeout_s * 1000 > limit_ms:
+    if wanted.transaction_timeout_s is not None and wanted.transaction_timeout_s * 1000 > limit_ms:
         yield Finding(
             "error",
             name,

@@ -13,7 +13,7 @@ from cdcd.postgres.connection import Dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.replication import STREAMED_FROM, identifier
-from cdcd.postgres.slot import check_slot
+from cdcd.postgres.slot import ALTER_TWO_PHASE_SINCE, check_slot
 from cdcd.protocol.versions import Options, StreamingMode, start_options
 from cdcd.records.routing import collisions
 
@@ -259,11 +259,15 @@ def check_slot_state(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     else:
         yield Finding("ok", name, found)
     if slot.two_phase and not wanted.two_phase:
+        altered = facts.server_version >= ALTER_TWO_PHASE_SINCE
         yield Finding(
-            "error",
+            "ok" if altered else "warning",
             name,
-            "decodes prepared transactions at PREPARE, whatever the stream asks for",
-            "Set postgres.two_phase: true, or let cdcd create a new slot under another name.",
+            "decodes prepared transactions at PREPARE"
+            + (", which cdcd changes when it starts" if altered else ", whatever the stream asks for"),
+            ""
+            if altered
+            else "Set postgres.two_phase: true to be rid of this warning: before PostgreSQL 18 a slot keeps that mode.",
         )
 
 

@@ -11,8 +11,12 @@ from typing import Final
 
 MASK: Final = "***"
 
-# libpq's keywords whose value is a secret; its URI form takes the same ones as parameters.
-_KEYWORDS: Final = r"(?:password|sslpassword|oauth_client_secret)"
+# libpq's keywords whose value is a secret; its URI form takes the same ones as parameters. Each scram key is enough to
+# log in, or to pass for the server (RFC 5802, 9). fe-connect.c marks some of them with "*" and others with "D" only.
+SECRET_PARAMETERS: Final = frozenset(
+    {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+)
+_KEYWORDS: Final = rf"(?:{'|'.join(sorted(SECRET_PARAMETERS))})"
 
 # user:password@ of any URI. Up to the last @, because a password with an unescaped / or @ is what people
 # paste. The user may be absent, and a password that holds a blank ends the match only at a quote or at the
@@ -28,7 +32,7 @@ _KEY_VALUE: Final = re.compile(
 # Parts of librdkafka's property names whose values are secrets (its CONFIGURATION.md marks them "sensitive"),
 # and what log fields that carry such values are called.
 _SECRET_NAME: Final = re.compile(
-    r"password|passwd|secret|token(?!\.endpoint)|jaas|sasl\.oauthbearer\.config|private|key\.pem|ssl_key|assertion",
+    r"password|passwd|secret|token(?!\.endpoint)|jaas|sasl\.oauthbearer\.config|private|key\.pem|ssl_key|scram_(?:client|server)_key|assertion",
     re.IGNORECASE,
 )
 # Names that contain such a part and hold a path, a URL or an algorithm.

@@ -135,9 +135,11 @@ class TablesConfig(Section):
     """Which tables, and what is kept of them."""
 
     include: TablePatterns | None = Field(
-        None, description="Tables to mirror, <schema>.<table> with * for any characters. null: all."
+        None,
+        description="Tables to mirror: <schema>.<table> with * for any characters and ? for one; a part in double "
+        "quotes is taken literally. null: all.",
     )
-    exclude: TablePatterns | None = Field(None, description="Tables to leave out.")
+    exclude: TablePatterns | None = Field(None, description="Tables to leave out, likewise.")
     history: TablePatterns | None = Field(
         None,
         description="Tables that get a changelog beside the mirror: a table with one row for each change.",

@@ -116,7 +116,8 @@ class PostgresConfig(Section):
         False,
         description="Whether prepared transactions are sent at PREPARE rather than at COMMIT PREPARED (15 "
         "and up). They are kept here until they are decided; records appear only after COMMIT PREPARED "
-        "either way.",
+        "either way. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
+        "before that the slot goes on as it is, with a warning.",
     )
     messages: bool = Field(
         True, description="Whether logical decoding messages (pg_logical_emit_message) are sent (14 and up)."
@@ -200,25 +201,28 @@ class KafkaTransactionConfig(Section):
         "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
         "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
     )
-    whole_bytes_max: int = Field(
-        GIB,
-        ge=0,
-        le=64 * GIB,
-        description="A source transaction with up to so many bytes of records is one Kafka transaction, so that readers "
-        "with read_committed see all of it or nothing. A larger one is cut into parts that they see one after the other.",
-    )
     records_max: int = Field(
         100_000,
         ge=1,
         le=10_000_000,
-        description="A Kafka transaction, or a part of a large one, has at most about so many records.",
+        description="Source transactions share a Kafka transaction until they have so many records, and a part of a "
+        "large one has at most about so many.",
     )
-    timeout_s: int = Field(
-        60,
-        ge=1,
-        le=900,
-        description="After this time the broker aborts an open transaction, and readers stuck behind it go "
-        "on. Must not exceed the broker's transaction.max.timeout.ms (15 minutes).",
+    whole_bytes_max: int = Field(
+        GIB,
+        ge=0,
+        le=TIB,
+        description="A source transaction whose records have at most this size is one Kafka transaction: a reader with "
+        "read_committed sees all of it or nothing. A larger one is cut into parts of three times bytes_max. 0: each "
+        "one that is larger than a part is cut. Readers wait for the end of a Kafka transaction, also those of other "
+        "tables in the same partitions.",
+    )
+    timeout_s: Annotated[int, Field(ge=1, le=86_400)] | None = Field(
+        None,
+        description="After this time the broker aborts an open Kafka transaction, and readers stuck behind it go "
+        "on. A large source transaction must be handed over within it. cdcd's next start, or a standby, ends what a "
+        "crash left open at once; the time counts only if none comes. null: as long as the brokers allow "
+        "(transaction.max.timeout.ms, 15 minutes by default), or 60 if this principal may not read their settings.",
     )
 
 
@@ -251,8 +255,8 @@ class KafkaConfig(Section):
         description="Property name to file that holds its value, for secrets such as sasl.password.",
     )
     transaction: KafkaTransactionConfig = Field(
-        description="Small source transactions share a Kafka transaction within these bounds; one that is much larger "
-        "spans several.",
+        description="Small source transactions share a Kafka transaction; a large one is a Kafka transaction by itself "
+        "up to whole_bytes_max.",
     )
     queue_bytes_max: int = Field(
         20 * MIB,
@@ -437,7 +441,7 @@ class SnapshotConfig(Section):
     )
     exclude: TablePatterns | None = Field(
         None,
-        description="Tables of which only changes are delivered, <schema>.<table> with * for any characters, such as "
+        description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "
         "those that Spark reads (cdcd mirror --snapshot). On demand they are read like any other.",
     )
     signals: Literal["all", "without_where", "off"] = Field(

@@ -23,6 +23,8 @@ from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import is_secret_name
 from cdcd.records.routing import parse_table
+from cdcd.errors import ConfigError
+from cdcd.snapshots.patterns import parse_pattern
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -110,12 +112,23 @@ TopicName = Annotated[
 TransactionalId = Annotated[
     str, Form(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
 ]
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        parse_pattern(pattern)
+    except ConfigError as error:
+        raise ValueError(f"must be <schema>.<table>: {error.hint}") from error
+    return pattern
+
+
 TablePattern = Annotated[
     str,
     Form(
         r"[^\x00]*[^\x00.]\.[^\x00.][^\x00]*",
         "must be <schema>.<table>, where * stands for any characters, such as public.*",
     ),
+    AfterValidator(_check_pattern),
 ]
 Servers = Annotated[
     str,

@@ -1,23 +1,33 @@
 """Kafka as a life of the pipeline sees it: the sink, the topics, and blocking calls in the right thread."""
 
 import asyncio
+import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
-from cdcd.facts import Fact, KafkaRetry, Observer, RecordOversized, TopicCreated
+from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
+from cdcd.facts import (
+    Fact,
+    KafkaRetry,
+    Observer,
+    RecordOversized,
+    TopicCreated,
+    TransactionTimeoutUnknown,
+)
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.checkpoint import peek_checkpoint
+from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.kafka.topics import TopicSpec, ensure_topics, existing_topics
+from cdcd.kafka.topics import TopicSpec, check_keyless, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
 
 VERIFY_S: Final = 5.0
@@ -26,19 +36,43 @@ VERIFY_S: Final = 5.0
 TOPICS_S: Final = 15.0
 """How long the broker may take to answer about topics, or `startup_timeout_s` where that is shorter."""
 
+TRANSACTION_S: Final = 60.0
+"""The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
+
 T = TypeVar("T")
 
 
 class KafkaSide:
-    """One life's dealings with Kafka. `thread` is the one that alone may touch the sink."""
+    """One life's dealings with Kafka. `thread` is the one that alone may touch the sink.
 
-    def __init__(self, config: Config, observe: Observer, thread: Executor) -> None:
+    `sizes`: what brokers refused for its size; give each life of the process the same object.
+    """
+
+    def __init__(
+        self, config: Config, observe: Observer, thread: Executor, sizes: SizeLimits | None = None
+    ) -> None:
         self.thread = thread
+        self._sizes = SizeLimits() if sizes is None else sizes
         self.giving_up = threading.Event()
         self._config = config
         self._observe = observe
         self._topics: set[str] = set()
+        self._keyless: set[str] = set()
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
+
+    async def peek(self) -> Checkpoint | None:
+        """The checkpoint as it is now, to be judged before `Sink.open` shuts out another writer and reads it again.
+
+        It changes nothing and creates nothing. A broker that is away: SinkUnavailableError.
+        """
+        config = self._config
+        connection, _ = client.split(config.kafka.librdkafka())
+        return await self.call(
+            lambda: peek_at_start(
+                connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
+            ),
+            anywhere=True,
+        )
 
     async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
         """The sink, not opened yet, with the topics it needs; `messages`: logical messages will come."""
@@ -69,6 +103,7 @@ class KafkaSide:
             topics.append(config.kafka.dead_letter_topic)
         # A takeover meets every table within moments: what is there need not be asked for one by one.
         await self.ensure_topics(topics, prefix=config.topics.prefix)
+        timeout_s = await self._transaction_timeout_s()
         return Sink(
             SinkSettings(
                 client=connection,
@@ -78,7 +113,7 @@ class KafkaSide:
                 checkpoint_topic=config.topics.checkpoint,
                 key=config.name,
                 batch_bytes_max=config.kafka.transaction.bytes_max,
-                timeout_s=float(config.kafka.transaction.timeout_s),
+                timeout_s=timeout_s,
                 backoff_initial_s=config.kafka.retry.initial_s,
                 backoff_max_s=config.kafka.retry.max_s,
             ),
@@ -97,53 +132,76 @@ class KafkaSide:
                 ),
             ),
             on_retry=on_retry,
+            sizes=self._sizes,
         )
 
-    async def ensure_topics(self, topics: list[str], *, prefix: str = "") -> None:
-        """Create or check topics, once each; with a `prefix`, also learn which of those that begin with it are there.
+    async def _transaction_timeout_s(self) -> float:
+        config = self._config.kafka
+        if config.transaction.timeout_s is not None:
+            return float(config.transaction.timeout_s)
+        if config.delivery == "at_least_once":
+            return TRANSACTION_S
+        try:
+            return await self.call(lambda: self._admin().transaction_timeout_max_s(), anywhere=True)
+        except SinkError as error:
+            self._observe(TransactionTimeoutUnknown(message=error.message, timeout_s=TRANSACTION_S))
+            return TRANSACTION_S
 
-        A broker that is away: SinkUnavailableError.
+    async def ensure_topics(
+        self, topics: Sequence[str], *, prefix: str = "", keyless: Collection[str] = ()
+    ) -> None:
+        """Create or check topics by few requests, once each.
+
+        With a `prefix`, also learn which of those that begin with it are there. `keyless`: those of `topics` whose
+        records have no key, which must not be compacted.
+
+        Raises:
+            SinkUnavailableError: the broker is away.
+            SinkError: a topic is missing and may not be created, or does not take what is to be written to it.
         """
         missing = [topic for topic in topics if topic not in self._topics]
-        if not missing:
+        unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
+        if not missing and not unchecked:
             return
-        created, found = await self.call(lambda: self._look(missing, prefix), anywhere=True)
+        created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
         self._topics.update(missing, found)
+        self._keyless.update(unchecked)
 
-    def _look(self, missing: list[str], prefix: str) -> tuple[list[str], set[str]]:
-        """What was created, and what is there. Its client lives and ends in the calling thread: the end may block."""
+    def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:
+        """What was created, and what is there."""
         config = self._config
-        connection, _ = client.split(config.kafka.librdkafka())
-        admin = Admin(connection, self._answer_s, self.giving_up)
+        admin = self._admin()
         create = config.topics.create
         spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
-        created = ensure_topics(
-            admin, missing, spec, checkpoint=config.topics.checkpoint, schemas=config.topics.schemas
-        )
+        created = []
+        if missing:
+            created = ensure_topics(
+                admin, missing, spec, checkpoint=config.topics.checkpoint, schemas=config.topics.schemas
+            )
+        if keyless:
+            check_keyless(admin, keyless)
         return created, existing_topics(admin, prefix) if prefix else set()
 
-    async def peek(self) -> Checkpoint | None:
-        """The checkpoint as it is now, without shutting anybody out. Errors as `peek_checkpoint`."""
-        config = self._config
-        connection, _ = client.split(config.kafka.librdkafka())
-        topic, key = config.topics.checkpoint, config.name
-        return await self.call(lambda: peek_checkpoint(connection, topic, key, self._answer_s), anywhere=True)
+    def _admin(self) -> Admin:
+        """A client that lives and ends in the calling thread: the end may block."""
+        connection, _ = client.split(self._config.kafka.librdkafka())
+        return Admin(connection, self._answer_s, self.giving_up)
 
-    async def await_topics(self, topics: list[str]) -> None:
+    async def await_topics(self, topics: Sequence[str], *, keyless: Collection[str] = ()) -> None:
         """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
         retry = self._config.kafka.retry
-        wait_s = retry.initial_s
+        backoff = Backoff(retry.initial_s, retry.max_s)
         while True:
             try:
-                return await self.ensure_topics(topics)
+                return await self.ensure_topics(topics, keyless=keyless)
             except SinkUnavailableError as error:
                 if self.giving_up.is_set():
                     raise
-                self._observe(KafkaRetry(message=error.message, hint=error.hint, wait_s=wait_s))
+                wait_s = backoff.next(random.random())  # noqa: S311  spreads attempts, guards nothing
+                self._observe(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
                 await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, retry.max_s)
 
     async def call(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
         """Run a blocking Kafka call, `anywhere` if it does not touch the sink. A broker away: SinkUnavailableError."""

@@ -10,6 +10,8 @@ from cdcd.facts import (
     SlotCreated,
     SlotWaiting,
     StandbyWaiting,
+    TwoPhaseEnded,
+    TwoPhaseKept,
 )
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
@@ -17,11 +19,13 @@ from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
+    ALTER_TWO_PHASE_SINCE,
     SlotState,
     check_slot,
     create_slot,
     drop_slot,
     end_stream,
+    end_two_phase,
     read_slot,
     set_failover,
 )
@@ -109,12 +113,18 @@ class PostgresSide:
         if state is None:
             return None
         check_slot(state, identity.database)
-        if state.two_phase and not postgres.two_phase:
-            raise SourceError(
-                f"Slot {postgres.slot} decodes prepared transactions at PREPARE, the configuration says otherwise.",
-                hint="Set postgres.two_phase: true; a slot keeps this mode once it has it (PostgreSQL before 18).",
-            )
         return state
+
+    async def settle_two_phase(self, stream: ReplicationStream, slot: SlotState) -> bool:
+        """Whether the stream has prepared transactions at PREPARE: as configured, or as the slot will have it."""
+        if self._config.postgres.two_phase or not slot.two_phase:
+            return self._config.postgres.two_phase
+        if stream.server_version < ALTER_TWO_PHASE_SINCE:
+            self._observe(TwoPhaseKept(slot=slot.name))
+            return True
+        await end_two_phase(stream, slot.name)
+        self._observe(TwoPhaseEnded(slot=slot.name))
+        return False
 
     async def ensure_failover(self, stream: ReplicationStream, slot: SlotState) -> None:
         """Let the standbys have the slot, if they shall. What somebody else switched on stays on."""
@@ -145,7 +155,8 @@ class PostgresSide:
         state = await self.find_slot(sql, identity)
         if state is None:
             raise PositionError(
-                f"Slot {postgres.slot} was dropped as soon as it was created.", hint="By whom?"
+                f"Slot {postgres.slot} was dropped as soon as it was created.",
+                hint="Find out what dropped it (log_replication_commands = on), then start cdcd again.",
             )
         return state, created.snapshot if export else None
 

@@ -32,6 +32,7 @@ from cdcd.engine.engine import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
 from cdcd.facts import CheckpointRead, GapAccepted, Observer, SnapshotNeeded, SnapshotResumed
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
@@ -61,6 +62,8 @@ class Startup:
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
         binary: values come in binary form.
         lapsed: sessions that held the lock for us when the lease ran out.
+        accept_gap: go on where slot and checkpoint do not meet.
+        sizes: what brokers refused for its size; the same object for each session of the process.
     """
 
     def __init__(
@@ -75,12 +78,13 @@ class Startup:
         binary: bool,
         lapsed: frozenset[int],
         accept_gap: bool,
+        sizes: SizeLimits,
     ) -> None:
         self.config = config
         self.telemetry = telemetry
         self.observe = observe
         self.postgres = PostgresSide(config, telemetry, observe)
-        self.kafka = KafkaSide(config, observe, kafka_thread)
+        self.kafka = KafkaSide(config, observe, kafka_thread, sizes)
         self.stack = AsyncExitStack()
         self.unstreamed_until = unstreamed_until
         self.binary = binary
@@ -215,20 +219,24 @@ class Startup:
         self._wal_sender_timeout_s = await stream.wal_sender_timeout_s()
 
     async def _choose_options(self) -> None:
+        assert self._stream is not None
+        self._options = self._options_for(two_phase=self.config.postgres.two_phase)
+        if self._options.streaming is not StreamingMode.OFF:
+            await self._stream.stream_early()
+
+    def _options_for(self, *, two_phase: bool) -> Options:
         config = self.config.postgres
         assert self._stream is not None
-        self._options = start_options(
+        return start_options(
             self._stream.server_version,
             config.protocol,
             [config.publication],
             streaming="off" if self.unstreamed_until else config.streaming,
-            two_phase=config.two_phase,
+            two_phase=two_phase,
             messages=config.messages,
             origin=config.origin,
             binary=self.binary,
         )
-        if self._options.streaming is not StreamingMode.OFF:
-            await self._stream.stream_early()
 
     async def _prepare_topics(self) -> None:
         assert self._lock is not None
@@ -326,6 +334,9 @@ class Startup:
                 self._sql, self._stream, self._identity, export=export
             )
             self._source = replace(self._source, slot_confirmed=self._slot.confirmed_flush_lsn)
+        else:
+            two_phase = await self.postgres.settle_two_phase(self._stream, self._slot)
+            self._options = self._options_for(two_phase=two_phase)
         if self._exported_name is None:
             # A new slot is made with it, and its snapshot would not outlive another command.
             await self.postgres.ensure_failover(self._stream, self._slot)

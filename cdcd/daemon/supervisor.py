@@ -44,6 +44,7 @@ from cdcd.facts import (
     StreamingPaused,
     StreamingResumed,
 )
+from cdcd.kafka.fitting import SizeLimits
 from cdcd.telemetry.http import serve_http
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.progress_bars import Terminal, terminal
@@ -103,6 +104,7 @@ class Supervisor:
         self._binary = config.postgres.binary
         self._lapsed: frozenset[int] = frozenset()
         self._streamed = False
+        self._sizes = SizeLimits()
 
     async def run(self) -> int:
         """Until stopped: 0. Raises FatalError, or the TransientError that outlasted the start."""
@@ -196,6 +198,7 @@ class Supervisor:
                 binary=self._binary,
                 lapsed=self._lapsed,
                 accept_gap=self._accept_gap,
+                sizes=self._sizes,
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)

@@ -28,7 +28,8 @@ from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.snapshots.beginning import ONLY, is_wanted
+from cdcd.snapshots.beginning import ONLY
+from cdcd.snapshots.patterns import matcher
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
@@ -97,7 +98,6 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     )
     wiring.stack.callback(assembler.close)
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
-    excluded = config.snapshot.exclude or ()
     engine = Engine(
         engine_settings(config, wiring.wal_sender_timeout_s),
         wiring.checkpoint,
@@ -109,7 +109,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         observe=wiring.observe,
         now=time.monotonic(),
         exported=wiring.exported,
-        excluded=lambda name: not is_wanted(name, excluded),
+        excluded=matcher(config.snapshot.exclude or (), "snapshot.exclude"),
         unstreamed_until=wiring.unstreamed_until,
     )
     if wiring.exported is None:

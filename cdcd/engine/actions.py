@@ -54,9 +54,10 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class EnsureTopics:
-    """Records for these topics follow: create or check them."""
+    """Records for these topics follow: create or check them. `keyless`: those whose records have no key."""
 
     topics: tuple[str, ...]
+    keyless: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,7 @@ class Engine:
         self._topics: set[str] = set()
         self._wanted_topics: list[str] = []
         self._asked_topics: set[str] = set()
+        self._keyless: set[str] = set()
         self._new_topics: dict[int, str] = {}
         """Of relations that were described and had no event yet, by oid."""
         self._new_names: dict[int, str] = {}
@@ -430,7 +431,7 @@ class Engine:
         if self._wanted_topics:
             topics, self._wanted_topics = tuple(self._wanted_topics), []
             self._asked_topics.update(topics)
-            return EnsureTopics(topics)
+            return EnsureTopics(topics, frozenset(self._keyless.intersection(topics)))
         if self._settings.snapshot_only and self._all_is_read():
             self._stopping = True
             return Turn()
@@ -694,6 +695,8 @@ class Engine:
         topic = self.encoder.topic_of(oid)
         if topic not in self._topics:
             self._new_topics[oid] = topic
+            if not self.encoder.key_column_names(oid):
+                self._keyless.add(topic)
         self.incremental.defined(oid, topic)
         if known is not None and known != relation:
             self.incremental.redefined(oid)
@@ -791,7 +794,10 @@ class Engine:
     ) -> str:
         """Know the table as it is now; returns its topic. SinkError: it can have none."""
         self.rows.define(relation, description, types)
-        return self.rows.claim(relation.oid)
+        topic = self.rows.claim(relation.oid)
+        if not self.rows.key_column_names(relation.oid):
+            self._keyless.add(topic)
+        return topic
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
         """The names of the columns that make the record's key; () for a table without one."""

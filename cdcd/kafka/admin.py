@@ -8,7 +8,7 @@ heard explains the timeout.
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -20,6 +20,13 @@ from cdcd.errors import CdcdError, FatalError
 from cdcd.kafka.errors import map_kafka_error
 
 _SLICE_S: Final = 0.05
+
+TRANSACTION_TIMEOUT_MAX: Final = "transaction.max.timeout.ms"
+
+DESCRIBED_AT_ONCE: Final = 1000
+"""Topics in one request for their descriptions, or their settings: some 150 bytes each in the answer."""
+
+UNANSWERED: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
 Properties = Mapping[str, str | int | float | bool | logging.Logger]
 T = TypeVar("T")
@@ -37,6 +44,16 @@ class TopicInfo:
     """Whether every partition can be written to at this moment."""
     may_write: bool | None
     """Whether this principal may write to it; None: the broker does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopicSpec:
+    """A topic to be created."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    config: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +88,11 @@ class Admin:
             # A file that is not there or not a certificate, properties that exclude each other.
             raise map_kafka_error(error.args[0], self._where) from error
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether whoever waits is to give up."""
+        return self._stopping is not None and self._stopping.is_set()
+
     def cluster(self) -> ClusterInfo:
         """Who is there."""
         found = self._wait(self._client.describe_cluster(include_authorized_operations=True, **self._limit))
@@ -83,12 +105,13 @@ class Admin:
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Each topic, or None where there is none. Never creates one, as a metadata request may."""
-        if not names:
-            return {}
-        asked = self._client.describe_topics(
-            TopicCollection(list(names)), include_authorized_operations=True, **self._limit
-        )
-        return {name: self._topic(name, future) for name, future in asked.items()}
+        found: dict[str, TopicInfo | None] = {}
+        for some in _slices(names, DESCRIBED_AT_ONCE):
+            asked = self._client.describe_topics(
+                TopicCollection(some), include_authorized_operations=True, **self._limit
+            )
+            found.update((name, self._topic(name, future)) for name, future in asked.items())
+        return found
 
     def _topic(self, name: str, future: "Future[Any]") -> TopicInfo | None:
         try:
@@ -113,28 +136,64 @@ class Admin:
         except KafkaException as error:
             raise self._mapped(error, self._where) from error
 
-    def create(self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str]) -> bool:
-        """Create a topic; False if somebody did so in the meantime."""
-        topic = NewTopic(name, partitions, replication_factor, config=dict(config))
-        future = self._client.create_topics([topic], operation_timeout=self.timeout_s, **self._limit)[name]
+    def create(self, topics: Sequence[NewTopicSpec]) -> dict[str, bool | CdcdError]:
+        """Create topics by one request: True, False where somebody did so in the meantime, or why it was refused.
+
+        Raises TransientError: the broker does not answer.
+        """
+        asked = self._client.create_topics(
+            [
+                NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.config))
+                for topic in topics
+            ],
+            operation_timeout=self.timeout_s,
+            **self._limit,
+        )
+        return {name: self._created(name, future) for name, future in asked.items()}
+
+    def _created(self, name: str, future: "Future[Any]") -> bool | CdcdError:
         try:
             self._wait_raw(future)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise self._mapped(error, f"Creating topic {name}") from error
+            failure = self._mapped(error, f"Creating topic {name}")
+            if error.args[0].code() in UNANSWERED:
+                raise failure from error
+            return failure
         return True
 
     def topic_config(self, name: str) -> dict[str, str]:
         """A topic's settings, defaults included."""
         return self._config(ConfigResource(ConfigResource.Type.TOPIC, name))
 
+    def topic_configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The settings of many topics, defaults included, by few requests. Raises as `topic_config`."""
+        found: dict[str, dict[str, str]] = {}
+        for some in _slices(names, DESCRIBED_AT_ONCE):
+            asked = self._client.describe_configs(
+                [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some], **self._limit
+            )
+            found.update((resource.name, self._settings(future)) for resource, future in asked.items())
+        return found
+
     def broker_config(self, broker: int) -> dict[str, str]:
         """A broker's settings."""
         return self._config(ConfigResource(ConfigResource.Type.BROKER, str(broker)))
 
+    def transaction_timeout_max_s(self) -> float:
+        """For how long the brokers let a transaction be open at most, by the settings of one of them.
+
+        Raises SinkError if this principal may not read settings (DescribeConfigs on the cluster).
+        """
+        settings = self.broker_config(self.cluster().brokers[0][0])
+        return int(settings[TRANSACTION_TIMEOUT_MAX]) / 1000
+
     def _config(self, resource: ConfigResource) -> dict[str, str]:
         (future,) = self._client.describe_configs([resource], **self._limit).values()
+        return self._settings(future)
+
+    def _settings(self, future: "Future[Any]") -> dict[str, str]:
         found = self._wait(future)
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
@@ -156,8 +215,11 @@ class Admin:
                 return future.result(_SLICE_S)
             except TimeoutError:
                 self._client.poll(0)
-                stopping = self._stopping is not None and self._stopping.is_set()
-                if stopping or time.monotonic() > deadline or isinstance(self._explained(), FatalError):
+                if (
+                    self.is_stopping
+                    or time.monotonic() > deadline
+                    or isinstance(self._explained(), FatalError)
+                ):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time")) from None
 
     def _explained(self) -> CdcdError | None:
@@ -171,8 +233,13 @@ class Admin:
     def _mapped(self, error: KafkaException, what: str) -> CdcdError:
         cause: KafkaError = error.args[0]
         self._client.poll(0)
-        if cause.code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+        if cause.code() in UNANSWERED:
             explained = self._explained()
             if explained is not None:
                 return explained
         return map_kafka_error(cause, what)
+
+
+def _slices(names: Sequence[str], size: int) -> Iterator[list[str]]:
+    for start in range(0, len(names), size):
+        yield list(names[start : start + size])

@@ -11,12 +11,14 @@ one late; it is of an earlier epoch than its successor's, which stands shortly b
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import PositionError, SinkError, TransientError
 from cdcd.kafka.client import Properties
+from cdcd.kafka.errors import map_kafka_error
+from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
 
 PARTITION: Final = 0
@@ -41,8 +43,6 @@ def read_checkpoint(
     key: str,
     timeout_s: float,
     stopping: threading.Event,
-    *,
-    decided: bool = True,
 ) -> Checkpoint | None:
     """The last committed checkpoint of the pipeline `key`, or None where there is none yet.
 
@@ -50,21 +50,13 @@ def read_checkpoint(
         client: librdkafka properties for the connection.
         timeout_s: how long the broker may take for each answer.
         stopping: set from outside to make it give up soon.
-        decided: wait until every transaction in the topic is. For somebody who has not shut out the writer, there may
-            always be one that is open.
 
     Raises:
         KafkaException: the broker does not answer, or refuses; or `stopping` was set; or a transaction stays open.
         PositionError: the record is not one of ours.
         SinkError: something else writes to the topic.
     """
-    properties = {
-        **client,
-        "group.id": f"{key}-checkpoint",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 10,
-    }
+    properties = _properties(client, key)
     anything = Consumer({**properties, "isolation.level": "read_uncommitted"})
     try:
         low, high = _ends(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
@@ -72,32 +64,91 @@ def read_checkpoint(
         anything.close()
     consumer = Consumer({**properties, "isolation.level": "read_committed"})
     try:
-        reach = TAIL_RECORDS
-        while True:
-            start = TopicPartition(topic, PARTITION, max(low, high - reach))
-            records = _records(consumer, start, high if decided else low, key, timeout_s, stopping)
-            if records:
-                return _latest(topic, records)
-            if start.offset == low:
-                return None
-            reach *= TAIL_GROWTH
+        return _search(consumer, topic, key, low, high, high, timeout_s, stopping)
     finally:
         consumer.close()
 
 
 def peek_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) -> Checkpoint | None:
-    """As `read_checkpoint`, for somebody who only looks: without a topic there is no checkpoint either.
+    """The last committed checkpoint, for somebody who only looks: without a topic there is none either.
 
     Raises:
         TransientError: it cannot be read, for whatever reason.
         PositionError, SinkError: as `read_checkpoint`.
     """
     try:
-        return read_checkpoint(client, topic, key, timeout_s, threading.Event(), decided=False)
+        return _peek(client, topic, key, timeout_s, threading.Event())
+    except KafkaException as error:
+        raise TransientError(f"The checkpoint in {topic} cannot be read: {error.args[0].str()}") from error
+
+
+def peek_at_start(
+    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+) -> Checkpoint | None:
+    """The last committed checkpoint, to be judged before another writer is fenced; without a topic there is none.
+
+    A writer may be at work: its transaction may be open, and what is returned may be out of date. So `read_checkpoint`
+    after the fencing is the one that counts. Give it a short `timeout_s`.
+
+    Raises:
+        TransientError: the broker does not answer, or `stopping` was set.
+        SinkError: it refuses us, or something else writes to the topic.
+        PositionError: the record is not one of ours.
+    """
+    try:
+        return _peek(client, topic, key, timeout_s, stopping)
+    except KafkaException as error:
+        raise map_kafka_error(error.args[0], f"Reading the checkpoint from topic {topic}") from error
+
+
+def _peek(
+    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+) -> Checkpoint | None:
+    """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
+    committed = Consumer({**_properties(client, key), "isolation.level": "read_committed"})
+    try:
+        low, high = _ends(committed, TopicPartition(topic, PARTITION), timeout_s, stopping)
+        if low == high:
+            return None
+        return _search(committed, topic, key, low, high, low, timeout_s, stopping)
     except KafkaException as error:
         if error.args[0].code() in NO_TOPIC:
             return None
-        raise TransientError(f"The checkpoint in {topic} cannot be read: {error.args[0].str()}") from error
+        raise
+    finally:
+        committed.close()
+
+
+def _properties(client: Properties, key: str) -> dict[str, Any]:
+    return {
+        **client,
+        "group.id": f"{key}-checkpoint",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,
+    }
+
+
+def _search(  # noqa: PLR0917  what is asked, of whom, and for how long
+    consumer: Consumer,
+    topic: str,
+    key: str,
+    low: int,
+    high: int,
+    until: int,
+    timeout_s: float,
+    stopping: threading.Event,
+) -> Checkpoint | None:
+    """The last checkpoint between the offsets `low` and `high`, looked for from the end; `until` as in `_records`."""
+    reach = TAIL_RECORDS
+    while True:
+        start = TopicPartition(topic, PARTITION, max(low, high - reach))
+        records = _records(consumer, start, until, key, timeout_s, stopping)
+        if records:
+            return _latest(topic, records)
+        if start.offset == low:
+            return None
+        reach *= TAIL_GROWTH
 
 
 def _ends(
@@ -105,15 +156,14 @@ def _ends(
 ) -> tuple[int, int]:
     """The first offset and the one after the last. Each attempt may take longer, for a broker that is slow."""
     deadline = time.monotonic() + timeout_s
-    patience_s = FIRST_PATIENCE_S
+    patience = Backoff(FIRST_PATIENCE_S, max(FIRST_PATIENCE_S, timeout_s))
     while True:
         try:
-            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience_s)
+            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
         except KafkaException as error:
             timed_out = error.args[0].code() == KafkaError._TIMED_OUT
             if not timed_out or stopping.is_set() or time.monotonic() > deadline:
                 raise
-            patience_s *= 2
         else:
             return ends
 

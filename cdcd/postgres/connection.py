@@ -67,7 +67,11 @@ _KEEPALIVE: Final[tuple[tuple[str, str], ...]] = (
 """libpq's names, for a peer that vanished without a word; 60 s as `wal_receiver_timeout`. The DSN's own
 values win."""
 
-_SECRET: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
+SECRET_PARAMETERS: Final = frozenset(
+    {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+)
+"""libpq's parameters whose value no message may contain, as `cdcd.config.masking` has them too."""
+
 _TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
 
 
@@ -84,7 +88,7 @@ class Dsn:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that no message may contain."""
-        return tuple(value for name, value in self.parameters if name in _SECRET and value)
+        return tuple(value for name, value in self.parameters if name in SECRET_PARAMETERS and value)
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -14,7 +14,6 @@ from cdcd.postgres.publication import (
     Publication,
     PublishedTable,
     find_tables,
-    parse_pattern,
     read_publication,
 )
 from cdcd.postgres.refusals import translated
@@ -22,6 +21,7 @@ from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.slot import SlotState, read_slot
 from cdcd.protocol.versions import StreamingMode
 from cdcd.records.routing import TopicNames
+from cdcd.snapshots.patterns import parse_pattern
 
 OPEN_LONG_S: Final = 60
 """Transactions open for so long are worth naming: a slot's creation waits for them."""

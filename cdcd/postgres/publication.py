@@ -3,22 +3,21 @@
 A publication has to exist before the slot: pgoutput reads it as of each change's place in the WAL, so a slot that is
 older than its publication fails at the first change (13 to 17) or leaves changes out with a WARNING (18).
 
-A pattern is `schema.table`, in which `*` stands for any characters and `?` for one; a part in double quotes is taken
-literally ("" in it is one quote), and case counts. A table that appears later is published only by FOR ALL TABLES and
-FOR TABLES IN SCHEMA; for a list of tables, ALTER PUBLICATION ... ADD TABLE is the operator's.
+A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN SCHEMA; for a list of tables, ALTER
+PUBLICATION ... ADD TABLE is the operator's.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 
-from cdcd.errors import ConfigError, SourceError
+from cdcd.errors import SourceError
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import identifier
+from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
 SCHEMA_SINCE: Final = 150000
 """The server version that brought FOR TABLES IN SCHEMA."""
@@ -173,58 +172,6 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
 
 def _role(connection: Connection) -> dict[str, str]:
     return {"role": connection.info.user, "database": connection.info.dbname}
-
-
-@dataclass(frozen=True, slots=True)
-class TablePattern:
-    """A pattern of the configuration, read."""
-
-    text: str
-    schema: re.Pattern[str]
-    table: re.Pattern[str]
-    is_literal: bool
-    whole_schema: str | None
-    """The schema's name when the pattern is exactly all tables of one schema."""
-
-    def matches(self, schema: str, table: str) -> bool:
-        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
-
-
-_PART: Final = re.compile(r'"(?:[^"]|"")+"|[^".]+')
-
-
-def parse_pattern(text: str) -> TablePattern:
-    """Read `schema.table`; ConfigError when it is not of that form."""
-    schema = _PART.match(text)
-    table = (
-        _PART.fullmatch(text, schema.end() + 1)
-        if schema and text[schema.end() : schema.end() + 1] == "."
-        else None
-    )
-    if schema is None or table is None:
-        raise ConfigError(
-            f"postgres.tables: {text!r} is not a pattern of the form schema.table.",
-            hint="* stands for any characters, ? for one; a name with a dot, a star or a quote goes in double quotes, "
-            'as in "a.b".*',
-        )
-    (schema_regex, schema_name), (table_regex, table_name) = _translate(schema[0]), _translate(table[0])
-    return TablePattern(
-        text,
-        schema_regex,
-        table_regex,
-        is_literal=schema_name is not None and table_name is not None,
-        whole_schema=schema_name if table[0] == "*" else None,
-    )
-
-
-def _translate(part: str) -> tuple[re.Pattern[str], str | None]:
-    """The part as a regular expression, and as a name where it has no wildcard."""
-    if part.startswith('"'):
-        name = part[1:-1].replace('""', '"')
-        return re.compile(re.escape(name)), name
-    wild = {"*": ".*", "?": "."}
-    regex = "".join(wild.get(character) or re.escape(character) for character in part)
-    return re.compile(regex, re.DOTALL), None if "*" in part or "?" in part else part
 
 
 @dataclass(frozen=True, slots=True)

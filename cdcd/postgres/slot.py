@@ -26,6 +26,8 @@ PLUGIN: Final = "pgoutput"
 TWO_PHASE_SINCE: Final = 150000
 """pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
 FAILOVER_SINCE: Final = 170000
+ALTER_TWO_PHASE_SINCE: Final = 180000
+"""The server version that can take two_phase from a slot; before it, a slot that has it keeps it."""
 
 END_STREAM_S: Final = 2.0
 END_STREAM_POLL_S: Final = 0.05
@@ -225,9 +227,26 @@ async def create_slot(
 
 
 async def set_failover(stream: ReplicationStream, name: str) -> None:
-    """Mark a slot that nobody uses for copying to standbys. ConfigError: before 17. SlotActiveError: in use."""
+    """Mark a slot for copying to standbys. ConfigError: before 17. Waits until no session reads the slot."""
     _needs(stream.server_version, "failover", FAILOVER_SINCE)
     command = f"ALTER_REPLICATION_SLOT {identifier(name)} (FAILOVER true)"
+    await stream.query(command, f"altering slot {name}", slot=name)
+
+
+async def end_two_phase(stream: ReplicationStream, name: str) -> None:
+    """Have prepared transactions sent at COMMIT PREPARED again, whole. ConfigError: before 18.
+
+    Also those that were sent at PREPARE already, and confirmed: restart_lsn lies before them until they are decided.
+    The command waits until no session reads the slot.
+
+    There is no function for the other direction. ALTER_REPLICATION_SLOT (TWO_PHASE true) leaves two_phase_at as it is
+    (slot.c, ReplicationSlotAlter): of a transaction that was prepared before confirmed_flush_lsn and is committed
+    later, the server then sends COMMIT PREPARED alone, without its rows. START_REPLICATION with the option two_phase
+    sets two_phase_at to where the stream begins (logical.c, CreateDecodingContext), so that such a transaction is sent
+    whole.
+    """
+    _needs(stream.server_version, "ALTER_REPLICATION_SLOT with two_phase", ALTER_TWO_PHASE_SINCE)
+    command = f"ALTER_REPLICATION_SLOT {identifier(name)} (TWO_PHASE false)"
     await stream.query(command, f"altering slot {name}", slot=name)
 
 

@@ -6,9 +6,9 @@ was delivered before, or where `when_needed` says that what is missing is to be 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Final
 
+from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress
 from cdcd.snapshots.signals import OWN_REQUESTS
 
@@ -52,14 +52,9 @@ def begin(mode: str, found: Progress | None, *, has_checkpoint: bool, has_gap: b
 
 
 def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, str]:
-    """Those of the published tables that no pattern excludes, * standing for any characters."""
-    patterns = tuple(excluded)
-    return {oid: name for oid, name in published.items() if is_wanted(name, patterns)}
-
-
-def is_wanted(name: str, excluded: Iterable[str]) -> bool:
-    """Whether no pattern excludes `schema.table`."""
-    return not any(fnmatchcase(name, pattern) for pattern in excluded)
+    """Those of the published tables that no pattern (`patterns.py`) excludes."""
+    is_excluded = matcher(excluded, "snapshot.exclude")
+    return {oid: name for oid, name in published.items() if not is_excluded(name)}
 
 
 def initial(

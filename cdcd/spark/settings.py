@@ -1,8 +1,9 @@
 """What a mirror is to do, as plain values; `cdcd.config.mirror` makes them from a file."""
 
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from functools import lru_cache
 
+from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.targets.target import Maintenance
 
@@ -16,7 +17,7 @@ class MirrorSettings:
         prefix: of the pipeline's topics.
         schemas, checkpoint: the pipeline's topics with these contents.
         not_tables: other topics of the pipeline that hold no changes of rows.
-        include, exclude: patterns of `schema.table`, * for any characters; nothing in `include`: all.
+        include, exclude: patterns of `schema.table` (`snapshots/patterns.py`); nothing in `include`: all.
         history: patterns of tables that get a changelog too.
         checkpoint_location: where Spark keeps the stream's own position; a folder or a bucket.
         interval_s: the least time from the beginning of a batch to that of the next.
@@ -57,4 +58,9 @@ class MirrorSettings:
 
 
 def _matches(table: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatchcase(table, pattern) for pattern in patterns)
+    return any(_parsed(pattern).matches_name(table) for pattern in patterns)
+
+
+@lru_cache
+def _parsed(pattern: str) -> TablePattern:
+    return parse_pattern(pattern, "tables")

@@ -1,6 +1,8 @@
 """The checkpoint is read behind every transaction that was begun before, against a real broker."""
 
+import logging
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as StillReadingError
 from dataclasses import replace
@@ -9,10 +11,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from cdcd.kafka.checkpoint import peek_checkpoint, read_checkpoint
+from cdcd.errors import TransientError
+from cdcd.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
+
+QUIET = logging.getLogger("cdcd.tests.librdkafka")
+QUIET.setLevel(logging.CRITICAL + 1)
 
 FIRST = Checkpoint("7001", 1, "publication=shop", Position(100, 110), 110)
 SECOND = replace(FIRST, position=Position(200, 210), flushed_lsn=210)
@@ -66,3 +72,47 @@ def test_one_that_stays_open_is_named(broker: KafkaBroker, unique: str):
     with pytest.raises(KafkaException, match="a transaction in it is open, from offset 2 on"):
         topic.read(timeout_s=1)
     topic.open.abort_transaction(10)
+
+
+def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_open(
+    broker: KafkaBroker, unique: str
+):
+    topic = Topic(broker, unique)
+    began = time.monotonic()
+    assert peek_at_start(topic.client, unique, unique, 5, threading.Event()) == FIRST
+    assert time.monotonic() - began < 3
+    topic.open.commit_transaction(10)
+    assert peek_at_start(topic.client, unique, unique, 5, threading.Event()) == SECOND
+
+
+def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broker: KafkaBroker, unique: str):
+    topic = Topic(broker, unique)
+    topic.open.abort_transaction(10)
+    for _ in range(TAIL_RECORDS):
+        topic.open.begin_transaction()
+        topic.open.produce(unique, SECOND.encode(), unique)
+        topic.open.abort_transaction(10)
+    assert peek_at_start(topic.client, unique, unique, 5, threading.Event()) == FIRST
+    assert topic.read() == FIRST
+
+
+def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
+    client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
+    assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(10)
+    assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
+
+
+def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
+    client: Properties = {"bootstrap.servers": "127.0.0.1:1", "logger": QUIET}
+    began = time.monotonic()
+    with pytest.raises(TransientError):
+        peek_at_start(client, "t", "k", 1, threading.Event())
+    assert time.monotonic() - began < 5
+
+
+def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):
+    topic = Topic(broker, unique)
+    peek_at_start(topic.client, unique, unique, 5, threading.Event())
+    topic.open.commit_transaction(10)

@@ -4,13 +4,25 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
 from cdcd.errors import ConfigError, PositionError, SourceError, TransientError
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.refusals import SlotActiveError
 from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import SlotState, SlotWait, check_slot, create_slot, drop_slot, read_slot
+from cdcd.postgres.slot import (
+    SlotState,
+    SlotWait,
+    check_slot,
+    create_slot,
+    drop_slot,
+    end_two_phase,
+    read_slot,
+)
+from cdcd.protocol.frames import StatusUpdate, write_frame
+from cdcd.protocol.messages import Commit, Prepare
+from cdcd.protocol.reader import read_message
 from tests.integration.conftest import VERSIONS, Database
 
 
@@ -73,6 +85,57 @@ def test_a_slot_can_be_made_for_prepared_transactions(database: Database, unique
             assert state.failover == (database.version >= 17)
 
     asyncio.run(run())
+
+
+@pytest.mark.postgres(since=15)
+def test_a_slot_that_is_rid_of_two_phase_sends_a_confirmed_prepare_whole_at_its_commit(
+    database: Database, unique: str
+):
+    # GIVEN a transaction that was sent at PREPARE, and confirmed
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    options = [("proto_version", "3"), ("publication_names", '"p"')]
+
+    async def receive(until: type[Commit | Prepare], *, confirm: bool) -> list[str]:
+        names: list[str] = []
+        async with both(database.dsn()) as (_, stream):
+            await stream.start(unique, 0, options, publication="p")
+            while True:
+                for frame in await stream.receive(1 << 20):
+                    message = read_message(frame, 25) if frame[:1] == b"w" else None
+                    if message is not None:
+                        names.append(type(message).__name__)
+                    if isinstance(message, until):
+                        assert isinstance(message, Commit | Prepare)
+                        end = message.end_lsn if confirm else 0
+                        await stream.send(write_frame(StatusUpdate(end, end, end, 0, False)))
+                        assert await stream.finish(10)
+                        return names
+
+    async def run() -> None:
+        async with both(database.dsn()) as (connection, stream):
+            await create_slot(stream, unique, two_phase=True)
+            with psycopg.connect(database.dsn(), autocommit=True) as writer:
+                for command in ("BEGIN", "INSERT INTO t VALUES (1)", "PREPARE TRANSACTION 'x'"):
+                    writer.execute(command)
+            assert "Insert" in await receive(Prepare, confirm=True)
+            confirmed = (await existing(connection, unique)).confirmed_flush_lsn
+            # WHEN the slot loses the flag
+            if database.version < 18:
+                with pytest.raises(ConfigError, match="needs PostgreSQL 18"):
+                    await end_two_phase(stream, unique)
+                return
+            await end_two_phase(stream, unique)
+            state = await existing(connection, unique)
+            assert (state.two_phase, state.confirmed_flush_lsn) == (False, confirmed)
+            # THEN it comes with its rows
+            database.execute("COMMIT PREPARED 'x'")
+            received = await receive(Commit, confirm=False)
+            assert received == ["Begin", "Relation", "Insert", "Commit"]
+
+    asyncio.run(run())
+    for (gid,) in database.execute("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+        database.execute(f"ROLLBACK PREPARED '{gid}'")
 
 
 def test_what_the_server_lacks_is_an_error_of_the_configuration(database: Database, unique: str):

@@ -17,8 +17,8 @@ ROWS = 20_000
 FITS = """
 CREATE FUNCTION fits(id int, until int) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF id > until AND EXISTS (SELECT FROM public.trouble) THEN
-        RAISE EXCEPTION 'snapshot too old' USING ERRCODE = '72000';
+    IF id > until THEN
+        RAISE EXCEPTION 'no' USING ERRCODE = '72000';
     END IF;
     RETURN true;
 END $$
@@ -93,26 +93,24 @@ def test_readers_that_are_ended_and_a_role_with_short_timeouts_cost_no_row(
 
 
 @pytest.mark.postgres(only=[14, 18])
-def test_a_snapshot_that_is_too_old_is_taken_anew(
-    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+@pytest.mark.parametrize("sqlstate", ["P0001", "72000", "57P01"])
+def test_a_condition_that_fails_on_a_row_ends_its_request_and_nothing_else(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, sqlstate: str
 ):
-    # GIVEN a server that says for a while that a snapshot is too old, as 13 to 16 do by old_snapshot_threshold
+    # GIVEN a condition that raises what it likes
     create(database.server, database.name, "t")
-    database.execute("CREATE TABLE trouble (id int PRIMARY KEY)")
-    database.execute("INSERT INTO trouble VALUES (1)")
-    database.execute(FITS)
+    database.execute(FITS.replace("72000", sqlstate))
     process = daemon(settings(unique, database.dsn(), broker, mode="never"))
     process.await_streaming()
+    pid = process.pid
     ask = {"action": "start", "tables": ["public.t"], "where": f"public.fits(id, {ROWS // 2})"}
     database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{json.dumps(ask)}')")
-    # WHEN the reading meets it, THEN it is a new life that goes on where it was
-    process.await_event("reconnect.scheduled")
-    assert "snapshot too old" in process.output()
-    resumed = process.await_event("snapshot.resumed")
-    assert resumed["was"] == "incremental"
-    database.execute("DELETE FROM trouble")
-    process.await_event("table.read", table="public.t", rows=ROWS)
-    await_flushed(database.dsn(), f"cdcd_{unique}")
+    # THEN the request fails, and the same process goes on in the same session
+    assert sqlstate in process.await_event("table.failed", table="public.t")["error"]
+    database.execute("INSERT INTO t VALUES (-1, 'after')")
+    process.await_metric("cdcd_events_total", lambda count: count >= 1, "c", "public.t")
+    assert process.pid == pid
+    assert not process.saw("reconnect.scheduled")
     assert process.stop() == 0
 
 

@@ -34,6 +34,7 @@ WANTED = Wanted(
     "shop.checkpoint",
     "shop",
     TopicSpec(partitions=6, replication_factor=3),
+    transaction_timeout_s=60,
 )
 
 
@@ -170,3 +171,10 @@ def test_without_transactions_nobody_asks_for_their_limits() -> None:
 def test_other_peoples_collisions_are_not_ours() -> None:
     facts = replace(FACTS, names=frozenset({"x.y", "x_y"}))
     assert list(preflight.check_names(facts, WANTED)) == []
+
+
+def test_a_timeout_that_is_the_brokers_own_maximum_never_exceeds_it() -> None:
+    facts = with_broker(transaction_max_timeout_ms="30000")
+    asked = replace(WANTED, transaction_timeout_s=None)
+    found = {finding.subject: finding.level for finding in preflight.check_transactions(facts, asked)}
+    assert found["transaction.max.timeout.ms"] == "ok"

@@ -219,6 +219,8 @@ def test_a_wrong_value_says_what_is_right(text, says):
         ("tables: public.*", 'postgres.tables: must be a list, such as ["public.*"], not "public.*"'),
         ("tables: []", "postgres.tables: must not be empty"),
         ("tables: [orders]", "postgres.tables[0]: must be <schema>.<table>"),
+        ("tables: ['public.\"orders']", "a name with a dot, a star or a quote goes in double quotes"),
+        ("tables: [a.b.c]", "postgres.tables[0]: must be <schema>.<table>"),
         ("slot: Shop", "postgres.slot: may hold only lower-case letters"),
         ("slot: " + "a" * 64, "postgres.slot: may hold only lower-case letters"),
         ("publication: ''", "postgres.publication: must be 1 to 63"),

@@ -1,6 +1,7 @@
 import pytest
 
-from cdcd.config.masking import is_secret_name, mask_text, mask_value
+from cdcd.config.masking import SECRET_PARAMETERS, is_secret_name, mask_text, mask_value
+from cdcd.postgres import connection
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,14 @@ from cdcd.config.masking import is_secret_name, mask_text, mask_value
         ),
         ("postgresql://db/?user=a&sslpassword=s3cret", "postgresql://db/?user=a&sslpassword=***"),
         ("postgresql://db/?oauth_client_secret=s3cret", "postgresql://db/?oauth_client_secret=***"),
+        (
+            "postgresql://db/?scram_client_key=s3cret&scram_server_key=s3cret&sslkey=/k",
+            "postgresql://db/?scram_client_key=***&scram_server_key=***&sslkey=/k",
+        ),
+        (
+            "host=db scram_client_key=s3cret scram_server_key = 's3 cret' dbname=shop",
+            "host=db scram_client_key=*** scram_server_key = *** dbname=shop",
+        ),
         ("host=db password=s3cret dbname=shop", "host=db password=*** dbname=shop"),
         ("host=db password = 's3 cr\\'et' dbname=shop", "host=db password = *** dbname=shop"),
         ("host=db password='s3 cret", "host=db password=***"),
@@ -57,6 +66,8 @@ def test_a_password_is_masked_wherever_it_stands_in_a_text(text, masked):
         "sasl.oauthbearer.assertion.private.key.pem",
         "sasl.oauthbearer.assertion.private.key.passphrase",
         "access_token",
+        "scram_client_key",
+        "scram_server_key",
     ],
 )
 def test_these_names_hold_secrets(name):
@@ -96,3 +107,17 @@ def test_values_are_masked_at_any_depth_and_by_the_name_they_stand_under():
         "token": None,
         "n": 1,
     }
+
+
+def test_every_secret_among_libpqs_parameters_is_known_in_both_places():
+    from psycopg import pq
+
+    assert SECRET_PARAMETERS == connection.SECRET_PARAMETERS
+    defaults = pq.Conninfo.get_defaults()
+    starred = {each.keyword.decode() for each in defaults if each.dispchar == b"*"}
+    named = {
+        each.keyword.decode() for each in defaults if b"key" in each.keyword or b"secret" in each.keyword
+    }
+    # Files, and what has to do with TCP.
+    public = {"sslkey", "sslkeylogfile"} | {name for name in named if name.startswith("keepalives")}
+    assert starred | named - public == SECRET_PARAMETERS

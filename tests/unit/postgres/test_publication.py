@@ -2,8 +2,9 @@
 
 import pytest
 
-from cdcd.errors import ConfigError, SourceError
-from cdcd.postgres.publication import Candidate, PublishedTable, choose_target, parse_pattern
+from cdcd.errors import SourceError
+from cdcd.postgres.publication import Candidate, PublishedTable, choose_target
+from cdcd.snapshots.patterns import parse_pattern
 
 
 def candidate(oid: int, schema: str, name: str, *ancestors: int) -> Candidate:
@@ -19,40 +20,6 @@ TABLES = [
     candidate(6, "part", "root", 6),
     candidate(7, "part", "leaf", 7, 6),
 ]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "matched"),
-    [
-        ("public.orders", [1]),
-        ("public.order?", [1]),
-        ("public.order*", [1, 2]),
-        ("public.*", [1, 2]),
-        ("*.*", [1, 2, 3, 4, 5, 6, 7]),
-        ("sales.a.b", None),
-        ('sales."a.b"', [3]),
-        ('sales."quo""te"', [4]),
-        ('Sales."Kunde*"', [5]),
-        ('"Sales".*', [5]),
-        ("?ales.*", [3, 4, 5]),
-        ("sales.A*", []),
-        ("public.", None),
-        ("orders", None),
-        (".orders", None),
-        ('"public.orders', None),
-        ('public."orders', None),
-        ("", None),
-    ],
-)
-def test_a_pattern_matches_whole_names_with_case(pattern: str, matched: list[int] | None) -> None:
-    if matched is None:
-        with pytest.raises(ConfigError):
-            parse_pattern(pattern)
-        return
-    parsed = parse_pattern(pattern)
-    assert [
-        each.table.oid for each in TABLES if parsed.matches(each.table.schema, each.table.name)
-    ] == matched
 
 
 @pytest.mark.parametrize(

@@ -24,3 +24,15 @@ def test_what_is_excluded_is_left_out_even_if_it_is_included():
 
 def test_patterns_are_of_letters_as_they_are():
     assert not settings(include=("public.Orders",)).wants("public.orders")
+
+
+def test_patterns_are_those_of_the_daemons_configuration():
+    chosen = settings(include=('"public".order?', "public.a[1]"), history=('public."a*"',))
+    assert [chosen.wants(f"public.{table}") for table in ("orders", "order", "a[1]", "a1")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert chosen.keeps_history("public.a*")
+    assert not chosen.keeps_history("public.ab")
