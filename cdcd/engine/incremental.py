@@ -463,7 +463,7 @@ class Incremental:
                 continue
             return self._begin(task, now)
         begun = self.progress.begin_next(self._names)
-        if begun is None:
+        if begun is None or begun[1].oid in oids:
             return None
         self._set(begun[0])
         return self._begin(begun[1], now)
@@ -482,6 +482,14 @@ class Incremental:
             return
         if answer.problem:
             self._end(task, f"the where can not be used: {answer.problem}")
+            return
+        if any(
+            other is not reading and other.table is not None and other.table.oid == table.oid
+            for other in self._readings.values()
+        ):
+            # Another task of this table was looked at first. This one begins when that one has ended.
+            self._know(task, table)
+            self._forget(reading)
             return
         try:
             topic = self._rendering.define(table.relation, answer.description, answer.types)

@@ -53,6 +53,8 @@ class PublishedTables:
         self._former: dict[int, int] = {}
         """Tables that had another name when we last looked, by the checksum of that name."""
         self._names: dict[int, str] = {}
+        self._unlisted: set[int] = set()
+        """Tables that the stream described and no list had yet: they are added when one has them."""
         self._due: list[tuple[int, int, str]] = []
         known = incremental.progress.known
         if known is None:
@@ -71,7 +73,7 @@ class PublishedTables:
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
-        return frozenset(self._names)
+        return frozenset(self._names) - self._unlisted
 
     def is_new(self, oid: int, name: str) -> bool:
         """Whether the table had another name until now, or none."""
@@ -82,9 +84,12 @@ class PublishedTables:
         if not self.is_new(oid, name):
             return False
         former = self._owner_before(name)
+        if former is None and oid not in self._names:
+            self._unlisted.add(oid)
         self._take_name(oid, name)
         if former in (None, oid):
             return False
+        self._unlisted.discard(oid)
         self._say_replaced(name, former or 0, oid)
         return True
 
@@ -97,10 +102,12 @@ class PublishedTables:
         due = {oid for _, oid, _ in self._due}
         found = []
         for oid, name in answer.tables.items():
-            if self._owners.get(name) == oid or oid in due:
+            owns = self._owners.get(name) == oid
+            if (owns and oid not in self._unlisted) or oid in due:
                 continue
             former = self._owner_before(name)
-            if former in (None, oid):
+            if owns or former in (None, oid):
+                self._unlisted.discard(oid)
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
                 self._due.append((answer.after, oid, name))
@@ -165,6 +172,7 @@ class PublishedTables:
 
     def _write_down(self) -> None:
         incremental = self._incremental
-        known = Oids(self._names, self._names)
+        names = {oid: name for oid, name in self._names.items() if oid not in self._unlisted}
+        known = Oids(names, names)
         if known != incremental.progress.known:
             incremental.replace(replace(incremental.progress, known=known))
