@@ -66,6 +66,7 @@ from cdcd.snapshots.reading import (
     TooLarge,
     bytes_max,
 )
+from cdcd.snapshots.signals import OWN_REQUESTS
 from cdcd.snapshots.visibility import Visibility
 
 WAITING_BYTES_MAX: Final = 32 << 20
@@ -298,7 +299,8 @@ class Incremental:
         for task in self.progress.tasks:
             if oid and task.oid == oid and not task.where:
                 self._forget_task(task)
-                self._set(self.progress.restart(task))
+                own = task.request in OWN_REQUESTS
+                self._set(self.progress.restart(task, None if own else request))
                 return
         self.add([TableTask(name, oid, request=request)])
 

@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from cdcd.snapshots.signals import OWN_REQUESTS
+
 Pages = tuple[tuple[int, int], ...]
 """Ranges of page numbers, each from its first to before its second, in order and apart."""
 
@@ -258,16 +260,21 @@ class Progress:
         return None
 
     def add(self, tasks: Iterable[TableTask]) -> Self:
-        """Further tables. One that is waiting for its first row already, in the same way, is that one."""
-        present = {(task.name, task.where) for task in self.tasks if not task.has_begun}
+        """Further tables. One that is waiting for its first row already, in the same way, is that one.
+
+        If the configuration asks for it too, it is the configuration's from then on, so that no request cancels it.
+        """
         added = list(self.tasks)
+        present = {(task.name, task.where): at for at, task in enumerate(added) if not task.has_begun}
         number = self.next_number
         for task in tasks:
-            if (task.name, task.where) not in present:
-                present.add((task.name, task.where))
+            at = present.setdefault((task.name, task.where), len(added))
+            if at == len(added):
                 added.append(replace(task, number=number))
                 number += 1
-        if number == self.next_number:
+            elif task.request in OWN_REQUESTS and added[at].request not in OWN_REQUESTS:
+                added[at] = replace(added[at], request=task.request)
+        if tuple(added) == self.tasks:
             return self
         return replace(self, tasks=tuple(added), next_number=number)
 
@@ -312,9 +319,10 @@ class Progress:
             return self
         return self._update(task, owed=owed, unsettled=unsettled)
 
-    def restart(self, task: TableTask) -> Self:
-        """The table is read from its beginning."""
-        return self._update(task, parts=None, owed=(), unsettled=False)
+    def restart(self, task: TableTask, request: str | None = None) -> Self:
+        """The table is read from its beginning, as `request` asks, if it is given."""
+        request = task.request if request is None else request
+        return self._update(task, parts=None, owed=(), unsettled=False, request=request)
 
     def end(self, task: TableTask, error: str = "") -> Self:
         """The table is complete, or can not be read."""

@@ -105,3 +105,14 @@ def test_a_table_that_is_being_read_by_request_is_not_begun_by_the_initial_snaps
 
     assert rendering.defined == [1]
     assert [task.oid for task in reading.progress.tasks] == [1, 1]
+
+
+def test_what_the_configuration_asks_for_can_not_be_cancelled_because_somebody_asked_for_it_before():
+    asked = Progress().add([TableTask("public.one", request="signal")])
+
+    assert [task.request for task in asked.add([TableTask("public.one", 1, request="added")]).tasks] == ["added"]
+    assert asked.add([TableTask("public.one", request="another")]) is asked
+
+    reading, _ = incremental(Progress(tasks=(TableTask("public.one", 1, request="signal", number=1),)))
+    reading.read_anew(1, "public.one", "replaced")
+    assert [task.request for task in reading.progress.tasks] == ["replaced"]
