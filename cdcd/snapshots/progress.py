@@ -265,15 +265,23 @@ class Progress:
         If the configuration asks for it too, it is the configuration's from then on, so that no request cancels it.
         """
         added = list(self.tasks)
-        present = {(task.name, task.where): at for at, task in enumerate(added) if not task.has_begun}
         number = self.next_number
+        # A table that has another one's former name is another table.
+        by_oid: dict[tuple[int, str], int] = {}
+        by_name: dict[tuple[str, str], int] = {}
+        for at, task in enumerate(added):
+            if not task.has_begun:
+                by_oid[task.oid, task.where] = by_name[task.name, task.where] = at
         for task in tasks:
-            at = present.setdefault((task.name, task.where), len(added))
-            if at == len(added):
+            found = by_name.get((task.name, task.where))
+            if task.oid and (found is None or added[found].oid):
+                found = by_oid.get((task.oid, task.where))
+            if found is None:
+                by_oid[task.oid, task.where] = by_name[task.name, task.where] = len(added)
                 added.append(replace(task, number=number))
                 number += 1
-            elif task.request in OWN_REQUESTS and added[at].request not in OWN_REQUESTS:
-                added[at] = replace(added[at], request=task.request)
+            elif task.request in OWN_REQUESTS and added[found].request not in OWN_REQUESTS:
+                added[found] = replace(added[found], request=task.request)
         if tuple(added) == self.tasks:
             return self
         return replace(self, tasks=tuple(added), next_number=number)

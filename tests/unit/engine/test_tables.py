@@ -116,3 +116,12 @@ def test_what_the_configuration_asks_for_can_not_be_cancelled_because_somebody_a
     reading, _ = incremental(Progress(tasks=(TableTask("public.one", 1, request="signal", number=1),)))
     reading.read_anew(1, "public.one", "replaced")
     assert [task.request for task in reading.progress.tasks] == ["replaced"]
+
+
+def test_a_table_that_takes_the_name_of_one_that_waits_is_read_too():
+    waiting = Progress().add([TableTask("public.one", 1, request="replaced")])
+
+    both = waiting.add([TableTask("public.one", 2, request="replaced")])
+
+    assert [(task.name, task.oid) for task in both.tasks] == [("public.one", 1), ("public.one", 2)]
+    assert both.add([TableTask("public.one", 2, request="added"), TableTask("public.one", request="x")]) is both
