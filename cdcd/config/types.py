@@ -22,8 +22,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import is_secret_name
-from cdcd.records.routing import parse_table
 from cdcd.errors import ConfigError
+from cdcd.records.routing import parse_table
 from cdcd.snapshots.patterns import parse_pattern
 
 KIB: Final = 1024

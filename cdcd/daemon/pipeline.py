@@ -32,6 +32,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.spool import Spool
 
@@ -45,7 +46,9 @@ COUNT_S: Final = 1.0
 
 K = TypeVar("K")
 
-LookUp = Callable[[Relation], Awaitable[tuple[TableDescription, dict[int, TypeDescription]]]]
+LookUp = Callable[
+    [Relation], Awaitable[tuple[TableDescription, dict[int, TypeDescription], Visibility | None]]
+]
 
 
 class Pipeline:
@@ -53,7 +56,8 @@ class Pipeline:
 
     Args:
         begin: starts replication on `stream`.
-        look_up: what the catalog says of a relation, and the types that are known so far.
+        look_up: what the catalog says of a relation, the types that are known so far, and the snapshot of
+            `Engine.described`.
         survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
     """
 
@@ -169,8 +173,8 @@ class Pipeline:
         self._update_telemetry()
 
     async def _describe(self, action: Describe) -> None:
-        description, types = await self._look_up(action.relation)
-        self._engine.described(action.relation, description, types, time.monotonic())
+        description, types, seen = await self._look_up(action.relation)
+        self._engine.described(action.relation, description, types, time.monotonic(), seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         await self._kafka.await_topics(action.topics, keyless=action.keyless)

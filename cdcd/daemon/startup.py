@@ -28,7 +28,7 @@ from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.engine import ExportedTables, first_flush
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
 from cdcd.facts import CheckpointRead, GapAccepted, Observer, SnapshotNeeded, SnapshotResumed
@@ -386,7 +386,7 @@ class Startup:
             await self.kafka.call(lambda: sink.deliver(batch, start))
         self._checkpoint = start
         assert self._slot.confirmed_flush_lsn is not None
-        self._ledger = Ledger(max(self._flushed, self._slot.confirmed_flush_lsn))
+        self._ledger = Ledger(first_flush(self._flushed, start, self._slot.confirmed_flush_lsn))
 
 
 STEPS: Final[tuple[Callable[[Startup], Awaitable[None]], ...]] = (

@@ -30,6 +30,7 @@ from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
 from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.patterns import matcher
+from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
@@ -186,11 +187,18 @@ class _LookUp:
         self._sql = sql
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
 
-    async def __call__(self, relation: Relation) -> tuple[TableDescription, dict[int, TypeDescription]]:
+    async def __call__(
+        self, relation: Relation
+    ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
         missing = [column.type_oid for column in relation.columns if column.type_oid not in self._types]
         if missing:
             self._types.update(await catalog.types(self._sql, missing))
-        return (await catalog.describe(self._sql, [relation.oid]))[relation.oid], self._types
+        found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        seen = None
+        if not found.has_columns_of(relation):
+            seen = await catalog.visibility(self._sql)
+            found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        return found, self._types, seen
 
 
 def _spool_directory(config: Config) -> str:

@@ -71,6 +71,7 @@ from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Rows, SourceTable
 from cdcd.snapshots.signals import RESERVED
+from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.drafts import SpoolItem, events
 from cdcd.transactions.ledger import Ledger
@@ -98,6 +99,9 @@ TURN_EVENTS: Final = 256
 
 UNSTREAMED_S: Final = 60.0
 """Minimum time to run with streaming off. A workload that needed it once will probably need it again."""
+
+DESCRIBE_S: Final = 0.01
+"""How long until the catalog is asked again that does not show yet what is streamed already."""
 
 PUBLISHED_S: Final = 5.0
 """How often the publication is looked at for tables that were added, or have another name."""
@@ -161,6 +165,16 @@ class Parts:
 
 
 ORDINARY: Final = Parts()
+
+
+def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
+    """The position to begin with that PostgreSQL may forget.
+
+    Args:
+        told: what former sessions of this process told it. Another instance may have been active since, and have received
+            a PREPARE before that position, which is undecided: the checkpoint says how far anybody may go.
+    """
+    return max(slot_confirmed, min(told, start.flushed_lsn))
 
 
 class Engine:
@@ -266,6 +280,7 @@ class Engine:
         self._steps: Iterator[Step] | None = None
         self._held: Step | None = None
         self._describing: Describe | None = None
+        self._describe_at: float | None = None
         self._relations: dict[int, Relation] = {}
         self._transaction: Opened | None = None
         self._xid = 0
@@ -317,8 +332,14 @@ class Engine:
         description: TableDescription,
         types: Mapping[int, TypeDescription],
         now: float,
+        seen: Visibility | None = None,
     ) -> None:
         """What the catalog says of a relation.
+
+        Args:
+            seen: a snapshot taken before the catalog was read, where that lacks what the relation's message has. A
+                commit may be streamed a moment before snapshots see it (procarray.c, ProcArrayEndTransaction): then the
+                catalog is asked again. What is seen and lacking was altered or dropped since.
 
         Raises:
             FatalError: no record can be made of its rows.
@@ -326,6 +347,9 @@ class Engine:
         describing = self._describing
         assert describing is not None
         assert describing.relation is relation
+        if seen is not None and not self.queue.between and not seen.sees(self._xid):
+            self._describe_at = now + DESCRIBE_S
+            return
         self._describing = None
         if describing.tentative:
             if description.has_columns_of(relation):
@@ -416,6 +440,9 @@ class Engine:
             return self._finish(now)
         if self._grace_until is not None and (now >= self._grace_until or not self._undelivered()):
             return self._let_go()
+        if self._describe_at is not None and now >= self._describe_at and self._describing is not None:
+            self._describe_at = None
+            return self._describing
         if self._todo:
             return self._todo.popleft()
         batch = self._next_batch(now)
@@ -538,7 +565,7 @@ class Engine:
             if self._begun:
                 times.append(self.incremental.next_at() if self.queue.room else None)
                 times.append(None if self._listing else self._list_at)
-        times.append(self._grace_until)
+        times += [self._grace_until, self._describe_at]
         return min([each for each in times if each is not None], default=None)
 
     def _all_is_read(self) -> bool:

@@ -84,7 +84,7 @@ class PublishedTables:
         if not self.is_new(oid, name):
             return False
         former = self._owner_before(name)
-        if former is None and oid not in self._names:
+        if former is None:
             self._unlisted.add(oid)
         self._take_name(oid, name)
         if former in (None, oid):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
 from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.snapshots.visibility import Visibility
 
 # A unique key stands in for a primary key only when it names each row at every moment: whole, immediate, no NULL.
 _KEYS: Final = """
@@ -83,6 +84,13 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
         oid: TableDescription(primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]))
         for oid in relation_oids
     }
+
+
+async def visibility(connection: Connection) -> Visibility:
+    """What a snapshot sees that is taken now. Raises TransientError and SourceError."""
+    with translated("taking a snapshot", {}):
+        row: Any = await (await connection.execute(b"SELECT pg_current_snapshot()::text")).fetchone()
+    return Visibility.parse(row[0])
 
 
 async def types(connection: Connection, oids: Collection[int]) -> dict[int, TypeDescription]:

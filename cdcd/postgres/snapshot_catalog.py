@@ -54,7 +54,6 @@ SELECT tree.root::int8, sum(CASE WHEN c.reltuples > 0 THEN c.reltuples
  WHERE c.relkind = 'r'
  GROUP BY tree.root
 """
-_SEEN: Final = "SELECT pg_current_snapshot()::text"
 
 T = TypeVar("T")
 
@@ -139,7 +138,7 @@ class SnapshotCatalog:
         """What there is to read of the published tables with these oids, as of now; others are left out."""
 
         async def look(sql: Connection) -> Look:
-            seen = await _seen(sql)
+            seen = await catalog.visibility(sql)
             return Look(await tables.source_tables(sql, self._publication, oids), seen)
 
         return await self._ask(look, _LOOK)
@@ -150,7 +149,7 @@ class SnapshotCatalog:
         async def look(sql: Connection) -> Look:
             with translated("importing the slot's snapshot", {}):
                 await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
-            seen = await _seen(sql)
+            seen = await catalog.visibility(sql)
             return Look(await tables.source_tables(sql, self._publication), seen)
 
         return await self._ask(look, _LOOK)
@@ -169,7 +168,7 @@ class SnapshotCatalog:
         async def look(sql: Connection) -> Writers:
             names = await tables.writers(sql, oids)
             # A statement of its own, after the locks were looked at: it sees who let go of one before that.
-            return Writers(names, await _seen(sql))
+            return Writers(names, await catalog.visibility(sql))
 
         return await self._ask(look)
 
@@ -265,12 +264,6 @@ class SnapshotCatalog:
         except BaseException:
             await self.close()
             raise
-
-
-async def _seen(sql: Connection) -> Visibility:
-    with translated("taking a snapshot", {}):
-        row: Any = await (await sql.execute(_SEEN.encode())).fetchone()
-    return Visibility.parse(row[0])
 
 
 async def _set_timeout(connection: Connection, name: str, seconds: float) -> None:
