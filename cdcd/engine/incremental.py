@@ -66,6 +66,7 @@ from cdcd.snapshots.reading import (
     TooLarge,
     bytes_max,
 )
+from cdcd.snapshots.signals import OWN_REQUESTS
 from cdcd.snapshots.visibility import Visibility
 
 WAITING_BYTES_MAX: Final = 32 << 20
@@ -298,7 +299,8 @@ class Incremental:
         for task in self.progress.tasks:
             if oid and task.oid == oid and not task.where:
                 self._forget_task(task)
-                self._set(self.progress.restart(task))
+                own = task.request in OWN_REQUESTS
+                self._set(self.progress.restart(task, None if own else request))
                 return
         self.add([TableTask(name, oid, request=request)])
 
@@ -482,6 +484,14 @@ class Incremental:
             return
         if answer.problem:
             self._end(task, f"the where can not be used: {answer.problem}")
+            return
+        if any(
+            other is not reading and other.table is not None and other.table.oid == table.oid
+            for other in self._readings.values()
+        ):
+            # Another task of this table was looked at first. This one begins when that one has ended.
+            self._know(task, table)
+            self._forget(reading)
             return
         try:
             topic = self._rendering.define(table.relation, answer.description, answer.types)

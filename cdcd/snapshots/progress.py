@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from cdcd.snapshots.signals import OWN_REQUESTS
+
 Pages = tuple[tuple[int, int], ...]
 """Ranges of page numbers, each from its first to before its second, in order and apart."""
 
@@ -289,16 +291,29 @@ class Progress:
         return None
 
     def add(self, tasks: Iterable[TableTask]) -> Self:
-        """Further tables. One that is waiting for its first row already, in the same way, is that one."""
-        present = {(task.name, task.where) for task in self.tasks if not task.has_begun}
+        """Further tables. One that is waiting for its first row already, in the same way, is that one.
+
+        If the configuration asks for it too, it is the configuration's from then on, so that no request cancels it.
+        """
         added = list(self.tasks)
         number = self.next_number
+        # A table that has another one's former name is another table.
+        by_oid: dict[tuple[int, str], int] = {}
+        by_name: dict[tuple[str, str], int] = {}
+        for at, task in enumerate(added):
+            if not task.has_begun:
+                by_oid[task.oid, task.where] = by_name[task.name, task.where] = at
         for task in tasks:
-            if (task.name, task.where) not in present:
-                present.add((task.name, task.where))
+            found = by_name.get((task.name, task.where))
+            if task.oid and (found is None or added[found].oid):
+                found = by_oid.get((task.oid, task.where))
+            if found is None:
+                by_oid[task.oid, task.where] = by_name[task.name, task.where] = len(added)
                 added.append(replace(task, number=number))
                 number += 1
-        if number == self.next_number:
+            elif task.request in OWN_REQUESTS and added[found].request not in OWN_REQUESTS:
+                added[found] = replace(added[found], request=task.request)
+        if tuple(added) == self.tasks:
             return self
         return replace(self, tasks=tuple(added), next_number=number)
 
@@ -343,9 +358,10 @@ class Progress:
             return self
         return self._update(task, owed=owed, unsettled=unsettled)
 
-    def restart(self, task: TableTask) -> Self:
-        """The table is read from its beginning."""
-        return self._update(task, parts=None, owed=(), unsettled=False)
+    def restart(self, task: TableTask, request: str | None = None) -> Self:
+        """The table is read from its beginning, as `request` asks, if it is given."""
+        request = task.request if request is None else request
+        return self._update(task, parts=None, owed=(), unsettled=False, request=request)
 
     def end(self, task: TableTask, error: str = "") -> Self:
         """The table is complete, or can not be read."""

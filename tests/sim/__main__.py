@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from cdcd.build import is_compiled
-from tests.sim.instance import Parts
+from tests.sim.session import Parts
 from tests.sim.world import ORDINARY, World
 
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
+from tests.sim.expected import Record
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
 
@@ -36,7 +37,7 @@ class Broker:
         self.healthy = False
         self.epoch = 0
         self.checkpoint: bytes | None = None
-        self._open: list[int] | None = None
+        self._open: list[Record] | None = None
         self._open_checkpoint: bytes | None = None
         self._late: deque[int] = deque()
 
@@ -58,7 +59,7 @@ class Broker:
             self._open = None
             self._open_checkpoint = None
 
-    def produce(self, epoch: int, records: list[int], checkpoint: bytes | None) -> Iterator[None]:
+    def produce(self, epoch: int, records: list[Record], checkpoint: bytes | None) -> Iterator[None]:
         """Some of the records, then perhaps a failure."""
         yield from self._answer()
         self._check(epoch)
@@ -87,7 +88,7 @@ class Broker:
             self._open = None
             self._open_checkpoint = None
 
-    def write(self, records: list[int], checkpoint: bytes | None) -> Iterator[None]:
+    def write(self, records: list[Record], checkpoint: bytes | None) -> Iterator[None]:
         """Without transactions: each record is visible at once, also when the answer is lost."""
         yield from self._answer()
         if not self.healthy and self.rng.random() < self.settings.p_unknown:

@@ -4,16 +4,13 @@ The oracle sees the truth on both sides: what PostgreSQL committed, in order, an
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Final
+from collections.abc import Sequence
+from typing import Any
 
 from cdcd.protocol.lsn import Lsn
-
-RECORD: Final = 4
-"""Bits that number the records of an event."""
-
-
-class PromiseBrokenError(AssertionError):
-    """A guarantee is broken."""
+from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
+from tests.sim.fold import Fold, decoded, is_of_snapshot
+from tests.sim.wal import Change
 
 
 class Prepared:
@@ -32,41 +29,56 @@ class Oracle:
 
     Args:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
-        batch_records_max: a transaction with fewer records must appear in Kafka as a whole.
+        truncates: whether TRUNCATE makes records.
+        whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
+        part_records, part_bytes: so must one that has fewer than both.
     """
 
-    def __init__(self, *, exactly_once: bool, batch_records_max: int) -> None:
+    def __init__(
+        self, *, exactly_once: bool, truncates: bool, whole_bytes: int, part_records: int, part_bytes: int
+    ) -> None:
         self.exactly_once = exactly_once
-        self.batch_records_max = batch_records_max
-        self.expected: list[int] = []
+        self.truncates = truncates
+        self.whole_bytes = whole_bytes
+        self.part_records = part_records
+        self.part_bytes = part_bytes
+        self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
-        self.origins: dict[int, str] = {}
-        self.owners: dict[int, int] = {}
-        self.places: dict[int, int] = {}
-        self._index: dict[int, int] = {}
+        self.begun = False
+        """Whether there is a slot: what is committed before belongs to a snapshot only."""
+        self.fold: Fold | None = None
+        self._sizes: list[int] = []
+        self._cut: set[int] = set()
+        self._index: dict[tuple[int, int], int] = {}
         self._starts: list[int] = []
         self._lengths: list[int] = []
         self._prepared: dict[int, Prepared] = {}
 
     # PostgreSQL's side.
 
-    def commit(self, start: int, xid: int, events: list[tuple[int, int]], origin: str) -> None:
-        """At `start` the transaction committed; each event is its number and its number of Kafka records."""
-        for event, records in events:
-            self.origins[event] = origin
-            self.owners[event] = xid
-            for number in range(records):
-                record = event << RECORD | number
-                self._index[record] = len(self.expected)
-                self.expected.append(record)
-        self.places[xid] = start
+    def commit(self, start: int, xid: int, changes: Sequence[Change], origin: str) -> None:
+        """At `start` the transaction committed; a message outside any has the xid 0."""
+        if not self.begun:
+            return
+        for serial, change in enumerate(changes, 1 if xid else 0):
+            commit_lsn = start if xid else change.lsn - 1
+            self._index[commit_lsn, serial] = len(self.expected)
+            for op, table in parts_of(change, truncates=self.truncates):
+                self.expected.append(
+                    Expected(
+                        change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin
+                    )
+                )
         self._starts.append(start)
         self._lengths.append(len(self.expected))
         prepared = self._prepared.get(xid)
         if prepared is not None:
             prepared.decided = True
             prepared.commit_index = len(self.expected)
+
+    def has_records(self, changes: Sequence[Change]) -> bool:
+        return any(parts_of(change, truncates=self.truncates) for change in changes)
 
     def prepare(self, lsn: int, xid: int) -> None:
         """A transaction is sent at its PREPARE and not again."""
@@ -77,42 +89,92 @@ class Oracle:
 
     # Kafka's side.
 
-    def append(self, records: list[int]) -> None:
+    def append(self, records: Sequence[Record]) -> None:
         """A Kafka transaction with these records became visible."""
-        if not records:
-            return
-        at = self.delivered
-        if not self.exactly_once:
-            at = self._index.get(records[0], -1)
-            if not 0 <= at <= self.delivered:
-                raise PromiseBrokenError(f"G1: Kafka has a gap between {self.delivered} and {at}")
-        for index, record in enumerate(records, at):
-            if index >= len(self.expected) or self.expected[index] != record:
-                raise PromiseBrokenError(self._describe(index, record))
-        end = at + len(records)
-        if self.exactly_once:
-            self._whole(at, end)
-        self.delivered = max(self.delivered, end)
+        at = -1
+        first = self.delivered
+        for record in records:
+            fields = decoded(record)
+            if is_of_snapshot(fields) or self._ends_rows(fields, self.delivered if at < 0 else at):
+                self._snapshot(record, fields, self.delivered if at < 0 else at)
+                continue
+            if at < 0:
+                at = first = self._first(fields)
+            self._take(record, fields, at)
+            at += 1
+        if at >= 0:
+            self.delivered = max(self.delivered, at)
+            if self.exactly_once:
+                self._whole(first, at)
 
-    def _describe(self, index: int, record: int) -> str:
+    def _ends_rows(self, fields: dict[str, Any], at: int) -> bool:
+        """Whether the record is no TRUNCATE, but the end of the rows of another table that had the name."""
+        if not fields or fields["op"] != "t":
+            return False
+        assert self.fold is not None
+        wanted = self.expected[at] if at < len(self.expected) else None
+        name = fields["source"]["table"]
+        is_event = wanted is not None and wanted.op == "t" and _is_at(wanted, fields)
+        return not (is_event and wanted.table is not None and wanted.table.name == name) and self.fold.is_shared(name)
+
+    def _first(self, fields: dict[str, Any]) -> int:
+        """Which record this is, with which a Kafka transaction begins."""
+        if self.exactly_once or not fields:
+            return self.delivered
+        source = fields["source"]
+        at = self._index.get((source["commit_lsn"], source["event_serial_no"]), -1)
+        if not 0 <= at <= self.delivered:
+            raise PromiseBrokenError(f"G1: Kafka has a gap between {self.delivered} and {at}")
+        return at
+
+    def _take(self, record: Record, fields: dict[str, Any], at: int) -> None:
+        wanted = self.expected[at] if at < len(self.expected) else None
+        if fields and (wanted is None or not _is_at(wanted, fields)):
+            raise PromiseBrokenError(self._describe(at, fields))
+        if wanted is None:
+            raise PromiseBrokenError(f"G2: after the last record, {record} came")
+        check(wanted, record)
+        if at == len(self._sizes):
+            self._sizes.append(len(record[1] or b"") + len(record[2] or b""))
+        assert self.fold is not None
+        self.fold.change(wanted, record, fields)
+
+    def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
+        if fields["op"] == "r" and self.exactly_once and at and self._lengths[bisect_left(self._lengths, at)] != at:
+            raise PromiseBrokenError(f"G4: a row of a snapshot inside of a transaction: {record}")
+        assert self.fold is not None
+        self.fold.snapshot(record, fields)
+
+    def _describe(self, index: int, fields: dict[str, Any]) -> str:
         wanted = self.expected[index] if index < len(self.expected) else None
-        known = self._index.get(record)
+        source = fields["source"]
+        known = self._index.get((source["commit_lsn"], source["event_serial_no"]))
+        what = f"record {fields['op']} at {source['commit_lsn']}, {source['event_serial_no']}"
         if known is None:
-            return f"G3: record {record} (event {record >> RECORD}) was never committed; expected {wanted} at {index}"
+            return f"G3: {what} was never committed; expected {wanted} at {index}"
         if known < index:
-            return f"G2: record {record} came again at {index}, it was {known}"
-        return f"G1/G4: record {record}, which is {known}, came at {index} instead of {wanted}"
+            return f"G2: {what} came again at {index}, it was {known}; expected {wanted}"
+        return f"G1/G4: {what}, which is {known}, came at {index} instead of {wanted}"
 
     def _whole(self, start: int, end: int) -> None:
-        """Only a transaction that is larger than a batch may be cut at either end of a Kafka transaction."""
+        """G10: only a transaction over the limits may be cut at either end of a Kafka transaction."""
         for cut in (start, end):
             at = bisect_left(self._lengths, cut)
             if at < len(self._lengths) and self._lengths[at] != cut:
                 before = self._lengths[at - 1] if at else 0
-                if self._lengths[at] - before < self.batch_records_max and before != cut:
+                if before != cut:
+                    self._cut.add(at)
+        for at in list(self._cut):
+            last = self._lengths[at]
+            if last <= self.delivered:
+                before = self._lengths[at - 1] if at else 0
+                size = sum(self._sizes[before:last])
+                small = last - before < self.part_records and size < self.part_bytes
+                if small or size < self.whole_bytes:
                     raise PromiseBrokenError(
-                        f"a transaction of {self._lengths[at] - before} records is cut at {cut}"
+                        f"G10: a transaction of {last - before} records and {size} bytes is cut"
                     )
+                self._cut.discard(at)
 
     # What PostgreSQL is told.
 
@@ -147,3 +209,12 @@ class Oracle:
             raise PromiseBrokenError(
                 f"G1: {len(self.expected) - self.delivered} committed records never came"
             )
+
+
+def _is_at(wanted: Expected, fields: dict[str, Any]) -> bool:
+    source = fields["source"]
+    return (
+        wanted.op != TOMBSTONE
+        and source["commit_lsn"] == wanted.commit_lsn
+        and source["event_serial_no"] == wanted.serial
+    )

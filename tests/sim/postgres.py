@@ -7,7 +7,11 @@ from random import Random
 from typing import Final
 
 from cdcd.protocol.frames import read_status
+from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Source
+from cdcd.snapshots.reading import SourceTable
+from tests.sim.catalog import Definition
+from tests.sim.client import Client
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
 from tests.sim.wal import FIRST_LSN, Record, Wal
@@ -66,29 +70,76 @@ class Postgres:
         self.workload = Workload(settings, rng, self.wal, oracle)
         self.up = True
         self.stopping_since = -1
+        self.slot = False
         self.confirmed = FIRST_LSN
         self.persisted = FIRST_LSN
-        self.two_phase_at = FIRST_LSN if settings.two_phase == "on" else NEVER
+        self.two_phase_at = NEVER
         self.connection: Connection | None = None
         self.lock_holder: object | None = None
+        self.client = Client(self.wal, self.workload)
+        self._creating: tuple[object, set[int]] | None = None
+        self._holder: object | None = None
+        self._exported: dict[int, Definition] = {}
 
     # What a client does.
 
     def lock(self, who: object) -> bool:
         """Take the advisory lock if it is free."""
-        self._must_be_up()
+        self.must_be_up()
         if self.lock_holder is None:
             self.lock_holder = who
         return self.lock_holder is who
 
+    def make_slot(self, *, two_phase: bool) -> Visibility:
+        """The slot at its consistent point; what it exports sees what committed before in the WAL."""
+        self.slot = True
+        self._creating = None
+        self.confirmed = self.persisted = self.wal.end
+        self.two_phase_at = self.wal.end if two_phase else NEVER
+        self.oracle.begun = True
+        database = self.workload.database
+        return database.transactions.historic(database.next_xid)
+
+    def request_slot(self, who: object) -> None:
+        """CREATE_REPLICATION_SLOT: it waits for whoever is running now (snapbuild.c)."""
+        self.must_be_up()
+        self._creating = (who, set(self.workload.database.transactions.running))
+
+    def slot_is_made(self, who: object, *, two_phase: bool) -> bool:
+        """Whether it has come to its end; then the snapshot is held until `release`."""
+        self.must_be_up()
+        if self._creating is None or self._creating[0] is not who:
+            raise ConnectionLostError
+        database = self.workload.database
+        self._creating[1].intersection_update(database.transactions.running)
+        if self._creating[1]:
+            return False
+        database.held = self.make_slot(two_phase=two_phase)
+        self._holder = who
+        self._exported = self.workload.decided_definitions()
+        return True
+
+    def exported_tables(self) -> list[SourceTable]:
+        """The tables that are published now, as they are at the exported snapshot."""
+        self.must_be_up()
+        if self.workload.database.held is None:
+            raise ConnectionLostError
+        return [self.client.source_table(self._exported[oid]) for oid in self.client.published() if oid in self._exported]
+
+    def release(self, who: object) -> None:
+        """Nobody needs the exported snapshot any more."""
+        if self._holder is who:
+            self._holder = None
+            self.workload.database.held = None
+
     def source(self) -> Source:
         """IDENTIFY_SYSTEM and the slot."""
-        self._must_be_up()
-        return Source(SYSTEM_IDENTIFIER, 1, self.wal.end, self.confirmed, STREAM)
+        self.must_be_up()
+        return Source(SYSTEM_IDENTIFIER, 1, self.wal.end, self.confirmed if self.slot else None, STREAM)
 
     def start_replication(self, who: object, options: Options) -> Connection:
         """START_REPLICATION from where the slot stands; raises ConnectionLostError while another walsender has it."""
-        self._must_be_up()
+        self.must_be_up()
         if self.connection is not None:
             raise ConnectionLostError
         if options.two_phase and self.two_phase_at == NEVER:
@@ -107,7 +158,7 @@ class Postgres:
         self.connection = Connection(who, walsender)
         return self.connection
 
-    def _must_be_up(self) -> None:
+    def must_be_up(self) -> None:
         if not self.up or self.stopping_since >= 0:
             raise ConnectionLostError
 
@@ -128,6 +179,9 @@ class Postgres:
             self.disconnect()
         if self.lock_holder is who:
             self.lock_holder = None
+        if self._creating is not None and self._creating[0] is who:
+            self._creating = None
+        self.release(who)
 
     # What the server does.
 
@@ -140,6 +194,7 @@ class Postgres:
     def step(self, now: int) -> bool:
         """Read a status update, decode a record, perhaps send a keepalive; whether a shutdown came to its end."""
         connection = self.connection
+        self.workload.tick()
         if connection is not None:
             if connection.inbox and self.rng.random() < 0.7:
                 self._confirm(connection.inbox.popleft())
@@ -168,10 +223,16 @@ class Postgres:
         """A checkpoint writes the slot's position to disk."""
         self.persisted = self.confirmed
 
-    def crash(self) -> None:
-        """Back to what is on disk; the WAL is all there, the slot's position may be older."""
+    def _end_sessions(self) -> None:
         self.disconnect()
         self.lock_holder = None
+        self._creating = None
+        self._holder = None
+        self.workload.database.held = None
+
+    def crash(self) -> None:
+        """Back to what is on disk; the WAL is all there, the slot's position may be older."""
+        self._end_sessions()
         self.up = False
         self.stopping_since = -1
         self.confirmed = self.persisted
@@ -184,6 +245,9 @@ class Postgres:
     def shut_down(self, now: int) -> None:
         """A fast shutdown: sessions end at once, the walsender when its client has confirmed everything."""
         self.stopping_since = now
+        self._creating = None
+        self._holder = None
+        self.workload.database.held = None
         self.workload.disconnect_all()
 
     def _stop(self, now: int) -> bool:
@@ -194,8 +258,7 @@ class Postgres:
             walsender = connection.walsender
             if not (walsender.caught_up and walsender.sent == self.confirmed and not walsender.out):
                 return False
-        self.disconnect()
-        self.lock_holder = None
+        self._end_sessions()
         self.stopping_since = -1
         self.workload.noise()
         self.persist()

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 
-RECORD_BYTES: Final = 10
-"""What a Kafka record counts in the batches."""
+RECORD_BYTES: Final = 800
+"""About what a record takes."""
 
 
 @dataclass(slots=True)
@@ -35,8 +35,39 @@ class Settings:
     p_keep_prepared: float
     p_message: float
     p_origin: float
+    p_request: float
     p_ddl: float
+    p_truncate: float
+    p_membership: float
+    p_vacuum: float
+    ddl: tuple[str, ...]
+    requests: tuple[str, ...]
+    tables: int
+    rows: int
+    page_rows: int
+    keys_max: int
+    p_composite: float
+    p_full: float
+    p_create_published: float
+    p_insert: float
+    p_delete: float
+    p_key_change: float
+    p_keep_toast: float
+    unseen_ticks_max: int
     p_publication: float
+    snapshot_mode: str
+    snapshot_method: str
+    added_tables: bool
+    signals: str
+    pipeline: str
+    chunk_bytes: int
+    parallelism: int
+    slot_exists: bool
+    p_lost: float
+    ask_ticks_max: int
+    lock_ticks: int
+    checkpoint_bytes_max: int
+    whole_bytes_max: int
     batch_records_max: int
     batch_bytes_max: int
     queue_bytes_max: int
@@ -55,17 +86,10 @@ class Settings:
     p_hold: float
     p_part: float
 
-    def records_of(self, event: int, what: str) -> int:
-        """How many Kafka records an event gives: some two (a key change), a Truncate none where that is configured."""
-        if what == "T" and not self.truncate_records:
-            return 0
-        return 2 if event % 7 == 0 else 1
-
     @property
-    def small(self) -> int:
-        """A transaction with fewer records than this must not be cut."""
-        part_bytes = max(self.batch_bytes_max, min(3 * self.batch_bytes_max, self.queue_bytes_max // 2))
-        return min(self.batch_records_max, -(-part_bytes // RECORD_BYTES))
+    def part_bytes(self) -> int:
+        """Large transactions are handed over in parts of this size."""
+        return max(self.batch_bytes_max, min(3 * self.batch_bytes_max, self.queue_bytes_max // 2))
 
 
 FAULTS: Final = (
@@ -85,6 +109,129 @@ MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""
 
 RESTARTS: Final = ("disconnect", "crash_daemon")
+
+SNAPSHOT: Final[dict[str, Any]] = {
+    "snapshot_mode": "initial",
+    "exactly_once": True,
+    "truncate_records": True,
+    "messages": True,
+    "p_savepoint": 0.1,
+    "p_prepare": 0.0,
+    "rows": 30,
+    "keys_max": 40,
+    "page_rows": 3,
+    "chunk_bytes": 8192,
+    "tables": 2,
+    "operations": 250,
+    "p_truncate": 0.02,
+    "idle_s": 0.2,
+}
+"""Tables of some pages, which are read while they change."""
+
+SNAPSHOTS: Final[tuple[dict[str, Any], ...]] = (
+    # Updates that leave TOAST alone, beside chunks and after a snapshot was interrupted.
+    {
+        **SNAPSHOT,
+        "p_keep_toast": 0.9,
+        "p_insert": 0.1,
+        "p_delete": 0.05,
+        "p_key_change": 0.1,
+        "p_full": 0.0,
+        "p_end": 0.3,
+        "ask_ticks_max": 10,
+        "faults": RESTARTS,
+        "p_fault": 0.02,
+    },
+    # Files that are rewritten and columns that are added between two chunks.
+    {
+        **SNAPSHOT,
+        "ddl": ("add_column", "retype", "cluster"),
+        "p_ddl": 0.15,
+        "p_vacuum": 0.07,
+        "p_end": 0.3,
+        "ask_ticks_max": 10,
+    },
+    # Names that change hands.
+    {
+        **SNAPSHOT,
+        "ddl": ("swap", "replace", "create"),
+        "p_ddl": 0.15,
+        "p_create_published": 1.0,
+        "added_tables": True,
+        "p_end": 0.3,
+        "tables": 3,
+    },
+    # Tables that are added during the first snapshot, some with open writers.
+    {
+        **SNAPSHOT,
+        "ddl": ("create",),
+        "p_ddl": 0.1,
+        "p_create_published": 0.3,
+        "p_publication": 0.3,
+        "p_membership": 0.9,
+        "added_tables": True,
+        "unseen_ticks_max": 10,
+        "ask_ticks_max": 10,
+    },
+    # Requests, several for one table, paused and cancelled.
+    {
+        **SNAPSHOT,
+        "signals": "all",
+        "requests": ("start", "start", "start", "pause", "resume", "cancel", "where"),
+        "p_message": 0.1,
+        "p_request": 0.8,
+        "p_end": 0.3,
+        "ask_ticks_max": 10,
+        "unseen_ticks_max": 10,
+    },
+    {
+        **SNAPSHOT,
+        "snapshot_mode": "never",
+        "signals": "without_where",
+        "requests": ("start", "start", "pause", "resume", "cancel"),
+        "p_message": 0.1,
+        "p_request": 0.8,
+        "p_end": 0.3,
+        "ask_ticks_max": 10,
+        "p_keep_toast": 0.8,
+    },
+    # Paused for long, with a stream that is behind.
+    {
+        **SNAPSHOT,
+        "signals": "all",
+        "requests": ("pause", "pause", "resume", "start"),
+        "p_message": 0.05,
+        "p_request": 0.8,
+        "p_end": 0.3,
+        "p_keep_toast": 0.9,
+        "p_decode": 0.2,
+    },
+    # An exported snapshot that is killed, and a backlog of transactions with one row each behind it.
+    {
+        **SNAPSHOT,
+        "snapshot_method": "exported",
+        "slot_exists": False,
+        "p_end": 0.9,
+        "p_workload": 1.0,
+        "p_decode": 0.2,
+        "p_keep_toast": 0.9,
+        "p_fault": 0.02,
+        "faults": RESTARTS,
+        "unseen_ticks_max": 5,
+    },
+    # Requests that are meant badly.
+    {
+        **SNAPSHOT,
+        "signals": "all",
+        "requests": ("hostile", "hostile", "start", "cancel"),
+        "p_message": 0.12,
+        "p_request": 0.9,
+        "p_end": 0.3,
+        "p_fault": 0.01,
+        "faults": RESTARTS,
+    },
+)
+"""What reading tables beside the stream must withstand."""
 
 FOCUSES: Final[tuple[dict[str, Any], ...]] = (
     {},
@@ -139,13 +286,23 @@ FOCUSES: Final[tuple[dict[str, Any], ...]] = (
         "p_decode": 0.4,
         "receive_max": 3,
     },
+    *SNAPSHOTS,
+    *SNAPSHOTS,
 )
 """What some seeds look at more closely: bugs that need several rare things at once."""
 
 
+DDL: Final = ("add_column", "drop_column", "retype", "cluster", "identity", "swap", "replace", "create")
+REQUESTS: Final = ("start", "pause", "resume", "cancel", "where", "hostile")
+
+
 def draw(rng: Random) -> Settings:
-    settings = _draw(rng)
-    return replace(settings, **rng.choice(FOCUSES))
+    settings = replace(_draw(rng), **rng.choice(FOCUSES))
+    if "replace" in settings.ddl:
+        # Nobody knows the key of a table with REPLICA IDENTITY FULL that was dropped before its changes are described.
+        ddl = tuple([kind for kind in settings.ddl if kind != "identity"])
+        settings = replace(settings, ddl=ddl, p_full=0.0)
+    return settings
 
 
 def _draw(rng: Random) -> Settings:
@@ -177,8 +334,39 @@ def _draw(rng: Random) -> Settings:
         p_keep_prepared=rng.choice((0.1, 0.6)),
         p_message=rng.choice((0.0, 0.05, 0.12)),
         p_origin=rng.choice((0.0, 0.3)),
+        p_request=rng.choice((0.0, 0.0, 0.3)),
         p_ddl=rng.choice((0.0, 0.04)),
+        p_truncate=rng.choice((0.0, 0.02, 0.06)),
+        p_membership=rng.choice((0.0, 0.3)),
+        p_vacuum=rng.choice((0.0, 0.05)),
+        ddl=tuple([kind for kind in DDL if rng.random() < 0.5]) or DDL,
+        requests=tuple([kind for kind in REQUESTS if rng.random() < 0.5]) or REQUESTS,
+        tables=rng.choice((1, 3, 4)),
+        rows=rng.choice((0, 5, 12, 30)),
+        page_rows=rng.choice((2, 3, 4)),
+        keys_max=rng.choice((6, 15, 40)),
+        p_composite=rng.choice((0.0, 0.4)),
+        p_full=rng.choice((0.0, 0.3)),
+        p_create_published=rng.choice((0.3, 1.0)),
+        p_insert=rng.choice((0.2, 0.4)),
+        p_delete=rng.choice((0.05, 0.2)),
+        p_key_change=rng.choice((0.05, 0.2)),
+        p_keep_toast=rng.choice((0.3, 0.8)),
+        unseen_ticks_max=rng.choice((1, 1, 5, 40)),
         p_publication=rng.choice((0.0, 0.1, 0.3)),
+        snapshot_mode=rng.choice(("initial", "initial", "initial", "never", "when_needed")),
+        snapshot_method=rng.choice(("exported", "exported", "incremental")),
+        added_tables=rng.random() < 0.6,
+        signals=rng.choice(("all", "all", "without_where", "off")),
+        pipeline="sim",
+        chunk_bytes=8192 * rng.choice((1, 1, 2, 4)),
+        parallelism=rng.choice((1, 2, 3)),
+        slot_exists=rng.random() < 0.15,
+        p_lost=rng.choice((0.0, 0.0, 0.02)),
+        ask_ticks_max=rng.choice((1, 3, 10, 40)),
+        lock_ticks=rng.choice((5, 100)),
+        checkpoint_bytes_max=64_000,
+        whole_bytes_max=RECORD_BYTES * rng.choice((0, 5, 20, 1_000_000)),
         batch_records_max=batch_records_max,
         batch_bytes_max=batch_bytes_max,
         queue_bytes_max=batch_bytes_max * rng.choice((1, 2, 4, 10)),

@@ -21,6 +21,7 @@ from cdcd.retry import Backoff
 from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
+from tests.sim.expected import Record
 
 BACKOFF_TICKS: Final = 1
 BACKOFF_TICKS_MAX: Final = 16
@@ -51,7 +52,7 @@ class Sink:
         self._batch: Batch | None = None
         self._checkpoint: Checkpoint | None = None
         self._found: Checkpoint | None = None
-        self._sent: list[tuple[list[int], bytes | None]] = []
+        self._sent: list[tuple[list[Record], bytes | None]] = []
         """What the producer of at least once has, and the broker has not acknowledged."""
         self._failure: CdcdError | None = None
 
@@ -129,7 +130,7 @@ class Sink:
     def _hand_over(self) -> Iterator[None]:
         assert self._batch is not None
         batch = self._batch
-        records = [int(value) for _, _, value, _ in batch.records[batch.handed_over :] if value is not None]
+        records = batch.records[batch.handed_over :]
         batch.handed_over = len(batch.records)
         if not self._exactly_once:
             self._sent.append((records, None))

@@ -3,6 +3,8 @@
 from enum import IntEnum
 from typing import Final
 
+from tests.sim.catalog import Definition, Row
+
 ALIGNMENT: Final = 8
 """Records start at multiples of MAXIMUM_ALIGNOF; one often starts where the one before it ends."""
 
@@ -28,33 +30,75 @@ class Kind(IntEnum):
 
 
 class Change:
-    """One entry of the reorder buffer, and if it is published, one event.
+    """One entry of the reorder buffer, and if its table is published, one event.
 
-    `what` is a row's tag (I, U, D), T (Truncate), M (transactional Message), H (a row of a table that is not
-    published) or V (an invalidation of `oid`'s cached definition; 0: of all). `event` numbers what is published.
-    `shape` varies the form of the bytes. `frames` keeps the bytes by the definition that they were written with.
+    `what` is a row's tag (I, U, D), T (Truncate), M (transactional Message), H (a row of a catalog or of another
+    publication) or V (an invalidation of `oid`'s cached definition; 0: of all). `event` numbers what is written, and
+    is in the row.
+
+    Attributes:
+        definition: of its table when it was written.
+        published: whether it is sent; what decides it is as of the moment when it was written.
+        row: the new row, for D the old one.
+        old: for U, the row before.
+        kept: attnums of the values that the update left out of line, which the WAL does not have.
+        tables: for T, the definitions of all truncated tables.
+        prefix, content: for M.
+        shape: varies what has no meaning.
+        frames: its bytes, by the definition that they were written with.
     """
 
-    __slots__ = ("event", "frames", "lsn", "oid", "shape", "sub", "version", "what", "xid")
+    __slots__ = (
+        "content",
+        "definition",
+        "event",
+        "frames",
+        "kept",
+        "lsn",
+        "oid",
+        "old",
+        "prefix",
+        "published",
+        "row",
+        "shape",
+        "sub",
+        "tables",
+        "what",
+        "xid",
+    )
 
-    def __init__(
-        self, what: str, xid: int, sub: int, *, oid: int = 0, version: int = 0, event: int = 0, shape: int = 0
-    ) -> None:
+    def __init__(self, what: str, xid: int, sub: int, *, oid: int = 0, event: int = 0) -> None:
         self.what = what
         self.xid = xid
         self.sub = sub
         self.oid = oid
-        self.version = version
         self.event = event
-        self.shape = shape
+        self.definition: Definition | None = None
+        self.published = True
+        self.row: Row = {}
+        self.old: Row = {}
+        self.kept: tuple[int, ...] = ()
+        self.tables: tuple[Definition, ...] = ()
+        self.prefix = ""
+        self.content = b""
+        self.shape = 0
         self.lsn = 0
         self.frames: dict[int, bytes] = {}
+
+    @property
+    def moves(self) -> bool:
+        """An update that changes the key."""
+        return (
+            self.what == "U"
+            and self.definition is not None
+            and (self.definition.key_of(self.old) != self.definition.key_of(self.row))
+        )
 
 
 class Record:
     """One WAL record. `xid` is the top-level transaction's, `sub` the one that wrote it, which may be the same."""
 
-    __slots__ = ("changes", "children", "end", "event", "gid", "kind", "origin", "start", "sub", "xid")
+    __slots__ = ("changes", "children", "end", "gid", "kind", "message", "origin", "start", "sub", "xid")
 
     def __init__(self, kind: Kind, xid: int = 0, sub: int = 0) -> None:
         self.kind = kind
@@ -66,7 +110,8 @@ class Record:
         self.children: tuple[int, ...] = ()
         self.gid = ""
         self.origin = ""
-        self.event = 0
+        self.message: Change | None = None
+        """Of a non-transactional message."""
 
 
 class Wal:
@@ -83,5 +128,7 @@ class Wal:
         for change in record.changes:
             # Rows of a multi-insert share an LSN. A message's is the end of its record (decode.c).
             change.lsn = record.end if change.what == "M" else record.start
+        if record.message is not None:
+            record.message.lsn = record.end
         self.records.append(record)
         return record

@@ -27,7 +27,8 @@ from cdcd.protocol.messages import (
     StreamStart,
     StreamStop,
 )
-from tests.sim.frames import change_frame, frame, relation, type_of
+from tests.sim.catalog import Definition
+from tests.sim.frames import change_frame, frame
 from tests.sim.settings import Settings
 from tests.sim.wal import Change, Kind, Record, Wal
 
@@ -50,11 +51,11 @@ class Options:
 class _Entry:
     """pgoutput.c's RelationSyncEntry."""
 
-    __slots__ = ("schema_sent", "streamed", "valid", "version")
+    __slots__ = ("definition", "schema_sent", "streamed", "valid")
 
-    def __init__(self) -> None:
+    def __init__(self, definition: Definition) -> None:
         self.valid = False
-        self.version = 0
+        self.definition = definition
         self.schema_sent = False
         self.streamed: set[int] = set()
 
@@ -222,44 +223,52 @@ class Walsender:
         out = self.out
         for change in transaction.changes:
             what = change.what
-            if what == "H":
-                continue
             if what == "V":
                 self._invalidate({change.oid})
+                continue
+            if what == "H" or not change.published:
                 continue
             if before_first is not None:
                 before_first()
                 before_first = None
             if what == "M":
-                out.append(change_frame(change, 0, transaction.xid if in_stream else None))
+                out.append(change_frame(change, None, transaction.xid if in_stream else None))
+            elif what == "T":
+                for table in change.tables:
+                    self._describe(table, change, transaction, in_stream)
+                out.append(change_frame(change, None, change.sub if in_stream else None))
             else:
-                version = self._describe(change, transaction, in_stream)
-                out.append(change_frame(change, version, change.sub if in_stream else None))
+                assert change.definition is not None
+                definition = self._describe(change.definition, change, transaction, in_stream)
+                out.append(change_frame(change, definition, change.sub if in_stream else None))
             if self.rng.random() < self.p_keepalive / 4:
                 self.keepalive(self.rng.random() < 0.5)
 
-    def _describe(self, change: Change, transaction: _Decoded, in_stream: bool) -> int:
-        """get_rel_sync_entry and maybe_send_schema; returns the version that the change is sent by."""
-        entry = self._cache.get(change.oid)
+    def _describe(
+        self, written: Definition, change: Change, transaction: _Decoded, in_stream: bool
+    ) -> Definition:
+        """get_rel_sync_entry and maybe_send_schema; returns the definition that the change is sent by."""
+        oid = written.oid
+        entry = self._cache.get(oid)
         if entry is None:
-            entry = self._cache[change.oid] = _Entry()
+            entry = self._cache[oid] = _Entry(written)
         if not entry.valid:
             entry.valid = True
-            entry.version = change.version
+            entry.definition = written
             entry.schema_sent = False
             entry.streamed.clear()
         if (transaction.xid in entry.streamed) if in_stream else entry.schema_sent:
-            return entry.version
+            return entry.definition
         xid = change.sub if in_stream else None
-        announced = type_of(entry.version, xid)
+        announced = entry.definition.type_message(xid)
         if announced is not None:
             self._say(announced)
-        self._say(relation(change.oid, entry.version, xid))
+        self._say(entry.definition.relation(xid))
         if in_stream:
             entry.streamed.add(transaction.xid)
         else:
             entry.schema_sent = True
-        return entry.version
+        return entry.definition
 
     def _stream(self, transaction: _Decoded) -> None:
         """ReorderBufferStreamTXN: one block with all that is there."""
@@ -353,7 +362,9 @@ class Walsender:
 
     def _message(self, record: Record) -> None:
         if record.start >= self.start:
-            self._say(LogicalMessage(None, False, record.end, "p", b"%d" % record.event), record.end)
+            message = record.message
+            assert message is not None
+            self._say(LogicalMessage(None, False, record.end, message.prefix, message.content), record.end)
 
     def _running(self, record: Record) -> None:
         """ReorderBufferAbortOld: what a crash of the server ended."""

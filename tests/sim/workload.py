@@ -5,49 +5,21 @@ savepoint and before its rollback is undone by it, whatever was released in betw
 list of events. A transaction's events are in the order of the WAL, and the oracle learns of them at the commit.
 """
 
+from collections.abc import Collection
 from random import Random
 from typing import Final
 
+from tests.sim.catalog import Definition
+from tests.sim.database import Database, Savepoint, Transaction
+from tests.sim.ddl import Alterations
+from tests.sim.dml import Writer
 from tests.sim.oracle import Oracle
+from tests.sim.requests import PREFIX, draw_request
 from tests.sim.settings import Settings
 from tests.sim.wal import Change, Kind, Record, Wal
 
-TABLES: Final = (16401, 16402, 16403, 16404)
 GIDS: Final = ("one", "two", "three")
 ORIGINS: Final = ("upstream", "elsewhere")
-FIRST_XID: Final = 700
-
-
-class Savepoint:
-    """Where in its transaction it was set; `xid` is 0 until something is written after it."""
-
-    __slots__ = ("at", "children", "versions", "xid")
-
-    def __init__(self, at: int, versions: dict[int, int]) -> None:
-        self.at = at
-        self.versions = versions
-        self.xid = 0
-        self.children: list[int] = []
-
-
-class Transaction:
-    """An open or prepared transaction; the bottom of `stack` is the top-level transaction itself."""
-
-    __slots__ = ("events", "exclusive", "first", "gid", "origin", "stack", "tables", "versions")
-
-    def __init__(self, origin: str) -> None:
-        self.stack = [Savepoint(0, {})]
-        self.events: list[tuple[int, int]] = []
-        self.versions: dict[int, int] = {}
-        self.tables: set[int] = set()
-        self.exclusive: set[int] = set()
-        self.origin = origin
-        self.gid = ""
-        self.first = -1
-
-    @property
-    def xid(self) -> int:
-        return self.stack[0].xid
 
 
 class Workload:
@@ -58,14 +30,58 @@ class Workload:
         self.rng = rng
         self.wal = wal
         self.oracle = oracle
-        self.next_xid = FIRST_XID
-        self.next_event = 1
-        self.next_version = len(TABLES) + 1
-        self.versions = {oid: index + 1 for index, oid in enumerate(TABLES)}
+        self.database = Database(rng, settings.page_rows)
         self.sessions: list[Transaction | None] = [None] * settings.sessions
         self.prepared: dict[str, Transaction] = {}
+        self.leaving: list[tuple[int, Transaction]] = []
+        """Committed, but not yet seen by snapshots: for how many ticks."""
         self.spans: list[tuple[int, int]] = []
         """Of each ended transaction: the index of its first record, and of its last."""
+        self.removed: set[int] = set()
+        """Tables that left the publication once: nothing says what their topic lacks."""
+        self.emptied: set[int] = set()
+        """Tables that were truncated."""
+        self._writer = Writer(settings, rng, self.database)
+        self._alterations = Alterations(settings, rng, self.database, self._lock_exclusive)
+        for number in range(settings.tables):
+            name = self._alterations.name()
+            table = self._alterations.new(name, published=number == 0 or rng.random() < 0.8)
+            self.database.definitions[table.oid] = table
+            self.database.owners[name] = {table.oid}
+
+    def populate(self, rows: int) -> None:
+        """Rows that were there before anybody asked for changes."""
+        for table in list(self.database.definitions.values()):
+            transaction = Transaction("")
+            for _ in range(1 + int(self.rng.random() * 3)):
+                sub = self._assign(transaction)
+                transaction.tables.add(table.oid)
+                changes = self._writer.statement(transaction, sub, table, max(2, rows // 3))
+                if changes:
+                    self._changes("", *changes)
+            self.commit(transaction)
+        self._end_leaving()
+
+    def tick(self) -> None:
+        """Snapshots see what committed some time ago."""
+        if self.leaving:
+            kept = [(ticks - 1, transaction) for ticks, transaction in self.leaving if ticks > 0]
+            for ticks, transaction in self.leaving:
+                if ticks <= 0:
+                    self._leave(transaction)
+            self.leaving = kept
+
+    def _end_leaving(self) -> None:
+        for _, transaction in self.leaving:
+            self._leave(transaction)
+        self.leaving.clear()
+
+    def _leave(self, transaction: Transaction) -> None:
+        self.database.apply(transaction.definitions)
+        for oid, definition in transaction.definitions.items():
+            if definition is not None:
+                self.database.owners.setdefault(definition.name, set()).add(oid)
+        self.database.transactions.end(transaction.xid)
 
     def step(self) -> None:
         """One statement of one session."""
@@ -95,6 +111,8 @@ class Workload:
             self.noise()
         elif draw < 0.93:
             self.running()
+        elif draw < 0.93 + self.settings.p_vacuum:
+            self._vacuum_full()
         if self.rng.random() < self.settings.p_publication:
             self._change_publication()
 
@@ -105,34 +123,90 @@ class Workload:
     def running(self) -> None:
         """The background writer logs the oldest xid that is still running."""
         record = Record(Kind.RUNNING)
-        xids = [one.xid for one in [*self.sessions, *self.prepared.values()] if one is not None and one.xid]
-        record.xid = min(xids, default=self.next_xid)
+        xids = [one.xid for one in self._everybody() if one.xid]
+        record.xid = min(xids, default=self.database.next_xid)
         self._append(record)
 
     def message(self, transaction: Transaction | None = None) -> None:
         """`pg_logical_emit_message(false, …)`, which does not wait for any commit."""
-        if not self.settings.messages:
-            return
+        if self.settings.messages:
+            self.emit(*self._content(), transaction)
+
+    def emit(self, prefix: str, content: bytes, transaction: Transaction | None = None) -> None:
         record = Record(Kind.MESSAGE)
-        record.event = self._event()
+        message = record.message = Change("M", 0, 0, event=self.database.event())
+        message.prefix, message.content = prefix, content
         if transaction is not None:
             record.xid = transaction.xid
         self._append(record)
-        self.oracle.commit(record.start, 0, [(record.event, self.settings.records_of(record.event, "M"))], "")
+        self.oracle.commit(record.start, 0, [message], "")
+
+    def emit_in_transaction(self, prefix: str, content: bytes) -> None:
+        """`pg_logical_emit_message(true, …)` as a transaction of its own."""
+        transaction = Transaction("")
+        self._emit(transaction, self._assign(transaction), prefix, content)
+        self.commit(transaction)
+
+    def watermark(self, prefix: str) -> None:
+        """A message of our own, which makes the server write out its WAL."""
+        if self.settings.messages:
+            self.emit_in_transaction(prefix, b"")
+        else:
+            # Servers before 14, and sessions without the option, write it and do not send it.
+            self.noise()
+
+    def decided_definitions(self) -> dict[int, Definition]:
+        """The tables as a snapshot sees them that sees what is committed in the WAL."""
+        definitions = dict(self.database.definitions)
+        for _, transaction in self.leaving:
+            for oid, definition in transaction.definitions.items():
+                if definition is None:
+                    definitions.pop(oid, None)
+                else:
+                    definitions[oid] = definition
+        return definitions
+
+    def _content(self) -> tuple[str, bytes]:
+        """Of a message: mostly somebody's own, now and then a request to the daemon."""
+        if self.rng.random() < self.settings.p_request:
+            names = [table.name for table in self.database.definitions.values()]
+            return PREFIX, draw_request(self.rng, names, self.settings.requests)
+        return self.rng.choice(("p", "p", "cdcd", "cdcd.snapshots")), b"%d" % int(self.rng.random() * 1000)
 
     def _change_publication(self) -> None:
-        """Column lists change: without a lock on the tables, also for transactions that are using them."""
+        """ALTER PUBLICATION: without a lock that writers wait for, so also beside transactions that use the tables."""
         held = {oid for one in self._everybody() for oid in one.exclusive}
-        xid = self._xid()
+        tables = [table for table in self.database.definitions.values() if table.oid not in held]
+        database = self.database
+        xid = database.xid()
         first = len(self.wal.records)
-        for oid in TABLES:
-            if oid not in held:
-                self.next_version += 1
-                self.versions[oid] = self.next_version
+        if tables and self.rng.random() < self.settings.p_membership:
+            self._change_membership(self.rng.choice(tables))
+        else:
+            # Column lists.
+            for table in tables:
+                database.definitions[table.oid] = table.altered(database.version())
         self._changes("", Change("V", xid, xid))
         self._append(Record(Kind.COMMIT, xid, xid))
+        database.transactions.commit(xid)
+        database.transactions.end(xid)
         self.oracle.commit(self.wal.records[-1].start, xid, [], "")
         self.spans.append((first, len(self.wal.records) - 1))
+
+    def _change_membership(self, table: Definition) -> None:
+        if table.published and self.rng.random() < 0.7:
+            return
+        if table.published:
+            self.removed.add(table.oid)
+        self.database.definitions[table.oid] = table.altered(
+            self.database.version(), published=not table.published
+        )
+
+    def _vacuum_full(self) -> None:
+        transaction = Transaction("")
+        sub = self._assign(transaction)
+        self._invalidate(transaction, sub, self._alterations.vacuum_full(transaction))
+        self.commit(transaction)
 
     def _decide_prepared(self) -> None:
         if not self.prepared or self.rng.random() < self.settings.p_keep_prepared:
@@ -148,10 +222,11 @@ class Workload:
         record.children = tuple(transaction.stack[0].children)
         self._append(record)
         if commit:
-            self.versions.update(transaction.versions)
             self.oracle.commit(record.start, transaction.xid, transaction.events, transaction.origin)
+            self._committed(transaction)
         else:
             self.oracle.roll_back_prepared(transaction.xid)
+            self._aborted(transaction, transaction.stack[0])
         self._ended(transaction)
 
     # Inside of transactions.
@@ -187,9 +262,23 @@ class Workload:
         record.children = tuple(transaction.stack[0].children)
         record.origin = transaction.origin
         self._append(record)
-        self.versions.update(transaction.versions)
         self.oracle.commit(record.start, transaction.xid, transaction.events, transaction.origin)
+        self._committed(transaction)
         self._ended(transaction)
+
+    def _committed(self, transaction: Transaction) -> None:
+        self.database.transactions.commit(transaction.xid)
+        ticks = int(self.rng.random() * self.settings.unseen_ticks_max)
+        if ticks:
+            self.leaving.append((ticks, transaction))
+        else:
+            self._leave(transaction)
+
+    def _aborted(self, transaction: Transaction, savepoint: Savepoint) -> None:
+        if savepoint.xid:
+            self.database.transactions.abort(savepoint.xid, tuple(savepoint.children))
+            if savepoint.xid == transaction.xid:
+                self.database.transactions.end(savepoint.xid)
 
     def abort(self, transaction: Transaction) -> None:
         while len(transaction.stack) > 1:
@@ -205,7 +294,7 @@ class Workload:
         record.gid = transaction.gid = gid
         record.origin = transaction.origin
         self._append(record)
-        if any(records for _, records in transaction.events):
+        if self.oracle.has_records(transaction.events):
             self.oracle.prepare(record.start, transaction.xid)
         self.prepared[gid] = transaction
 
@@ -213,19 +302,19 @@ class Workload:
         draw = self.rng.random()
         if draw < 0.45 or len(transaction.stack) == 1:
             if len(transaction.stack) < 5:
-                transaction.stack.append(Savepoint(len(transaction.events), dict(transaction.versions)))
+                transaction.stack.append(Savepoint(len(transaction.events), dict(transaction.definitions)))
         elif draw < 0.65:
             self._release(transaction)
         else:
             depth = 1 + int(self.rng.random() * (len(transaction.stack) - 1))
             while len(transaction.stack) > depth:
                 self._abort_innermost(transaction)
-            transaction.stack.append(Savepoint(len(transaction.events), dict(transaction.versions)))
+            transaction.stack.append(Savepoint(len(transaction.events), dict(transaction.definitions)))
 
     def _abort_innermost(self, transaction: Transaction) -> None:
         inner = transaction.stack.pop()
         del transaction.events[inner.at :]
-        transaction.versions = inner.versions
+        transaction.definitions = inner.definitions
         if inner.xid:
             self._append_abort(transaction, inner)
 
@@ -233,6 +322,7 @@ class Workload:
         record = Record(Kind.ABORT, transaction.xid, aborted.xid)
         record.children = tuple(aborted.children)
         self._append(record)
+        self._aborted(transaction, aborted)
 
     def _ended(self, transaction: Transaction) -> None:
         self.spans.append((transaction.first, len(self.wal.records) - 1))
@@ -250,8 +340,8 @@ class Workload:
         elif draw < 0.16:
             self._append(Record(Kind.ROW_LOCK, transaction.xid, sub))
         elif draw < 0.16 + settings.p_ddl:
-            self._alter(transaction, sub)
-        elif draw < 0.24:
+            self._invalidate(transaction, sub, self._alterations.alter(transaction, sub))
+        elif draw < 0.16 + settings.p_ddl + settings.p_truncate:
             self._truncate(transaction, sub)
         else:
             self._rows(
@@ -266,72 +356,80 @@ class Workload:
                 self.sessions[self.sessions.index(transaction)] = None
                 self.commit(transaction)
         elif self.settings.messages:
-            change = Change("M", transaction.xid, sub, event=self._event())
-            self._changes(transaction.origin, change)
-            self._add(transaction, change)
+            self._emit(transaction, sub, *self._content())
 
-    def _alter(self, transaction: Transaction, sub: int) -> None:
-        oid = self._table(transaction, exclusive=True)
-        if oid:
-            self.next_version += 1
-            transaction.versions[oid] = self.next_version
+    def _emit(self, transaction: Transaction, sub: int, prefix: str, content: bytes) -> None:
+        change = Change("M", transaction.xid, sub, event=self.database.event())
+        change.prefix, change.content = prefix, content
+        self._changes(transaction.origin, change)
+        transaction.events.append(change)
+
+    def _invalidate(self, transaction: Transaction, sub: int, oids: tuple[int, ...]) -> None:
+        for oid in oids:
             self._changes(transaction.origin, Change("V", transaction.xid, sub, oid=oid))
 
     def _truncate(self, transaction: Transaction, sub: int) -> None:
-        oid = self._table(transaction, exclusive=True)
-        if oid:
-            change = self._change("T", transaction, sub, oid)
-            self._changes(transaction.origin, Change("V", transaction.xid, sub, oid=oid))
-            self._changes(transaction.origin, change)
-            self._add(transaction, change)
+        tables = self._alterations.truncate(transaction)
+        if not tables:
+            return
+        self._invalidate(transaction, sub, tuple([table.oid for table in tables]))
+        self.emptied.update([table.oid for table in tables])
+        published = tuple([table for table in tables if self._writer.publishes(transaction, table)])
+        if not published:
+            return
+        change = Change("T", transaction.xid, sub, event=self.database.event())
+        change.tables = published
+        change.shape = int(self.rng.random() * 4)
+        self._changes(transaction.origin, change)
+        transaction.events.append(change)
 
     def _rows(self, transaction: Transaction, sub: int, number: int) -> None:
-        oid = self._table(transaction, exclusive=False)
-        if not oid:
+        table = self._table(transaction)
+        if table is None:
             return
-        what = "I" if number > 1 else self.rng.choice("IIUUD")
-        changes = [self._change(what, transaction, sub, oid) for _ in range(number)]
-        self._changes(transaction.origin, *changes)
-        for change in changes:
-            self._add(transaction, change)
+        changes = self._writer.statement(transaction, sub, table, number)
+        if changes:
+            self._changes(transaction.origin, *changes)
+            transaction.events += [change for change in changes if change.published]
 
-    def _change(self, what: str, transaction: Transaction, sub: int, oid: int) -> Change:
-        version = transaction.versions.get(oid) or self.versions[oid]
-        shape = int(self.rng.random() * 8)
-        return Change(what, transaction.xid, sub, oid=oid, version=version, event=self._event(), shape=shape)
-
-    def _add(self, transaction: Transaction, change: Change) -> None:
-        transaction.events.append((change.event, self.settings.records_of(change.event, change.what)))
-
-    def _table(self, transaction: Transaction, *, exclusive: bool) -> int:
-        """Lock a table until the transaction's end; 0 if it would have to wait."""
-        oid = self.rng.choice(TABLES)
-        for other in self._everybody():
-            if other is not transaction and oid in (other.tables if exclusive else other.exclusive):
-                return 0
+    def _table(self, transaction: Transaction) -> Definition | None:
+        """Lock some table for writing; None if it would have to wait."""
+        oids = self.database.oids_of(transaction)
+        if not oids:
+            return None
+        oid = self.rng.choice(oids)
+        if any(other is not transaction and oid in other.exclusive for other in self._everybody()):
+            return None
         transaction.tables.add(oid)
-        if exclusive:
-            transaction.exclusive.add(oid)
-        return oid
+        return self.database.of(transaction, oid)
+
+    def _lock_exclusive(self, transaction: Transaction, oid: int) -> bool:
+        """ACCESS EXCLUSIVE, until the transaction's end."""
+        if any(other is not transaction and oid in other.tables for other in self._everybody()):
+            return False
+        transaction.tables.add(oid)
+        transaction.exclusive.add(oid)
+        return True
+
+    def writers(self, oids: Collection[int]) -> list[Transaction]:
+        """Who has one of the tables open for writing."""
+        return [one for one in self._everybody() if not one.tables.isdisjoint(oids)]
+
+    def is_locked(self, oid: int) -> bool:
+        """Whether a reader of the table would have to wait."""
+        return any(oid in one.exclusive for one in self._everybody())
 
     def _everybody(self) -> list[Transaction]:
-        return [one for one in [*self.sessions, *self.prepared.values()] if one is not None]
+        leaving = [one for _, one in self.leaving]
+        return [one for one in [*self.sessions, *self.prepared.values(), *leaving] if one is not None]
 
     def _assign(self, transaction: Transaction) -> int:
         for savepoint in transaction.stack:
             if not savepoint.xid:
-                savepoint.xid = self._xid()
+                savepoint.xid = self.database.xid(transaction.xid or None)
         if transaction.first < 0:
             transaction.first = len(self.wal.records)
         return transaction.stack[-1].xid
-
-    def _xid(self) -> int:
-        self.next_xid += 1
-        return self.next_xid - 1
-
-    def _event(self) -> int:
-        self.next_event += 1
-        return self.next_event - 1
 
     def _changes(self, origin: str, *changes: Change) -> None:
         record = Record(Kind.CHANGES, changes[0].xid, changes[0].sub)
@@ -350,7 +448,10 @@ class Workload:
         for number, transaction in enumerate(self.sessions):
             if transaction is not None and transaction.first >= 0:
                 self.spans.append((transaction.first, len(self.wal.records)))
+                for savepoint in transaction.stack[::-1]:
+                    self._aborted(transaction, savepoint)
             self.sessions[number] = None
+        self._end_leaving()
 
     def disconnect_all(self) -> None:
         """A fast shutdown rolls everything back that is open."""
@@ -367,5 +468,6 @@ class Workload:
             self.sessions[number] = None
         for gid in list(self.prepared):
             self.decide(gid, self.rng.random() < 0.7)
+        self._end_leaving()
         self.running()
         self.noise()

@@ -5,16 +5,25 @@ from random import Random
 from typing import Final
 
 from cdcd.errors import PositionError
+from cdcd.facts import Fact
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
-from tests.sim.instance import Instance, Parts, Surroundings
-from tests.sim.oracle import Oracle, PromiseBrokenError
+from tests.sim.complete import Completeness
+from tests.sim.expected import PromiseBrokenError
+from tests.sim.fold import Fold
+from tests.sim.instance import Instance
+from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Postgres
+from tests.sim.requests import PREFIX, RESUME
+from tests.sim.session import Parts, Session, Surroundings
 from tests.sim.settings import RESTARTS, draw
 
 TICK_S: Final = 0.05
 QUIET_TICKS_MAX: Final = 20_000
 """After the last fault, everything must have arrived and been confirmed within this."""
+
+REST_TICKS: Final = 160
+"""So long nothing must move: within it the publication is looked at once more."""
 
 AFTERSHOCK_TICKS: Final = 40
 """So long after a fault another restart is more likely: some bugs need two in a row."""
@@ -35,8 +44,20 @@ class World:
         self.rng = Random(seed)
         self.settings = draw(self.rng)
         settings = self.settings
-        self.oracle = Oracle(exactly_once=settings.exactly_once, batch_records_max=settings.small)
+        self.oracle = Oracle(
+            exactly_once=settings.exactly_once,
+            truncates=settings.truncate_records,
+            whole_bytes=settings.whole_bytes_max,
+            part_records=settings.batch_records_max,
+            part_bytes=settings.part_bytes,
+        )
         self.postgres = Postgres(settings, self.rng, self.oracle)
+        self.database = self.postgres.workload.database
+        self.oracle.fold = Fold(self.database, strict=settings.exactly_once)
+        self.postgres.workload.populate(settings.rows)
+        if settings.slot_exists:
+            self.postgres.make_slot(two_phase=settings.two_phase == "on")
+        self.complete = Completeness(settings, self.postgres.workload)
         self.broker = Broker(settings, self.rng, self.oracle)
         self.around = Surroundings(
             settings,
@@ -47,10 +68,19 @@ class World:
             spool_directory,
             log,
             two_phase_from=int(self.rng.random() * 600),
+            observe=self._observe,
+            complete=self.complete,
         )
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._shaking_until = 0
+        self.refused = False
+        """It ended with what a person must decide: the slot was moved."""
+
+    def _observe(self, fact: Fact) -> None:
+        if self.around.log is not None:
+            self.around.log(f"    {fact}")
+        self.complete.observe(fact)
 
     def run(self) -> None:
         """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""
@@ -63,6 +93,7 @@ class World:
             checkpoint = self._checkpoint()
             if checkpoint is None or self.postgres.confirmed <= checkpoint.flushed_lsn:
                 raise
+            self.refused = True
         finally:
             for instance in self.instances:
                 instance.abandon()
@@ -173,7 +204,7 @@ class World:
         """
         checkpoint = self._checkpoint()
         ahead = [record.end for record in self.postgres.wal.records[-12:]]
-        if self.postgres.up and checkpoint is not None and ahead and self.settings.two_phase != "later":
+        if self.postgres.up and self.postgres.slot and checkpoint is not None and ahead and self.settings.two_phase != "later":
             self.instances[0].kill()
             self.instances[1].kill()
             helpful = checkpoint.position.end_lsn
@@ -189,7 +220,11 @@ class World:
     # The end.
 
     def _heal(self) -> None:
-        self.broker.healthy = True
+        self.broker.healthy = self.around.healthy = True
+        for instance in self.instances:
+            if instance.session is not None:
+                instance.session.asker.healthy = True
+        self.settings.ask_ticks_max = 3
         self.settings.p_decode = 1.0
         self.settings.receive_max = 30
         self._bring_broker_back()
@@ -202,25 +237,43 @@ class World:
             self._later.clear()
             self._tick()
         self.postgres.workload.finish()
+        if self.settings.messages:
+            self.postgres.workload.emit_in_transaction(PREFIX, RESUME)
 
     def _come_to_rest(self) -> None:
         """Everything is decided: all of it arrives, and the slot holds no WAL back (G6)."""
         postgres, oracle = self.postgres, self.oracle
         kill = self.rng.random() < 0.3
+        quiet = 0
         for _ in range(QUIET_TICKS_MAX):
             self._tick()
             if kill and postgres.confirmed < postgres.wal.end and self._kafka_is_complete():
                 # What Kafka has, PostgreSQL must still hear, though no more WAL is written.
                 kill = False
                 self._crash_daemon()
-            if postgres.confirmed == postgres.wal.end and self._all_is_received():
+            quiet = quiet + 1 if self._is_at_rest() else 0
+            if quiet > REST_TICKS:
                 break
         else:
             self._stalled()
         oracle.finish()
-        life = next(one.life for one in self.instances if one is postgres.lock_holder)
-        if life is None or not life.is_quiet:
+        session = self._active()
+        if session is None or not session.is_quiet:
             raise PromiseBrokenError("something is left open")
+        assert oracle.fold is not None
+        for table in self.database.definitions.values():
+            if self.complete.must_be_equal(table):
+                oracle.fold.compare(table, self.database.transactions.snapshot())
+
+    def _active(self) -> Session | None:
+        holder = self.postgres.lock_holder
+        return next((one.session for one in self.instances if one is holder), None)
+
+    def _is_at_rest(self) -> bool:
+        if self.postgres.confirmed != self.postgres.wal.end or not self._all_is_received():
+            return False
+        session = self._active()
+        return session is not None and session.is_settled
 
     def _all_is_received(self) -> bool:
         """The last life may still be receiving again what the one before it had delivered."""
@@ -234,7 +287,7 @@ class World:
     def _stalled(self) -> None:
         oracle = self.oracle
         raise PromiseBrokenError(
-            f"stalled: {oracle.delivered} of {len(oracle.expected)} records, slot at {self.postgres.confirmed:X} "
+            f"stalled: {self._active() and self._active().describe()} {oracle.delivered} of {len(oracle.expected)} records, slot at {self.postgres.confirmed:X} "
             f"of {self.postgres.wal.end:X}, two_phase_at "
             f"{'never' if self.postgres.two_phase_at == NEVER else hex(self.postgres.two_phase_at)}"
         )

@@ -1,0 +1,125 @@
+"""Carries out the engine's questions about tables against the simulated server, as `daemon/snapshot_driver.py` does.
+
+Nothing here decides anything. Each look at the server is of one moment; between two of them, and before an answer
+arrives, anything else may happen.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from random import Random
+from typing import Any, Final
+
+from cdcd.engine.actions import (
+    Answer,
+    Busy,
+    FindWriters,
+    ListPublished,
+    Look,
+    Looked,
+    Lost,
+    Published,
+    Question,
+    Read,
+    Writers,
+)
+from cdcd.errors import TransientError
+from cdcd.records.relations import TableDescription
+from cdcd.snapshots.reading import Rows
+from tests.sim.client import TYPES, Client
+from tests.sim.postgres import ConnectionLostError, Postgres
+from tests.sim.settings import Settings
+
+WATERMARK: Final = "cdcd.watermark"
+
+Asking = Generator[None, None, Answer]
+
+
+class Asker:
+    """The connections of one session beside the stream."""
+
+    def __init__(self, settings: Settings, rng: Random, postgres: Postgres) -> None:
+        self.settings = settings
+        self.rng = rng
+        self.postgres = postgres
+        self.client = Client(postgres.wal, postgres.workload)
+        self.healthy = False
+
+    def ask(self, question: Question) -> Asking:
+        """The answer; `Lost` and `Busy` are drawn too."""
+        try:
+            yield from self.delay()
+            answer = yield from QUESTIONS[type(question)](self, question)
+            yield from self.delay()
+        except ConnectionLostError:
+            return Lost(TransientError("The connection for snapshots is lost."))
+        return answer
+
+    def delay(self) -> Generator[None, None, None]:
+        """The way to the server or back, on which the connection may be lost."""
+        settings, rng = self.settings, self.rng
+        if not self.healthy and rng.random() < settings.p_lost:
+            raise ConnectionLostError
+        for _ in range(int(rng.random() * settings.ask_ticks_max)):
+            yield
+        self.postgres.must_be_up()
+
+    def _locked(self, is_locked: Callable[[], bool]) -> Generator[None, None, bool]:
+        """Wait for a lock; whether it was not to be had in time."""
+        waited = 0
+        while is_locked():
+            waited += 1
+            if waited > self.settings.lock_ticks:
+                return True
+            yield
+            self.postgres.must_be_up()
+        return False
+
+    def _look(self, question: Look) -> Asking:
+        client = self.client
+        oid = question.oid
+        if not oid:
+            oid = next((each for each, name in client.published().items() if name == question.name), 0)
+            yield from self.delay()
+        if (yield from self._locked(lambda: client.is_locked([oid]))):
+            return Busy("canceling statement due to lock timeout")
+        tables, seen = client.look([oid])
+        if not tables:
+            return Looked(None, TableDescription(), {}, "", seen)
+        (table,) = tables
+        yield from self.delay()
+        description = client.describe([oid])[oid]
+        yield from self.delay()
+        problem = client.examine(table, question.where) if question.where else ""
+        return Looked(table, description, TYPES, problem, seen)
+
+    def _find_writers(self, question: FindWriters) -> Asking:
+        names, seen = self.client.writers(question.oids)
+        yield from ()
+        return Writers(names, seen)
+
+    def _read(self, question: Read) -> Asking:
+        client, database = self.client, self.client.database
+        if question.exported and database.held is None:
+            raise ConnectionLostError
+        if (yield from self._locked(lambda: client.locks(question.query))):
+            return Busy("canceling statement due to lock timeout")
+        if question.exported and database.held is None:
+            raise ConnectionLostError
+        answer = client.read(question.query, database.held if question.exported else None, question.bytes_max)
+        if isinstance(answer, Rows) and not question.exported:
+            # The server writes out its WAL up to what was seen.
+            yield from self.delay()
+            self.postgres.workload.watermark(WATERMARK)
+        return answer
+
+    def _list(self, question: ListPublished) -> Asking:
+        tables = self.client.published()
+        yield from self.delay()
+        return Published(tables, self.postgres.wal.end, {oid: 7 for oid in tables if oid not in question.known})
+
+
+QUESTIONS: Final[Mapping[type[Question], Callable[[Asker, Any], Asking]]] = {
+    Look: Asker._look,
+    FindWriters: Asker._find_writers,
+    Read: Asker._read,
+    ListPublished: Asker._list,
+}

@@ -1,0 +1,175 @@
+"""Tables as PostgreSQL's catalog has them: each change of one makes another `Definition`, which is never changed.
+
+A row of a table is read by some definition and was written by another, perhaps older one: values are kept by attnum,
+so that a column that was dropped is not read, and one that was added since has its default (`attmissingval`).
+
+Every definition has a column that is made up when a row is sent or read, `v<version>`, whose value is its name. A row
+that cdcd reads by another definition than it was sent by shows in it. It stands for the publication's column list,
+which changes without a lock on the table, and so beside transactions that are writing to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation, Type
+from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+
+Row = Mapping[int, bytes | None]
+"""A row's values by attnum."""
+
+SCHEMA: Final = "public"
+FIRST_OID: Final = 16401
+
+INT4: Final = 23
+INT8: Final = 20
+NUMERIC: Final = 1700
+TEXT: Final = 25
+MOOD: Final = 50001
+"""An enum, which is announced by a Type message before the Relation message that has it."""
+
+MOOD_TYPE: Final = TypeDescription(MOOD, SCHEMA, "mood", "e", "E", 0, 0, -1)
+
+_TYPE_NAMES: Final = {INT4: "integer", INT8: "bigint", NUMERIC: "numeric", TEXT: "text", MOOD: "mood"}
+
+EVENT: Final = "event"
+"""The column with the number of the event that wrote the row's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """A column. `missing` is what rows have that are older; `toast`: an UPDATE may leave its values unsent."""
+
+    attnum: int
+    name: str
+    type_oid: int
+    toast: bool = False
+    missing: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One version of a table. `key` is the primary key in the index's order; `identity` is `relreplident`."""
+
+    version: int
+    oid: int
+    name: str
+    filenode: int
+    columns: tuple[ColumnDefinition, ...]
+    key: tuple[str, ...]
+    identity: str
+    published: bool
+    next_attnum: int
+
+    @cached_property
+    def key_attnums(self) -> tuple[int, ...]:
+        """Of the key's columns, in the table's order."""
+        return tuple([column.attnum for column in self.columns if column.name in self.key])
+
+    @cached_property
+    def event_attnum(self) -> int:
+        return self.column(EVENT).attnum
+
+    @cached_property
+    def toast_attnums(self) -> tuple[int, ...]:
+        return tuple([column.attnum for column in self.columns if column.toast])
+
+    @property
+    def marker(self) -> str:
+        return f"v{self.version}"
+
+    @property
+    def full_name(self) -> str:
+        return f"{SCHEMA}.{self.name}"
+
+    def column(self, name: str) -> ColumnDefinition:
+        return next(column for column in self.columns if column.name == name)
+
+    def key_of(self, row: Row) -> tuple[bytes | None, ...]:
+        return tuple([row[attnum] for attnum in self.key_attnums])
+
+    def value(self, row: Row, column: ColumnDefinition) -> bytes | None:
+        """What SELECT gives for the column."""
+        return row.get(column.attnum, column.missing)
+
+    @property
+    def marker_type(self) -> int:
+        return MOOD if self.version % 3 == 0 else TEXT
+
+    def relation(self, xid: int | None = None) -> Relation:
+        """As pgoutput describes it."""
+        whole = self.identity == "f"
+        columns = [
+            Column(COLUMN_IS_KEY if whole or column.name in self.key else 0, column.name, column.type_oid, -1)
+            for column in self.columns
+        ]
+        columns.append(Column(COLUMN_IS_KEY if whole else 0, self.marker, self.marker_type, -1))
+        return Relation(xid, self.oid, SCHEMA, self.name, self.identity, tuple(columns))
+
+    def type_message(self, xid: int | None) -> Type | None:
+        """What is announced before the Relation message, if anything is."""
+        return Type(xid, MOOD, SCHEMA, "mood") if self.marker_type == MOOD else None
+
+    def description(self) -> TableDescription:
+        """As `cdcd.postgres.catalog.describe` tells it."""
+        columns = [
+            CatalogColumn(
+                column.name,
+                column.attnum,
+                _TYPE_NAMES[column.type_oid],
+                column.type_oid,
+                0,
+                None if column.missing is None else column.missing.decode(),
+            )
+            for column in self.columns
+        ]
+        columns.append(CatalogColumn(self.marker, 1000 + self.version, "text", self.marker_type, 0, None))
+        return TableDescription(self.key, (), tuple(columns))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the real columns: a column list of the publication is no property of the table."""
+        return " ".join(
+            f"{column.attnum}:{column.name}:{column.type_oid}:-1:{column.missing!r}" for column in self.columns
+        )
+
+    # ALTER TABLE.
+
+    def altered(self, version: int, **changes: object) -> "Definition":
+        return replace(self, version=version, **changes)  # type: ignore[arg-type]
+
+    def with_column(self, version: int, missing: bytes | None, *, toast: bool) -> "Definition":
+        attnum = self.next_attnum
+        column = ColumnDefinition(attnum, f"c{attnum}", TEXT, toast, missing)
+        return self.altered(version, columns=(*self.columns, column), next_attnum=attnum + 1)
+
+    def without_column(self, version: int, name: str) -> "Definition":
+        return self.altered(
+            version, columns=tuple([column for column in self.columns if column.name != name])
+        )
+
+    def retyped(self, version: int, filenode: int, name: str, type_oid: int) -> "Definition":
+        """Another type for a column, and a new file with all rows."""
+        columns = [
+            replace(column, type_oid=type_oid) if column.name == name else column for column in self.columns
+        ]
+        return self.altered(version, columns=tuple(columns), filenode=filenode)
+
+
+def new_table(
+    oid: int, version: int, name: str, filenode: int, *, composite: bool, identity: str, published: bool
+) -> Definition:
+    """A table as the workload makes them: a key, the event, two columns that may be out of line, a number."""
+    names = ["a", "b"] if composite else ["id"]
+    columns = [ColumnDefinition(number, column, INT4) for number, column in enumerate(names, 1)]
+    at = len(columns)
+    columns += [
+        ColumnDefinition(at + 1, EVENT, INT8),
+        ColumnDefinition(at + 2, "t1", TEXT, toast=True),
+        ColumnDefinition(at + 3, "n", INT4),
+        ColumnDefinition(at + 4, "t2", TEXT, toast=True),
+    ]
+    # The index has the columns in another order than the table.
+    key = ("b", "a") if composite else ("id",)
+    return Definition(version, oid, name, filenode, tuple(columns), key, identity, published, at + 5)

@@ -1,0 +1,44 @@
+"""Which tables must be equal to their topics in the end, by what the daemon was asked and what it said (G9)."""
+
+from cdcd.facts import Fact, SnapshotTableFailed, SnapshotTableFinished
+from tests.sim.catalog import Definition
+from tests.sim.settings import Settings
+from tests.sim.workload import Workload
+
+
+class Completeness:
+    """Collects what decides it, and compares in the end."""
+
+    def __init__(self, settings: Settings, workload: Workload) -> None:
+        self.settings = settings
+        self.workload = workload
+        self.initial: set[int] = set()
+        """The tables of which an initial snapshot was begun."""
+        self._finished: dict[str, int] = {}
+
+    def observe(self, fact: Fact) -> None:
+        if isinstance(fact, SnapshotTableFailed):
+            # Where a session ended before the last rows were delivered, a table is finished twice, or given up.
+            self._finished.pop(fact.table.partition(".")[2], None)
+        if isinstance(fact, SnapshotTableFinished):
+            table = self.workload.database.by_name(fact.table.partition(".")[2])
+            if table is not None:
+                self._finished[table.name] = table.oid
+
+    def must_be_equal(self, table: Definition) -> bool:
+        """Whether the daemon has promised that the table's topic has all of its rows."""
+        settings, workload = self.settings, self.workload
+        if not table.published or table.oid in workload.removed:
+            return False
+        alone = len(workload.database.owners[table.name]) == 1
+        if not settings.truncate_records and (table.oid in workload.emptied or not alone):
+            return False
+        if settings.snapshot_mode != "never":
+            if table.oid in self.initial or settings.added_tables:
+                return True
+            if not alone and workload.database.owners[table.name] & self.initial:
+                # It took the place of a table that was read.
+                return True
+        # By request, if it is certain that no condition left rows out.
+        certain = not {"where", "hostile"} & set(settings.requests)
+        return certain and alone and self._finished.get(table.name) == table.oid

@@ -1,0 +1,173 @@
+"""The records that a change must become, and what is wrong with those that came."""
+
+import json
+from typing import Any, Final
+
+from tests.sim.catalog import SCHEMA, Definition, Row
+from tests.sim.requests import PREFIX as REQUESTS
+from tests.sim.wal import Change
+
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
+
+TOPIC_PREFIX: Final = "sim"
+MESSAGE_TOPIC: Final = f"{TOPIC_PREFIX}.message"
+PLACEHOLDER: Final = "__debezium_unavailable_value"
+OWN_PREFIXES: Final = (REQUESTS, "cdcd.watermark")
+"""Messages to the daemon, which make no record."""
+
+TOMBSTONE: Final = "tombstone"
+
+
+class PromiseBrokenError(AssertionError):
+    """A guarantee is broken."""
+
+
+class Expected:
+    """One record. `op` is its op or `TOMBSTONE`; `serial` the event's number in its transaction."""
+
+    __slots__ = ("change", "commit_lsn", "op", "origin", "serial", "table", "xid")
+
+    def __init__(
+        self,
+        change: Change,
+        op: str,
+        table: Definition | None,
+        *,
+        xid: int,
+        commit_lsn: int,
+        serial: int,
+        origin: str,
+    ) -> None:
+        self.change = change
+        self.op = op
+        self.table = table
+        self.xid = xid
+        self.commit_lsn = commit_lsn
+        self.serial = serial
+        self.origin = origin
+
+    def __repr__(self) -> str:
+        name = self.table.name if self.table is not None else "message"
+        return (
+            f"{self.op} of event {self.change.event} in {name} ({self.xid} at {self.commit_lsn}, {self.serial})"
+        )
+
+
+def parts_of(change: Change, *, truncates: bool) -> list[tuple[str, Definition | None]]:
+    """The ops of an event's records, and the table of each."""
+    what, table = change.what, change.definition
+    if what == "M":
+        return [] if change.prefix in OWN_PREFIXES else [("m", None)]
+    if what == "T":
+        return [("t", one) for one in change.tables] if truncates else []
+    if what == "I":
+        return [("c", table)]
+    if what == "D":
+        return [("d", table), (TOMBSTONE, table)]
+    if change.moves:
+        return [("d", table), (TOMBSTONE, table), ("c", table)]
+    return [("u", table)]
+
+
+def topic_of(table: Definition) -> str:
+    return f"{TOPIC_PREFIX}.{SCHEMA}.{table.name}"
+
+
+def key_bytes(table: Definition, row: Row) -> bytes:
+    """G4: they depend on the key's names and values only; the columns are in the table's order."""
+    fields = [(column.name, row[column.attnum]) for column in table.columns if column.name in table.key]
+    return b"{" + b",".join([b'"%b":%b' % (name.encode(), value or b"") for name, value in fields]) + b"}"
+
+
+def text_of(value: object) -> bytes | None:
+    """A value of JSON in PostgreSQL's text."""
+    return None if value is None else str(value).encode()
+
+
+def check(expected: Expected, record: Record) -> dict[str, Any]:
+    """Raise if the record is not the expected one in every respect; its fields, {} for a tombstone."""
+    topic, key, value, headers = record
+    change, table, op = expected.change, expected.table, expected.op
+    if table is None:
+        return _check_message(expected, record)
+    _same(expected, "topic", topic, topic_of(table))
+    leaves = change.moves and op in ("d", TOMBSTONE)
+    row = change.old if leaves else change.row
+    _same(expected, "key", key, None if op == "t" else key_bytes(table, row))
+    if op == TOMBSTONE:
+        _same(expected, "value", value, None)
+        return {}
+    assert value is not None, f"{expected}: a tombstone came"
+    fields: dict[str, Any] = json.loads(value)
+    _same(expected, "op", fields["op"], op)
+    _check_source(expected, fields["source"])
+    _same(expected, "table", fields["source"]["table"], table.name)
+    whole = table.identity == "f"
+    kept = () if whole else change.kept
+    if op in ("c", "u"):
+        _check_row(expected, fields["after"], change.row, kept)
+        names = [column.name for column in table.columns if column.attnum in kept]
+        sent = [json.loads(text) for name, text in headers or () if name == "cdcd.unchanged"]
+        _same(expected, "unchanged", sent, [names] if names else [])
+    else:
+        _same(expected, "after", fields["after"], None)
+    if op in ("d", "u") and (whole or op == "d"):
+        old = change.old if change.what == "U" else change.row
+        _check_old(expected, fields["before"], old, whole=whole)
+    else:
+        _same(expected, "before", fields["before"], None)
+    return fields
+
+
+def _check_message(expected: Expected, record: Record) -> dict[str, Any]:
+    topic, _, value, _ = record
+    _same(expected, "topic", topic, MESSAGE_TOPIC)
+    assert value is not None
+    fields: dict[str, Any] = json.loads(value)
+    _same(expected, "op", fields["op"], "m")
+    _check_source(expected, fields["source"])
+    _same(expected, "prefix", fields["message"]["prefix"], expected.change.prefix)
+    return fields
+
+
+def _check_source(expected: Expected, source: dict[str, Any]) -> None:
+    _same(expected, "commit_lsn", source["commit_lsn"], expected.commit_lsn)
+    _same(expected, "event_serial_no", source["event_serial_no"], expected.serial)
+    _same(expected, "lsn", source["lsn"], expected.change.lsn)
+    _same(expected, "txId", source["txId"], expected.xid or None)
+    _same(expected, "origin", source["origin"], expected.origin or None)
+
+
+def _check_row(expected: Expected, found: dict[str, Any], row: Row, kept: tuple[int, ...]) -> None:
+    table = expected.table
+    assert table is not None
+    wanted = {
+        column.name: PLACEHOLDER.encode() if column.attnum in kept else table.value(row, column)
+        for column in table.columns
+    }
+    _same(expected, "row", without_marker(found), wanted)
+
+
+def _check_old(expected: Expected, found: dict[str, Any], row: Row, *, whole: bool) -> None:
+    table = expected.table
+    assert table is not None
+    if whole:
+        wanted = {column.name: table.value(row, column) for column in table.columns}
+        _same(expected, "before", without_marker(found), wanted)
+        return
+    for column in table.columns:
+        value = row[column.attnum] if column.name in table.key else None
+        _same(expected, f"before.{column.name}", text_of(found[column.name]), value)
+
+
+def without_marker(found: dict[str, Any]) -> dict[str, bytes | None]:
+    """The real columns' values in PostgreSQL's text; the marker must say its own name."""
+    *fields, (marker, version) = found.items()
+    if marker != version:
+        raise PromiseBrokenError(f"a row with {version!r} in {marker} was read by another definition")
+    return {name: text_of(value) for name, value in fields}
+
+
+def _same(expected: Expected, what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise PromiseBrokenError(f"{expected}: {what} is {found!r} instead of {wanted!r}")

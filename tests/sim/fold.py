@@ -1,0 +1,169 @@
+"""G9: what a consumer has that folds each topic, and whether that is the table.
+
+c, u and r put a row, d takes it away, t takes all. A value that was not sent stays what it was, also where an update
+changes the key; where it was nothing, it is `MISSING`, until another record has it. Rows of a snapshot must never be older than a change of the same row that
+stands before them in the topic: the number of the event in the row tells.
+"""
+
+import json
+from typing import Any, Final
+
+from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
+from cdcd.snapshots.visibility import Visibility
+from tests.sim.catalog import EVENT, Definition
+from tests.sim.database import Database
+from tests.sim.expected import (
+    PLACEHOLDER,
+    TOMBSTONE,
+    Expected,
+    PromiseBrokenError,
+    Record,
+    key_bytes,
+    text_of,
+    topic_of,
+    without_marker,
+)
+
+MISSING: Final = b"(a value that no record has)"
+
+Values = dict[str, bytes | None]
+
+
+class Topic:
+    """The rows that a consumer has of one topic, by their keys, and the newest event of each."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, Values] = {}
+        self.newest: dict[tuple[int, bytes], int] = {}
+        self.truncated: dict[int, int] = {}
+        self._moved: dict[bytes, Values] = {}
+
+    def take(self, key: bytes, moved_to: bytes | None) -> None:
+        """The row with this key is no more, or has another key from now on."""
+        row = self.rows.pop(key, {})
+        if moved_to is not None:
+            self._moved[key] = row
+
+    def put(self, key: bytes, values: Values, moved_from: bytes | None = None) -> None:
+        before = self.rows.get(key, {}) if moved_from is None else self._moved.pop(moved_from, {})
+        self.rows[key] = {
+            name: before.get(name, MISSING) if value == PLACEHOLDER.encode() else value
+            for name, value in values.items()
+        }
+
+
+class Fold:
+    """All topics. Records are given in the order of the log, those of the stream with what was expected.
+
+    Args:
+        strict: no row may be older than what stands before it; not so where Kafka may hold changes twice.
+    """
+
+    def __init__(self, database: Database, *, strict: bool) -> None:
+        self._database = database
+        self._strict = strict
+        self.topics: dict[str, Topic] = {}
+        self.rows_read = 0
+
+    def is_shared(self, name: str) -> bool:
+        """Whether several tables had the name."""
+        return len(self._database.named.get(name, ())) > 1
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic()
+        return topic
+
+    def change(self, expected: Expected, record: Record, fields: dict[str, Any]) -> None:
+        """A record of the stream that is as it was expected."""
+        table, change, op = expected.table, expected.change, expected.op
+        if table is None or op == TOMBSTONE:
+            return
+        topic = self._topic(record[0])
+        if op == "t":
+            topic.rows.clear()
+            topic.truncated[table.oid] = change.event
+            return
+        key = record[1]
+        assert key is not None
+        topic.newest[table.oid, key] = change.event
+        headers = dict(record[3] or ())
+        if op == "d":
+            topic.take(key, headers.get(HEADER_NEW_KEY))
+        else:
+            topic.put(key, without_marker(fields["after"]), headers.get(HEADER_OLD_KEY))
+
+    def snapshot(self, record: Record, fields: dict[str, Any]) -> None:
+        """A record that a snapshot made: a row, or the end of all rows of another table that had the name."""
+        topic = self._topic(record[0])
+        if fields["op"] == "t":
+            topic.rows.clear()
+            return
+        key = record[1]
+        self.rows_read += 1
+        values = without_marker(fields["after"])
+        event = int(values[EVENT] or 0)
+        oid = self._database.oids.get(event)
+        if oid is None:
+            raise PromiseBrokenError(f"G9: a row of event {event}, which wrote none: {record}")
+        self._check_row(oid, event, key, values)
+        assert key is not None
+        newest = max(topic.newest.get((oid, key), 0), topic.truncated.get(oid, 0))
+        if self._strict and event < newest:
+            raise PromiseBrokenError(
+                f"G9: stale row: event {event} of {record[0]} {key!r} came after event {newest}"
+            )
+        topic.put(key, values)
+
+    def _check_row(self, oid: int, event: int, key: bytes | None, values: Values) -> None:
+        """A row is as it was written, in every column."""
+        database = self._database
+        row, columns = database.rows[event], database.columns[oid]
+        wanted_key = key_bytes(database.first[oid], row)
+        if key != wanted_key:
+            raise PromiseBrokenError(f"G4: the row of event {event} has the key {key!r}, not {wanted_key!r}")
+        for name, value in values.items():
+            column = columns[name]
+            wanted = row.get(column.attnum, column.missing)
+            if value != wanted:
+                raise PromiseBrokenError(
+                    f"G9: the row of event {event} has {value!r} in {name}, not {wanted!r}"
+                )
+
+    def compare(self, table: Definition, snapshot: Visibility) -> None:
+        """The topic of the table must give its rows."""
+        topic = self.topics.get(topic_of(table), Topic())
+        heap = self._database.heap(table)
+        source = {key_bytes(table, version.row): version.row for version in heap.visible(snapshot)}
+        name = table.full_name
+        for key in sorted(source.keys() - topic.rows.keys()):
+            event = source[key][table.event_attnum]
+            raise PromiseBrokenError(f"G9: {name} lacks {key!r} (event {event!r})")
+        for key in sorted(topic.rows.keys() - source.keys()):
+            raise PromiseBrokenError(f"G9: {name} has {key!r}, which is not in the table: {topic.rows[key]}")
+        for key, row in source.items():
+            found = topic.rows[key]
+            for column in table.columns:
+                wanted = table.value(row, column)
+                value = found.get(column.name, column.missing)
+                if value != wanted:
+                    raise PromiseBrokenError(
+                        f"G9: {name} {key!r}: {column.name} is {value!r} instead of {wanted!r} "
+                        f"(event {row[table.event_attnum]!r})"
+                    )
+
+
+def decoded(record: Record) -> dict[str, Any]:
+    """A record's value, {} for a tombstone."""
+    value = record[2]
+    fields: dict[str, Any] = {} if value is None else json.loads(value)
+    return fields
+
+
+def is_of_snapshot(fields: dict[str, Any]) -> bool:
+    """Whether a snapshot made the record, and not the stream."""
+    return fields["source"].get("snapshot") != "false" if fields else False
+
+
+__all__ = ["MISSING", "Fold", "Topic", "Values", "decoded", "is_of_snapshot", "text_of"]
