@@ -20,11 +20,11 @@ from confluent_kafka.admin import (
 
 from cdcd.config.loading import parse_config
 from cdcd.daemon.kafka_side import TRANSACTION_S, KafkaSide
+from cdcd.engine.queue import Batch
 from cdcd.errors import SinkError, SinkUnavailableError
 from cdcd.facts import Fact, KafkaRetry, TopicCreated, TransactionTimeoutUnknown
 from cdcd.kafka.checkpoint import read_checkpoint
 from cdcd.postgres.lock import AdvisoryLock
-from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from cdcd.engine.feedback import Feedback
+from cdcd.engine.queue import Batches
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
-from cdcd.engine.queue import Batches
-from cdcd.engine.feedback import Feedback
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
 from cdcd.transactions.steps import Heard, RolledBack, Standalone, Step

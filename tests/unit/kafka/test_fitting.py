@@ -3,10 +3,10 @@
 import pytest
 from confluent_kafka import KafkaError
 
+from cdcd.engine.queue import Batch
 from cdcd.kafka.fitting import SMALLEST_BATCH, FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
-from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Position
 
 LARGE = bytes(BATCH_SIZE + 1)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cdcd.engine.queue import Batch
 from cdcd.errors import LimitError
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized, TooLarge
-from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Position
 
 VALUE = b"v" * 1000
