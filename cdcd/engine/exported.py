@@ -15,7 +15,7 @@ from cdcd.errors import CdcdError, SourceError
 from cdcd.records.formats.snapshot_rows import Encoded
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked, Markers
-from cdcd.snapshots.progress import TableTask
+from cdcd.snapshots.progress import TableTask, form_of
 from cdcd.snapshots.reading import PageQuery, Refused, Rows, SourceTable, TooLarge, bytes_max
 
 _Read = tuple[Chunk, Rows]
@@ -99,9 +99,8 @@ class Exported:
             progress, task = begun
             table = self._tables.get(task.oid)
             if table is not None:
-                progress = progress.plan(
-                    task, table.oid, table.name, tuple(each.part for each in table.parts)
-                )
+                parts = tuple(each.part for each in table.parts)
+                progress = progress.plan(task, table.oid, table.name, parts, form_of(table.columns))
             incremental.replace(progress)
             found = progress.find(task)
             assert found is not None

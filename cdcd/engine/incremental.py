@@ -54,7 +54,7 @@ from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked
 from cdcd.snapshots.placement import Owed, Window, oldest
-from cdcd.snapshots.progress import Key, Part, Progress, TableTask
+from cdcd.snapshots.progress import Key, Part, Progress, TableTask, form_of
 from cdcd.snapshots.reading import (
     KEYS_PER_READ,
     Changed,
@@ -318,6 +318,11 @@ class Incremental:
                 progress = progress.owe(task, owed.to_write_down())
         self.progress = progress
         return None if progress == Progress() else progress
+
+    def take_number(self) -> int:
+        """Number an event that is no row of a table, among those rows."""
+        self._set(replace(self.progress, event_no=self.progress.event_no + 1))
+        return self.progress.event_no
 
     def touch(self) -> None:
         """The progress is to be written down soon, changed or not."""
@@ -585,12 +590,15 @@ class Incremental:
         task = reading.task
         current = self.progress.find(task)
         assert current is not None, "a task that is being read has not ended"
-        before = {part.oid: part for part in current.parts or ()}
+        form = form_of(table.columns)
+        altered = current.form not in (0, form)
+        before = {} if altered else {part.oid: part for part in current.parts or ()}
         parts = tuple(_go_on(before.get(each.part.oid), each.part) for each in table.parts)
         if current.has_begun and not any(part.done for part in parts):
-            self._observe(SnapshotRestarted(table=table.name, reason="the table was rewritten"))
+            reason = "its columns were altered" if altered else "it was rewritten"
+            self._observe(SnapshotRestarted(table=table.name, reason=reason))
             self._owed.pop(task.number, None)
-        self._set(self.progress.plan(task, table.oid, table.name, parts))
+        self._set(self.progress.plan(task, table.oid, table.name, parts, form))
         found = self.progress.find(task)
         assert found is not None
         reading.task = found
@@ -636,7 +644,9 @@ class Incremental:
         if isinstance(answer, Lost) and task.where:
             self._losses[task.number] = self._losses.get(task.number, 0) + 1
             if self._losses[task.number] >= LOSSES_MAX:
-                self._end(task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}")
+                self._end(
+                    task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}"
+                )
                 return
         wait_s, began, told = reading.retry_s, reading.began, reading.told
         self._forget(reading)

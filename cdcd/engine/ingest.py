@@ -380,7 +380,7 @@ class Ingest:
         """Between two transactions: the rows of the table that had this one's name before end here."""
         self._tables.replace(oid)
         if self._ends_former_rows:
-            self._rows.end_former_rows(oid)
+            self._rows.end_former_rows(oid, self._incremental.take_number())
 
     def _turn(self, step: Turn, now: float) -> None:
         """Others get their turn (`_take`)."""

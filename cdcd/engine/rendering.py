@@ -75,8 +75,11 @@ class SnapshotRows:
         progress(encoded)
         self._queue.insert(self._records, encoded.bytes)
 
-    def end_former_rows(self, oid: int) -> None:
-        """Put a truncate record for the topic of a table that was defined: the rows before it are another table's."""
+    def end_former_rows(self, oid: int, event_no: int) -> None:
+        """Put a truncate record for the topic of a table that was defined: the rows before it are another table's.
+
+        `event_no` is its number among the rows of snapshots.
+        """
         commit_lsn = self._queue.position.end_lsn - 1
-        size = self.encoder.encode_end_of_rows(oid, commit_lsn, self.unix_us, self._records)
+        size = self.encoder.encode_end_of_rows(oid, (commit_lsn, event_no), self.unix_us, self._records)
         self._queue.insert(self._records, size)

@@ -6,8 +6,8 @@ and only if its rows are with the broker, so whoever reads the record back goes 
 Pages are the unit because rows stay on theirs: a row that nobody changed since the snapshot began is where it was
 then, and one that was changed is in the stream. Two things make this untrue, and both are remembered here:
 
-- The table is rewritten (VACUUM FULL, CLUSTER, TRUNCATE, some ALTER TABLE), which gives it another file. `filenode`
-  tells, and then the table is read from its beginning.
+- The table is rewritten (VACUUM FULL, CLUSTER, TRUNCATE, some ALTER TABLE), which gives it another file, or its columns
+  are altered. `filenode` and `form` tell, and then the table is read from its beginning.
 - A change did not send a value that it left alone (unchanged TOAST), and the row that has the value was not read. Its
   key is `owed`: the row is read again by key before the table is complete. More keys than `OWED_KEYS_MAX`
   are not written down; `unsettled` says so, and a restart then reads the table from its beginning.
@@ -161,6 +161,11 @@ def owed_text(keys: Iterable[Key]) -> str:
     return _squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
 
 
+def form_of(columns: str) -> int:
+    """32 bits that tell a table's columns (`SourceTable.columns`) from those after an ALTER TABLE."""
+    return zlib.crc32(columns.encode())
+
+
 def name_sum(name: str) -> int:
     """16 bits that tell a table's name from another one."""
     return zlib.crc32(name.encode()) & _NAME_BITS
@@ -195,6 +200,7 @@ class TableTask:
         request: what asked for it, "" for the initial snapshot.
         where: SQL that rows must satisfy, "" for all.
         parts: what is to be read of it; None until it is planned.
+        form: a checksum of the columns that it had then (`form_of`); 0 until it is planned.
         owed: keys of rows that are to be read again, since a value of theirs was never sent.
         unsettled: there are more of them than the record can hold; `owed` is then empty.
         number: tells this task from every other one of the process; not in the record.
@@ -205,6 +211,7 @@ class TableTask:
     request: str = ""
     where: str = ""
     parts: tuple[Part, ...] | None = None
+    form: int = 0
     rows: int = 0
     owed: tuple[Key, ...] = ()
     unsettled: bool = False
@@ -328,9 +335,9 @@ class Progress:
             task,
         )
 
-    def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...]) -> Self:
+    def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...], form: int) -> Self:
         """What is to be read of the table, for the first time or anew."""
-        return self._update(task, oid=oid, name=name, parts=parts)
+        return self._update(task, oid=oid, name=name, parts=parts, form=form)
 
     def deliver(self, task: TableTask, part: int, begin: int, end: int, rows: int) -> Self:
         """These pages of the part with this oid are in the same Kafka transaction as the progress."""
@@ -449,6 +456,7 @@ def _task_json(task: TableTask) -> dict[str, Any]:
     if task.owed:
         fields["owed"] = owed_text(task.owed)
     if task.parts is not None and task.has_begun:
+        fields["form"] = task.form
         fields["parts"] = [
             [part.oid, part.filenode, part.pages, part.size, [page for pages in part.done for page in pages]]
             for part in task.parts
@@ -478,6 +486,7 @@ def _task_from(fields: Mapping[str, Any]) -> TableTask:
         request=str(fields.get("request", "")),
         where=str(fields.get("where", "")),
         rows=int(fields.get("rows", 0)),
+        form=int(fields.get("form", 0)),
         parts=None if parts is None else tuple(_part_from(*part) for part in parts),
         owed=_owed_from(fields.get("owed", "")),
         unsettled=bool(fields.get("unsettled")),

@@ -226,7 +226,7 @@ def _unique(history: History, *, exactly_once: bool) -> Iterator[Event]:
 
 def _examine_transaction(events: list[Event], violations: Violations, *, whole: bool) -> None:
     # Rows of snapshots stand between transactions, and are numbered on and on.
-    events = [event for event in events if event.op != "r"]
+    events = [event for event in events if event.op != "r" and not event.of_snapshot]
     if not events:
         return
     xids = {event.xid for event in events}

@@ -161,8 +161,8 @@ def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
         connection.execute("ALTER TABLE docs RENAME TO docs_old")
         connection.execute("ALTER TABLE docs_new RENAME TO docs")
     # THEN it is noticed, the rows of the former table are ended, and those of the new one are read
-    process.await_event("table.replaced", table="public.docs")
-    process.await_event("table.read", table="public.docs")
+    replaced = process.await_event("table.replaced", table="public.docs")
+    process.await_event("table.read", after=process.events.index(replaced), table="public.docs")
     database.execute("UPDATE docs SET n = n + 1 WHERE id < 10")
     assert_equal(database, broker, unique, "public.docs")
     assert process.stop() == 0

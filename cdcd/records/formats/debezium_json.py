@@ -74,6 +74,7 @@ from cdcd.records.formats.table_fragments import (
     TableFragments,
 )
 from cdcd.records.wiretext import checked, quote, to_bytes, wire
+from cdcd.snapshots.markers import INCREMENTAL
 from cdcd.transactions.drafts import Draft, SpoolItem, row_count
 
 _ROWS: Final = (INSERT, UPDATE, DELETE)
@@ -247,7 +248,12 @@ class DebeziumJsonEncoder(KnownTables):
         return self._message(message, self._source, self._serial, out)
 
     def encode_message(
-        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+        self,
+        frame: bytes,
+        in_stream: bool,
+        last_commit_lsn: int | None,
+        now_us: int,
+        out: list[Record],
     ) -> int:
         """The same for a Message outside any transaction.
 
@@ -397,17 +403,19 @@ class DebeziumJsonEncoder(KnownTables):
                 size += self._append(table, TRUNCATED, None, parts, None, out)
         return size
 
-    def encode_end_of_rows(self, oid: int, commit_lsn: int | None, now_us: int, out: list[Record]) -> int:
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
         """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
 
         Args:
-            commit_lsn: where it stands between two transactions; None: in the one that is open, behind its last event.
+            between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
+                is open, behind its last event.
         """
-        if commit_lsn is not None:
-            self._source.begin(None, commit_lsn, now_us, None)
-            self._commit_lsn = commit_lsn
+        if between is not None:
+            self._commit_lsn, self._serial = between
+            self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
             self._transaction += 1
-            self._serial = 0
         self._set_now(now_us)
         self._lsn = self._commit_lsn
         table = self._table(oid, out)
