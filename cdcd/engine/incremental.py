@@ -201,7 +201,7 @@ class Incremental:
         changed: Callable[[], None],
     ) -> None:
         self.progress = progress
-        self._names = names
+        self.names = names
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._parallelism = parallelism
@@ -465,7 +465,7 @@ class Incremental:
             if task.number in self._readings or task.name in names or (task.oid and task.oid in oids):
                 continue
             return self._begin(task, now)
-        begun = self.progress.begin_next(self._names)
+        begun = self.progress.begin_next(self.names)
         if begun is None:
             return None
         self._set(begun[0])
