@@ -341,6 +341,7 @@ class Engine:
             oid: topic for oid, topic in self._new_topics.items() if topic not in self._topics
         }
         self.incremental.topics_ready(now)
+        self._between(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
@@ -361,6 +362,7 @@ class Engine:
         assert isinstance(asked, int)
         if isinstance(answer, Looked) and answer.table is not None:
             self.define(answer.table.relation, answer.description, answer.types)
+            self._tables.looked(asked, answer.table.name)
         else:
             self._tables.forget(asked)
 
@@ -422,11 +424,11 @@ class Engine:
             return batch
         if self._steps is not None and self._describing is None and self._advance(now):
             return Turn()
-        if self._todo:
-            return self._todo.popleft()
         question = self._next_question(now)
         if question is not None:
             return question
+        if self._todo:
+            return self._todo.popleft()
         if self._wanted_topics:
             topics, self._wanted_topics = tuple(self._wanted_topics), []
             self._asked_topics.update(topics)
@@ -694,6 +696,8 @@ class Engine:
         topic = self.encoder.topic_of(oid)
         if topic not in self._topics:
             self._new_topics[oid] = topic
+        else:
+            self._new_topics.pop(oid, None)
         self.incremental.defined(oid, topic)
         if known is not None and known != relation:
             self.incremental.redefined(oid)
@@ -701,6 +705,8 @@ class Engine:
         name = f"{relation.schema}.{relation.name}"
         if self._tables.is_new(oid, name):
             self._new_names[oid] = name
+        else:
+            self._new_names.pop(oid, None)
 
     def _transactional(self, step: TransactionalMessage) -> None:
         message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
@@ -760,7 +766,7 @@ class Engine:
         if not self.queue.between:
             return
         position = self.queue.position.end_lsn
-        for oid in self._tables.due(position, self.rows.knows):
+        for oid in self._tables.due(position, lambda oid: self.topic_is_ready(self.rows.topic_of(oid))):
             self._end_former_rows(oid)
         self.incremental.between(position, now)
 

@@ -53,11 +53,17 @@ class PublishedTables:
         self._former: dict[int, int] = {}
         """Tables that had another name when we last looked, by the checksum of that name."""
         self._names: dict[int, str] = {}
-        self._due: list[tuple[int, int, str]] = []
+        self._delivered: dict[int, str] = {}
+        """Names whose consequences are delivered: these are written down."""
+        self._due: dict[int, tuple[int, str]] = {}
+        """Tables that were listed in another one's place: from which position on, and the name."""
+        self._looked: set[int] = set()
+        """Those of them that are described under that name."""
         known = incremental.progress.known
         if known is None:
             self._owners = {name: oid for oid, name in published.items()}
             self._names = dict(published)
+            self._delivered = dict(published)
             self._write_down()
             return
         for oid in known.oids:
@@ -65,7 +71,7 @@ class PublishedTables:
             before = known.sum_of(oid)
             if name and before in (None, name_sum(name)):
                 self._owners[name] = oid
-                self._names[oid] = name
+                self._names[oid] = self._delivered[oid] = name
             elif before is not None:
                 self._former[before] = oid
 
@@ -78,78 +84,97 @@ class PublishedTables:
         return self._owners.get(name) != oid
 
     def described(self, oid: int, name: str) -> bool:
-        """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
+        """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`.
+
+        A name that no table had is left to the next list, which says whether the table's rows are to be read.
+        """
         if not self.is_new(oid, name):
             return False
         former = self._owner_before(name)
-        self._take_name(oid, name)
-        if former in (None, oid):
+        if former is None:
             return False
-        self._say_replaced(name, former or 0, oid)
+        self._take_name(oid, name)
+        if former == oid:
+            self._delivered[oid] = name
+            return False
+        self._say_replaced(name, former, oid)
         return True
 
     def listed(self, answer: Published) -> list[int]:
         """What is published, as of a moment that the stream may not have reached.
 
         Returns:
-            Tables that took the place of others, whose description the caller owes; then they come up in `due`.
+            Tables that took the place of others. The caller owes the description of each, by `looked` or `forget`;
+            then they come up in `due`.
         """
-        due = {oid for _, oid, _ in self._due}
+        for oid in self._names.keys() - answer.tables.keys():
+            self._leave_name(oid)
+            del self._names[oid]
         found = []
         for oid, name in answer.tables.items():
-            if self._owners.get(name) == oid or oid in due:
+            if self._owners.get(name) == oid or oid in self._due:
                 continue
             former = self._owner_before(name)
             if former in (None, oid):
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
-                self._due.append((answer.after, oid, name))
+                self._due[oid] = (answer.after, name)
                 found.append(oid)
         return found
 
-    def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
+    def looked(self, oid: int, name: str) -> None:
+        """The table is described under this name."""
+        if oid in self._due and self._due[oid][1] == name:
+            self._looked.add(oid)
+        else:
+            self.forget(oid)
+
+    def due(self, position: int, has_topic: Callable[[int], bool]) -> list[int]:
         """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`.
 
-        `known`: whether a table has been described; one that has not waits.
+        `has_topic`: whether records of the table can be sent; one that has none yet waits.
         """
-        if not self._due:
-            return []
         found = []
-        later = []
-        for after, oid, name in self._due:
-            if after > position or not known(oid):
-                later.append((after, oid, name))
-            elif self.described(oid, name):
+        for oid, (after, name) in list(self._due.items()):
+            if after > position or oid not in self._looked or not has_topic(oid):
+                continue
+            self.forget(oid)
+            if self.described(oid, name):
                 found.append(oid)
-        self._due = later
         return found
 
     def forget(self, oid: int) -> None:
-        """The table that was to take another one's place can not be described: it is listed again."""
-        self._due = [each for each in self._due if each[1] != oid]
+        """The table that was to take another one's place is not there: if it comes back it is listed again."""
+        self._due.pop(oid, None)
+        self._looked.discard(oid)
 
     def replace(self, oid: int) -> None:
-        """Read the table from its beginning."""
+        """Read the table from its beginning; call it when the end of the former one's rows is on its way."""
+        name = self._delivered[oid] = self._names[oid]
         self._write_down()
         if self._reads:
-            self._incremental.read_anew(oid, self._names[oid], REPLACED)
+            self._incremental.read_anew(oid, name, REPLACED)
 
     def _owner_before(self, name: str) -> int | None:
         owner = self._owners.get(name)
         return self._former.get(name_sum(name)) if owner is None else owner
 
     def _take_name(self, oid: int, name: str) -> None:
-        before = self._names.get(oid)
-        if before is not None and self._owners.get(before) == oid:
-            # Whoever takes this name next is another table under a known name.
-            self._former[name_sum(before)] = oid
-            del self._owners[before]
+        self._leave_name(oid)
         self._owners[name] = oid
         self._names[oid] = name
+
+    def _leave_name(self, oid: int) -> None:
+        """Whoever takes the table's name next is another table under a known name."""
+        before = self._names.get(oid)
+        if before is not None and self._owners.get(before) == oid:
+            self._former[name_sum(before)] = oid
+            del self._owners[before]
 
     def _added(self, oid: int, name: str, rows: int) -> None:
         """It has a name that no table had: it is new in the publication, or was renamed."""
         self._take_name(oid, name)
+        self._delivered[oid] = name
         read = self._reads_added and not self._excluded(name)
         self._write_down()
         if read:
@@ -165,6 +190,6 @@ class PublishedTables:
 
     def _write_down(self) -> None:
         incremental = self._incremental
-        known = Oids(self._names, self._names)
+        known = Oids(self._delivered, self._delivered)
         if known != incremental.progress.known:
             incremental.replace(replace(incremental.progress, known=known))
