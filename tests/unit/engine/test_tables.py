@@ -1,0 +1,292 @@
+"""Which table has which name: by what the stream says, and by what is listed."""
+
+import json
+from collections.abc import Mapping
+
+from cdcd.engine.actions import Published
+from cdcd.engine.incremental import Incremental
+from cdcd.engine.tables import PublishedTables
+from cdcd.facts import TableAdded, TableReplaced
+from cdcd.snapshots.progress import Oids, Progress
+from cdcd.snapshots.signals import ADDED, REPLACED
+from tests.unit.engine.tables import Facts, Rendering
+
+BEFORE = {1: "public.a", 2: "public.b"}
+READY = 1000
+
+
+class Daemon:
+    """Published tables and what they change. The stream and the list are played by hand."""
+
+    def __init__(
+        self,
+        published: Mapping[int, str] = BEFORE,
+        *,
+        progress: Progress | None = None,
+        reads: bool = True,
+        reads_added: bool = True,
+        excluded: str = "",
+    ) -> None:
+        self.facts, self.ready = Facts(), True
+        self.incremental = Incremental(
+            progress or Progress(),
+            Rendering(),
+            chunk_bytes=1000,
+            parallelism=1,
+            names=published,
+            observe=self.facts,
+            changed=lambda: None,
+        )
+        self.tables = PublishedTables(
+            self.incremental,
+            published,
+            reads=reads,
+            reads_added=reads_added,
+            excluded=lambda name: name == excluded,
+            observe=self.facts,
+        )
+
+    def event(self, oid: int, name: str) -> bool:
+        """The first event of a table under a name, and the end of its transaction; True: rows of another end here."""
+        if not self.tables.described(oid, name):
+            return False
+        self.tables.replace(oid)
+        return True
+
+    def listing(
+        self, after: int = 500, estimates: Mapping[int, int] | None = None, **tables: int
+    ) -> list[int]:
+        names = {oid: f"public.{name}" for name, oid in tables.items()}
+        found = self.tables.listed(Published(names, after, estimates or {}))
+        for oid in found:
+            self.tables.looked(oid, names[oid])
+        return found
+
+    def due(self, position: int = READY) -> list[int]:
+        found = self.tables.due(position, lambda oid: self.ready)
+        for oid in found:
+            self.tables.replace(oid)
+        return found
+
+    @property
+    def to_read(self) -> list[tuple[int, str, str]]:
+        return [(task.oid, task.name, task.request) for task in self.incremental.progress.tasks]
+
+    @property
+    def replaced(self) -> list[tuple[str, int, int]]:
+        return [(fact.table, fact.former_oid, fact.oid) for fact in self.facts.of(TableReplaced)]
+
+    @property
+    def added(self) -> list[str]:
+        return [fact.table for fact in self.facts.of(TableAdded)]
+
+    def restarted(self, published: Mapping[int, str]) -> "Daemon":
+        progress = self.incremental.to_write_down()
+        assert progress is not None
+        return Daemon(published, progress=Progress.from_json(json.loads(json.dumps(progress.to_json()))))
+
+
+def test_at_first_all_that_is_published_is_known():
+    daemon = Daemon()
+    assert daemon.incremental.progress.known == Oids(BEFORE, BEFORE)
+    assert daemon.listing(a=1, b=2) == []
+    assert not daemon.event(1, "public.a")
+    assert (daemon.facts.all, daemon.to_read) == ([], [])
+    assert daemon.tables.known_oids() == {1, 2}
+
+
+# Tables that are added.
+
+
+def test_a_table_that_is_added_is_read():
+    daemon = Daemon()
+    assert daemon.listing(a=1, b=2, c=3, estimates={3: 70}) == []
+    assert daemon.facts.all == [TableAdded(table="public.c", rows=70, read=True, command="")]
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.added == ["public.c"]
+
+
+def test_or_a_fact_says_how_many_rows_were_left_out_and_which_command_reads_them():
+    daemon = Daemon(reads_added=False)
+    daemon.listing(a=1, b=2, c=3, estimates={3: 70})
+    assert daemon.facts.all == [
+        TableAdded(table="public.c", rows=70, read=False, command="cdcd snapshot start --table public.c")
+    ]
+    assert daemon.to_read == []
+
+
+def test_an_excluded_table_that_is_added_is_read_on_demand_only():
+    daemon = Daemon(excluded="public.c")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == []
+    assert daemon.added == ["public.c"]
+
+
+def test_a_table_that_is_added_is_read_also_when_its_first_event_comes_before_the_list():
+    daemon = Daemon()
+    assert not daemon.event(3, "public.c")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+
+
+def test_a_table_that_left_the_publication_and_is_back_is_added_again():
+    # What was changed meanwhile is in no topic.
+    daemon = Daemon()
+    daemon.listing(a=1)
+    daemon.listing(a=1, b=2)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
+def test_a_table_with_a_fresh_name_is_read_into_its_new_topic():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    daemon.listing(c=1, b=2)
+    assert daemon.to_read == [(1, "public.c", ADDED)]
+
+
+# Tables that take another one's place.
+
+
+def test_another_table_under_a_known_name_ends_the_former_ones_rows_and_is_read():
+    daemon = Daemon()
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=True, read=True)
+    ]
+    assert daemon.to_read == [(9, "public.a", REPLACED)]
+    # THEN that is so once
+    assert not daemon.event(9, "public.a")
+    assert daemon.listing(a=9, b=2) == []
+
+
+def test_where_nobody_wants_rows_it_is_said_only():
+    daemon = Daemon(reads=False)
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=False)
+    ]
+    assert daemon.to_read == []
+
+
+def test_two_tables_that_swap_their_names_both_take_a_place():
+    daemon = Daemon()
+    assert daemon.event(1, "public.b")
+    assert daemon.event(2, "public.a")
+    assert daemon.replaced == [("public.b", 2, 1), ("public.a", 1, 2)]
+    assert [oid for oid, _, _ in daemon.to_read] == [1, 2]
+    assert daemon.listing(a=2, b=1) == []
+
+
+def test_a_swap_is_found_by_listing_where_no_event_comes():
+    daemon = Daemon()
+    assert sorted(daemon.listing(a=2, b=1)) == [1, 2]
+    assert sorted(daemon.due()) == [1, 2]
+    assert sorted(daemon.replaced) == [("public.a", 1, 2), ("public.b", 2, 1)]
+    assert daemon.due() == []
+    assert daemon.listing(a=2, b=1) == []
+
+
+def test_a_name_that_was_freed_by_a_rename_is_still_known():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    daemon.listing(c=1, b=2)
+    assert daemon.event(9, "public.a")
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_drop_and_create_is_another_table():
+    daemon = Daemon()
+    daemon.listing(b=2)
+    assert daemon.listing(a=9, b=2) == [9]
+    assert daemon.due() == [9]
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_a_list_counts_when_the_stream_is_past_it():
+    daemon = Daemon()
+    assert daemon.listing(after=500, a=9, b=2) == [9]
+    assert daemon.due(499) == []
+    assert daemon.listing(after=600, a=9, b=2) == [], "it is known to be due"
+    assert daemon.due(500) == [9]
+
+
+def test_and_when_the_table_is_described_under_that_name_and_has_its_topic():
+    daemon = Daemon()
+    tables = daemon.tables
+    # GIVEN a table that was described before, under its former name
+    tables.listed(Published({2: "public.a"}, 500, {}))
+    assert tables.due(READY, lambda oid: True) == []
+    tables.looked(2, "public.b")
+    assert tables.due(READY, lambda oid: True) == []
+    tables.listed(Published({2: "public.a"}, 500, {}))
+    tables.looked(2, "public.a")
+    assert tables.due(READY, lambda oid: False) == []
+    assert tables.due(READY, lambda oid: True) == [2]
+
+
+def test_what_can_not_be_described_is_listed_again():
+    daemon = Daemon()
+    daemon.listing(a=9, b=2)
+    daemon.tables.forget(9)
+    assert daemon.due() == []
+    assert daemon.listing(a=9, b=2) == [9]
+
+
+def test_the_stream_may_say_it_first():
+    daemon = Daemon()
+    daemon.listing(a=9, b=2)
+    assert daemon.event(9, "public.a")
+    assert daemon.due() == []
+    assert len(daemon.replaced) == 1
+
+
+# Restarts.
+
+
+def test_after_a_restart_a_name_that_changed_hands_meanwhile_is_noticed():
+    daemon = Daemon().restarted({1: "public.b", 2: "public.a"})
+    assert daemon.event(1, "public.b")
+    assert daemon.event(2, "public.a")
+    assert len(daemon.replaced) == 2
+
+
+def test_also_where_the_former_table_is_gone():
+    daemon = Daemon().restarted({9: "public.a", 2: "public.b"})
+    assert daemon.event(9, "public.a")
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_the_stream_may_still_call_a_table_by_its_former_name_after_a_restart():
+    daemon = Daemon().restarted({1: "public.c", 2: "public.b"})
+    assert not daemon.event(1, "public.a")
+    assert not daemon.event(1, "public.c")
+    assert daemon.replaced == []
+    daemon.listing(c=1, b=2)
+    assert daemon.added == ["public.c"]
+
+
+def test_a_table_that_was_added_while_the_daemon_was_away_is_added():
+    daemon = Daemon().restarted({**BEFORE, 3: "public.c"})
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+
+
+def test_a_replacement_is_written_down_when_its_transaction_is_delivered_and_not_before():
+    daemon = Daemon()
+    assert daemon.tables.described(9, "public.a")
+    # GIVEN something else that is written down before the transaction is delivered
+    daemon.listing(a=9, b=2, c=3)
+    daemon = daemon.restarted({9: "public.a", 2: "public.b", 3: "public.c"})
+    assert daemon.event(9, "public.a")
+    # THEN from there on it is
+    daemon = daemon.restarted({9: "public.a", 2: "public.b", 3: "public.c"})
+    assert not daemon.event(9, "public.a")
+
+
+def test_a_record_of_former_versions_knows_no_names():
+    daemon = Daemon(progress=Progress(known=Oids((1, 2))))
+    assert not daemon.event(1, "public.a")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.added == ["public.c"]
+    assert daemon.replaced == []
