@@ -333,6 +333,7 @@ class Engine:
         self._topics.ready(topics)
         self._ingest.topics_ready()
         self.incremental.topics_ready(now)
+        self._ingest.between(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
@@ -353,6 +354,7 @@ class Engine:
         assert isinstance(asked, int)
         if isinstance(answer, Looked) and answer.table is not None:
             self._rendering.define(answer.table.relation, answer.description, answer.types)
+            self._tables.looked(asked, answer.table.name)
         else:
             self._tables.forget(asked)
 

@@ -26,7 +26,7 @@ class Exported:
 
     Args:
         incremental: keeps the progress, which this moves on; reads afterwards what could not be read here.
-        tables: the published tables as they were then, in the order in which they are read.
+        tables: the published tables as they were then, by oid; those that wait are read.
     """
 
     def __init__(
@@ -41,20 +41,18 @@ class Exported:
         self.failure: CdcdError | None = None
         self._incremental = incremental
         self._rendering = rendering
-        self._tables = tables
         self._chunk_bytes = chunk_bytes
         self._parallelism = parallelism
         self._markers: Markers[_Read] = Markers()
         self._chunks = Chunks(chunk_bytes)
         self._being_read = 0
         self._tasks: dict[int, TableTask] = {}
-        for oid in incremental.progress.waiting.oids:
-            table = tables.get(oid)
-            if table is not None:
-                parts = tuple(each.part for each in table.parts)
-                self._chunks.add(TableTask(table.name, oid, parts=parts))
-        incremental.announce(sum(each.part.size for table in tables.values() for each in table.parts))
-        self._sql_names = {each.part.oid: each.sql_name for table in tables.values() for each in table.parts}
+        self._wanted = {oid: tables[oid] for oid in incremental.progress.waiting.oids if oid in tables}
+        for oid, table in self._wanted.items():
+            self._chunks.add(TableTask(table.name, oid, parts=tuple(each.part for each in table.parts)))
+        parts = [each for table in self._wanted.values() for each in table.parts]
+        incremental.announce(sum(each.part.size for each in parts))
+        self._sql_names = {each.part.oid: each.sql_name for each in parts}
 
     @property
     def is_done(self) -> bool:
@@ -65,7 +63,7 @@ class Exported:
         """The topics of the tables that may have rows."""
         return tuple(
             self._rendering.topic_of(oid)
-            for oid, table in self._tables.items()
+            for oid, table in self._wanted.items()
             if any(each.part.pages for each in table.parts)
         )
 
@@ -77,7 +75,7 @@ class Exported:
         if chunk is None:
             return None
         self._begin_up_to(chunk.task.oid, now)
-        table = self._tables[chunk.task.oid]
+        table = self._wanted[chunk.task.oid]
         query = PageQuery(
             self._sql_names[chunk.part],
             chunk.part,
@@ -94,10 +92,10 @@ class Exported:
         """Take the tables up to this one among the tasks; those that are empty end at once."""
         incremental = self._incremental
         while oid not in self._tasks:
-            begun = incremental.progress.begin_next({})
+            begun = incremental.progress.begin_next(incremental.names)
             assert begun is not None, "a table that is read was waiting"
             progress, task = begun
-            table = self._tables.get(task.oid)
+            table = self._wanted.get(task.oid)
             if table is not None:
                 parts = tuple(each.part for each in table.parts)
                 progress = progress.plan(task, table.oid, table.name, parts, form_of(table.columns))

@@ -205,7 +205,7 @@ class Incremental:
         changed: Callable[[], None],
     ) -> None:
         self.progress = progress
-        self._names = names
+        self.names = names
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._parallelism = parallelism
@@ -279,6 +279,9 @@ class Incremental:
     def between(self, position: int, now: float) -> None:
         """Between two transactions, of which the former ends at `position`: send what has its place here."""
         for each in self._waiting.copy() if self._waiting else ():
+            if each not in each.reading.open:
+                # The one before it ended their plan.
+                continue
             assert each.rows is not None
             if each.rows.after is not None and each.rows.after <= position:
                 self._send(each, each.rows, now)
@@ -304,8 +307,9 @@ class Incremental:
         for task in self.progress.tasks:
             if oid and task.oid == oid and not task.where:
                 self._forget_task(task)
-                own = task.request in OWN_REQUESTS
-                self._set(self.progress.restart(task, None if own else request))
+                self._read_from_beginning(task)
+                if task.request not in OWN_REQUESTS:
+                    self._set(self.progress.restart(task, request))
                 return
         self.add([TableTask(name, oid, request=request)])
 
@@ -474,7 +478,7 @@ class Incremental:
             if task.number in self._readings or task.name in names or (task.oid and task.oid in oids):
                 continue
             return self._begin(task, now)
-        begun = self.progress.begin_next(self._names)
+        begun = self.progress.begin_next(self.names)
         if begun is None or begun[1].oid in oids:
             return None
         self._set(begun[0])
@@ -529,6 +533,10 @@ class Incremental:
             self._plan(reading, table, now)
             return
         self._know(task, table)
+        if topic in self._windows:
+            # Another task reads this table, which nobody could know by the name: it waits like others.
+            self._forget(reading)
+            return
         reading.topic = topic
         self._topics[table.oid] = topic
         reading.window = self._windows[topic] = Window()
@@ -736,9 +744,9 @@ class Incremental:
         self._forget_task(task)
         if current is None:
             return
+        self._set(self.progress.end(task, error))
         if self._owed.pop(task.number, None) is not None:
             self._index_owed()
-        self._set(self.progress.end(task, error))
         pace = self._paces.pop(task.number, None)
         if error:
             self._observe(SnapshotTableFailed(table=current.name, error=error))
@@ -753,10 +761,13 @@ class Incremental:
 
     def _restart(self, task: TableTask, reason: str) -> None:
         """Read the table from its beginning."""
+        self._observe(SnapshotRestarted(table=task.name, reason=reason))
+        self._read_from_beginning(task)
+
+    def _read_from_beginning(self, task: TableTask) -> None:
+        self._set(self.progress.restart(task))
         self._owed.pop(task.number, None)
         self._index_owed()
-        self._observe(SnapshotRestarted(table=task.name, reason=reason))
-        self._set(self.progress.restart(task))
 
     def _forget_task(self, task: TableTask) -> None:
         reading = self._readings.get(task.number)
@@ -785,6 +796,9 @@ class Incremental:
         """By topic, who owes rows of it; a table that was not described yet has no change yet."""
         self._owed_of.clear()
         for task in self.progress.tasks:
+            if task.has_begun and task.number not in self._owed:
+                # The initial snapshot has left it in the middle.
+                self._owed[task.number] = Owed(task.owed)
             topic = self._topics.get(task.oid)
             if topic is not None and task.number in self._owed:
                 self._owed_of.setdefault(topic, []).append(task.number)

@@ -306,6 +306,8 @@ class Ingest:
             self._new_topics[oid] = topic
             if not self._encoder.key_column_names(oid):
                 self._topics.keep_keyless(topic)
+        else:
+            self._new_topics.pop(oid, None)
         self._incremental.defined(oid, topic)
         if known is not None and known != relation:
             self._incremental.redefined(oid)
@@ -313,6 +315,8 @@ class Ingest:
         name = f"{relation.schema}.{relation.name}"
         if self._tables.is_new(oid, name):
             self._new_names[oid] = name
+        else:
+            self._new_names.pop(oid, None)
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
         message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
@@ -372,9 +376,12 @@ class Ingest:
         if not self._queue.between:
             return
         position = self._queue.position.end_lsn
-        for oid in self._tables.due(position, self._rows.encoder.knows):
+        for oid in self._tables.due(position, self._has_topic):
             self._end_former_rows(oid)
         self._incremental.between(position, now)
+
+    def _has_topic(self, oid: int) -> bool:
+        return self._topics.is_ready(self._rows.topic_of(oid))
 
     def _end_former_rows(self, oid: int) -> None:
         """Between two transactions: the rows of the table that had this one's name before end here."""

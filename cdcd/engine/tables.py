@@ -20,6 +20,10 @@ from cdcd.facts import Observer, TableAdded, TableReplaced
 from cdcd.snapshots.progress import Oids, TableTask, name_sum
 from cdcd.snapshots.signals import ADDED, REPLACED
 
+VACATED_MAX: Final = 512
+ANY_NAME: Final = 1 << 16
+"""More names than these are not remembered one by one: then any new one is taken for a name that a table had."""
+
 _COMMAND: Final = "cdcd snapshot start --table {}"
 
 
@@ -50,16 +54,31 @@ class PublishedTables:
         self._excluded = excluded
         self._observe = observe
         self._owners: dict[str, int] = {}
-        self._former: dict[int, int] = {}
-        """Tables that had another name when we last looked, by the checksum of that name."""
+        self._unnamed: dict[int, int] = {}
+        """Tables of which the stream had another name than the list has now, by the checksum of that name."""
+        self._vacated: set[int] = set(incremental.progress.vacated)
+        """Checksums of names whose topics may hold rows of a table that has the name no more.
+
+        Whoever takes such a name begins with a truncate record, also the table that had it before: what was deleted of
+        it meanwhile is still in the topic. `ANY_NAME` stands for all names.
+        """
         self._names: dict[int, str] = {}
+        """The names that tables have in the stream."""
+        self._delivered: dict[int, int] = {}
+        """Checksums of names whose consequences are delivered: these are written down."""
         self._unlisted: set[int] = set()
         """Tables that the stream described and no list had yet: they are added when one has them."""
-        self._due: list[tuple[int, int, str]] = []
+        self._due: dict[int, tuple[int, str]] = {}
+        """Tables that were listed under another name than the stream has: from which position on, and the name."""
+        self._looked: set[int] = set()
+        """Those of them that are described under that name."""
+        self._gone: dict[int, int] = {}
+        """Tables that were listed no more, and from which position on."""
         known = incremental.progress.known
         if known is None:
             self._owners = {name: oid for oid, name in published.items()}
             self._names = dict(published)
+            self._delivered = {oid: name_sum(name) for oid, name in published.items()}
             self._write_down()
             return
         for oid in known.oids:
@@ -68,95 +87,132 @@ class PublishedTables:
             if name and before in (None, name_sum(name)):
                 self._owners[name] = oid
                 self._names[oid] = name
+                self._delivered[oid] = name_sum(name)
             elif before is not None:
-                self._former[before] = oid
+                self._unnamed[before] = oid
+                self._delivered[oid] = before
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
         return frozenset(self._names) - self._unlisted
 
     def is_new(self, oid: int, name: str) -> bool:
-        """Whether the table had another name until now, or none."""
-        return self._owners.get(name) != oid
+        """Whether the table had another name in the stream until now, or none."""
+        return self._owner(name) != oid
 
     def described(self, oid: int, name: str) -> bool:
         """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
         if not self.is_new(oid, name):
             return False
-        former = self._owner_before(name)
-        if former is None:
-            self._unlisted.add(oid)
+        former = self._owner(name)
+        replaces = former is not None or self._is_vacated(name)
         self._take_name(oid, name)
-        if former in (None, oid):
+        if not replaces:
+            self._unlisted.add(oid)
             return False
         self._unlisted.discard(oid)
-        self._say_replaced(name, former or 0, oid)
+        self._observe(
+            TableReplaced(table=name, former_oid=former or 0, oid=oid, truncated=self._reads, read=self._reads)
+        )
         return True
 
     def listed(self, answer: Published) -> list[int]:
         """What is published, as of a moment that the stream may not have reached.
 
         Returns:
-            Tables that took the place of others, whose description the caller owes; then they come up in `due`.
+            Tables that took the place of others. The caller owes the description of each, by `looked` or `forget`;
+            then they come up in `due`.
         """
-        due = {oid for _, oid, _ in self._due}
+        for oid in {*self._names, *self._unnamed.values()} - answer.tables.keys():
+            self._gone.setdefault(oid, answer.after)
         found = []
         for oid, name in answer.tables.items():
-            owns = self._owners.get(name) == oid
-            if (owns and oid not in self._unlisted) or oid in due:
+            self._gone.pop(oid, None)
+            if oid in self._due:
                 continue
-            former = self._owner_before(name)
-            if owns or former in (None, oid):
-                self._unlisted.discard(oid)
+            owner = self._owner(name)
+            if owner == oid:
+                if oid in self._unlisted:
+                    self._added(oid, name, answer.estimates.get(oid, 0))
+            elif owner is None and not self._is_vacated(name) and oid not in self._names:
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
-                self._due.append((answer.after, oid, name))
+                self._due[oid] = (answer.after, name)
                 found.append(oid)
         return found
 
-    def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
+    def looked(self, oid: int, name: str) -> None:
+        """The table is described under this name."""
+        if oid in self._due and self._due[oid][1] == name:
+            self._looked.add(oid)
+        else:
+            self.forget(oid)
+
+    def due(self, position: int, has_topic: Callable[[int], bool]) -> list[int]:
         """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`.
 
-        `known`: whether a table has been described; one that has not waits.
+        `has_topic`: whether records of the table can be sent; one that has none yet waits.
         """
-        if not self._due:
-            return []
         found = []
-        later = []
-        for after, oid, name in self._due:
-            if after > position or not known(oid):
-                later.append((after, oid, name))
-            elif self.described(oid, name):
+        for oid, (after, name) in list(self._due.items()) if self._due else ():
+            if after > position or oid not in self._looked or not has_topic(oid):
+                continue
+            self.forget(oid)
+            if self.described(oid, name):
                 found.append(oid)
-        self._due = later
+        for oid, after in list(self._gone.items()) if self._gone else ():
+            if after <= position:
+                self._leave_name(oid)
+                self._names.pop(oid, None)
+                self._delivered.pop(oid, None)
+                del self._gone[oid]
+                self._write_down()
         return found
 
     def forget(self, oid: int) -> None:
-        """The table that was to take another one's place can not be described: it is listed again."""
-        self._due = [each for each in self._due if each[1] != oid]
+        """The table that was to take another one's place is not there: if it comes back it is listed again."""
+        self._due.pop(oid, None)
+        self._looked.discard(oid)
 
     def replace(self, oid: int) -> None:
-        """Read the table from its beginning."""
+        """Read the table from its beginning; call it when the end of the former one's rows is on its way."""
+        name = self._names[oid]
+        self._delivered[oid] = name_sum(name)
         self._write_down()
         if self._reads:
-            self._incremental.read_anew(oid, self._names[oid], REPLACED)
+            self._incremental.read_anew(oid, name, REPLACED)
 
-    def _owner_before(self, name: str) -> int | None:
+    def _owner(self, name: str) -> int | None:
         owner = self._owners.get(name)
-        return self._former.get(name_sum(name)) if owner is None else owner
+        return self._unnamed.get(name_sum(name)) if owner is None else owner
+
+    def _is_vacated(self, name: str) -> bool:
+        return ANY_NAME in self._vacated or name_sum(name) in self._vacated
 
     def _take_name(self, oid: int, name: str) -> None:
-        before = self._names.get(oid)
-        if before is not None and self._owners.get(before) == oid:
-            # Whoever takes this name next is another table under a known name.
-            self._former[name_sum(before)] = oid
-            del self._owners[before]
+        self._leave_name(oid)
+        self._unnamed.pop(name_sum(name), None)
+        self._vacated.discard(name_sum(name))
         self._owners[name] = oid
         self._names[oid] = name
+
+    def _leave_name(self, oid: int) -> None:
+        """Whoever takes the table's name next finds rows of this one under it."""
+        before = self._names.get(oid)
+        if before is not None and self._owners.get(before) == oid:
+            self._vacated.add(name_sum(before))
+            del self._owners[before]
+        for checksum in [each for each, owner in self._unnamed.items() if owner == oid]:
+            self._vacated.add(checksum)
+            del self._unnamed[checksum]
+        if len(self._vacated) > VACATED_MAX:
+            self._vacated = {ANY_NAME}
 
     def _added(self, oid: int, name: str, rows: int) -> None:
         """It has a name that no table had: it is new in the publication, or was renamed."""
         self._take_name(oid, name)
+        self._unlisted.discard(oid)
+        self._delivered[oid] = name_sum(name)
         read = self._reads_added and not self._excluded(name)
         self._write_down()
         if read:
@@ -165,14 +221,8 @@ class PublishedTables:
             TableAdded(table=name, rows=rows, read=read, command="" if read else _COMMAND.format(name))
         )
 
-    def _say_replaced(self, name: str, former: int, oid: int) -> None:
-        self._observe(
-            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._reads, read=self._reads)
-        )
-
     def _write_down(self) -> None:
         incremental = self._incremental
-        names = {oid: name for oid, name in self._names.items() if oid not in self._unlisted}
-        known = Oids(names, names)
-        if known != incremental.progress.known:
-            incremental.replace(replace(incremental.progress, known=known))
+        known, vacated = Oids.with_sums(self._delivered), tuple(sorted(self._vacated))
+        if known != incremental.progress.known or vacated != incremental.progress.vacated:
+            incremental.replace(replace(incremental.progress, known=known, vacated=vacated))

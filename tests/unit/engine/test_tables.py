@@ -1,131 +1,292 @@
-from collections.abc import Mapping
-from typing import Any
+"""Which table has which name: by what the stream says, and by what is listed."""
 
-from cdcd.engine.actions import Look, Looked, Published
+import json
+from collections.abc import Mapping
+
+from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.tables import PublishedTables
-from cdcd.facts import Fact, TableAdded
-from cdcd.protocol.messages import Column, Relation
-from cdcd.records.relations import TableDescription
-from cdcd.snapshots.progress import Oids, Part, Progress, TableTask
-from cdcd.snapshots.reading import Rows, SourcePart, SourceTable
-from cdcd.snapshots.visibility import Visibility
+from cdcd.facts import TableAdded, TableReplaced
+from cdcd.snapshots.progress import Oids, Progress
+from cdcd.snapshots.signals import ADDED, REPLACED
+from tests.unit.engine.tables import Facts, Rendering
 
-SEEN = Visibility(10, 10)
+BEFORE = {1: "public.a", 2: "public.b"}
+READY = 1000
 
 
-class Renderer:
-    """What makes records of rows, as far as the choice of tables needs it."""
+class Daemon:
+    """Published tables and what they change. The stream and the list are played by hand."""
 
-    def __init__(self) -> None:
-        self.defined: list[int] = []
+    def __init__(
+        self,
+        published: Mapping[int, str] = BEFORE,
+        *,
+        progress: Progress | None = None,
+        reads: bool = True,
+        reads_added: bool = True,
+        excluded: str = "",
+    ) -> None:
+        self.facts, self.ready = Facts(), True
+        self.incremental = Incremental(
+            progress or Progress(),
+            Rendering(),
+            chunk_bytes=1000,
+            parallelism=1,
+            names=published,
+            observe=self.facts,
+            changed=lambda: None,
+        )
+        self.tables = PublishedTables(
+            self.incremental,
+            published,
+            reads=reads,
+            reads_added=reads_added,
+            excluded=lambda name: name == excluded,
+            observe=self.facts,
+        )
 
-    def define(self, relation: Relation, description: TableDescription, types: Mapping[int, Any]) -> str:
-        self.defined.append(relation.oid)
-        return relation.name
-
-    def key_columns(self, oid: int) -> tuple[str, ...]:
-        return ("id",)
-
-    def topic_is_ready(self, topic: str) -> bool:
+    def event(self, oid: int, name: str) -> bool:
+        """The first event of a table under a name, and the end of its transaction; True: rows of another end here."""
+        if not self.tables.described(oid, name):
+            return False
+        self.tables.replace(oid)
         return True
 
-    def topic_of(self, oid: int) -> str:
-        return f"t{oid}"
+    def listing(
+        self, after: int = 500, estimates: Mapping[int, int] | None = None, **tables: int
+    ) -> list[int]:
+        names = {oid: f"public.{name}" for name, oid in tables.items()}
+        found = self.tables.listed(Published(names, after, estimates or {}))
+        for oid in found:
+            self.tables.looked(oid, names[oid])
+        return found
 
-    def put(self, oid: int, rows: Rows, **options: Any) -> None:
-        raise AssertionError("no rows are read here")
+    def due(self, position: int = READY) -> list[int]:
+        found = self.tables.due(position, lambda oid: self.ready)
+        for oid in found:
+            self.tables.replace(oid)
+        return found
 
+    @property
+    def to_read(self) -> list[tuple[int, str, str]]:
+        return [(task.oid, task.name, task.request) for task in self.incremental.progress.tasks]
 
-def table(oid: int, name: str) -> SourceTable:
-    relation = Relation(None, oid, "public", name, "d", (Column(1, "id", 23, -1),))
-    return SourceTable(relation, "", (SourcePart(Part(oid, oid, 3, 8192 * 3), name),), name, False, "1:id")
+    @property
+    def replaced(self) -> list[tuple[str, int, int]]:
+        return [(fact.table, fact.former_oid, fact.oid) for fact in self.facts.of(TableReplaced)]
 
+    @property
+    def added(self) -> list[str]:
+        return [fact.table for fact in self.facts.of(TableAdded)]
 
-def incremental(progress: Progress) -> tuple[Incremental, Renderer]:
-    rendering = Renderer()
-    made = Incremental(
-        progress,
-        rendering,
-        chunk_bytes=8192,
-        parallelism=4,
-        names={},
-        observe=lambda fact: None,
-        changed=lambda: None,
-    )
-    return made, rendering
-
-
-def published(progress: Progress, said: list[Fact], tables: Mapping[int, str]) -> PublishedTables:
-    return PublishedTables(
-        incremental(progress)[0],
-        tables,
-        reads=True,
-        reads_added=True,
-        excluded=lambda name: False,
-        observe=said.append,
-    )
+    def restarted(self, published: Mapping[int, str]) -> "Daemon":
+        progress = self.incremental.to_write_down()
+        assert progress is not None
+        return Daemon(published, progress=Progress.from_json(json.loads(json.dumps(progress.to_json()))))
 
 
-def test_a_table_whose_first_change_comes_before_the_list_is_added_all_the_same():
-    said: list[Fact] = []
-    tables = published(Progress(known=Oids([1], {1: "public.one"})), said, {1: "public.one"})
-
-    assert not tables.described(2, "public.two")
-    assert tables.known_oids() == frozenset({1})
-    tables.listed(Published({1: "public.one", 2: "public.two"}, 100, {2: 70}))
-
-    assert said == [TableAdded(table="public.two", rows=70, read=True, command="")]
-    assert tables.known_oids() == frozenset({1, 2})
+def test_at_first_all_that_is_published_is_known():
+    daemon = Daemon()
+    assert daemon.incremental.progress.known == Oids(BEFORE, BEFORE)
+    assert daemon.listing(a=1, b=2) == []
+    assert not daemon.event(1, "public.a")
+    assert (daemon.facts.all, daemon.to_read) == ([], [])
+    assert daemon.tables.known_oids() == {1, 2}
 
 
-def test_a_table_that_was_described_under_another_name_takes_the_place_of_the_one_that_had_it():
-    said: list[Fact] = []
-    tables = published(Progress(known=Oids([1], {1: "public.one"})), said, {1: "public.one"})
-    tables.described(2, "public.two")
-
-    assert tables.listed(Published({1: "public.two", 2: "public.one"}, 100, {})) == [1, 2]
-
-    assert tables.due(99, lambda oid: True) == []
-    assert tables.due(100, lambda oid: True) == [1, 2]
+# Tables that are added.
 
 
-def test_a_table_that_is_being_read_by_request_is_not_begun_by_the_initial_snapshot_too():
-    progress = Progress(waiting=Oids([1])).add([TableTask("public.one", request="signal")])
-    reading, rendering = incremental(progress)
-
-    first = reading.next_question(0.0)
-    second = reading.next_question(0.0)
-    assert first is not None
-    assert second is not None
-    assert first[1] == Look(0, "public.one")
-    assert second[1] == Look(1, "")
-    for ticket, _ in (first, second):
-        reading.answered(ticket, Looked(table(1, "one"), TableDescription(), {}, "", SEEN), 0.0)
-
-    assert rendering.defined == [1]
-    assert [task.oid for task in reading.progress.tasks] == [1, 1]
+def test_a_table_that_is_added_is_read():
+    daemon = Daemon()
+    assert daemon.listing(a=1, b=2, c=3, estimates={3: 70}) == []
+    assert daemon.facts.all == [TableAdded(table="public.c", rows=70, read=True, command="")]
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.added == ["public.c"]
 
 
-def test_what_the_configuration_asks_for_can_not_be_cancelled_because_somebody_asked_for_it_before():
-    asked = Progress().add([TableTask("public.one", request="signal")])
-
-    assert [task.request for task in asked.add([TableTask("public.one", 1, request="added")]).tasks] == [
-        "added"
+def test_or_a_fact_says_how_many_rows_were_left_out_and_which_command_reads_them():
+    daemon = Daemon(reads_added=False)
+    daemon.listing(a=1, b=2, c=3, estimates={3: 70})
+    assert daemon.facts.all == [
+        TableAdded(table="public.c", rows=70, read=False, command="cdcd snapshot start --table public.c")
     ]
-    assert asked.add([TableTask("public.one", request="another")]) is asked
-
-    reading, _ = incremental(Progress(tasks=(TableTask("public.one", 1, request="signal", number=1),)))
-    reading.read_anew(1, "public.one", "replaced")
-    assert [task.request for task in reading.progress.tasks] == ["replaced"]
+    assert daemon.to_read == []
 
 
-def test_a_table_that_takes_the_name_of_one_that_waits_is_read_too():
-    waiting = Progress().add([TableTask("public.one", 1, request="replaced")])
+def test_an_excluded_table_that_is_added_is_read_on_demand_only():
+    daemon = Daemon(excluded="public.c")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == []
+    assert daemon.added == ["public.c"]
 
-    both = waiting.add([TableTask("public.one", 2, request="replaced")])
 
-    assert [(task.name, task.oid) for task in both.tasks] == [("public.one", 1), ("public.one", 2)]
-    assert (
-        both.add([TableTask("public.one", 2, request="added"), TableTask("public.one", request="x")]) is both
-    )
+def test_a_table_that_is_added_is_read_also_when_its_first_event_comes_before_the_list():
+    daemon = Daemon()
+    assert not daemon.event(3, "public.c")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+
+
+def test_a_table_that_left_the_publication_and_is_back_is_added_again():
+    # What was changed meanwhile is in no topic.
+    daemon = Daemon()
+    daemon.listing(a=1)
+    daemon.listing(a=1, b=2)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
+def test_a_table_with_a_fresh_name_is_read_into_its_new_topic():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    daemon.listing(c=1, b=2)
+    assert daemon.to_read == [(1, "public.c", ADDED)]
+
+
+# Tables that take another one's place.
+
+
+def test_another_table_under_a_known_name_ends_the_former_ones_rows_and_is_read():
+    daemon = Daemon()
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=True, read=True)
+    ]
+    assert daemon.to_read == [(9, "public.a", REPLACED)]
+    # THEN that is so once
+    assert not daemon.event(9, "public.a")
+    assert daemon.listing(a=9, b=2) == []
+
+
+def test_where_nobody_wants_rows_it_is_said_only():
+    daemon = Daemon(reads=False)
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=False)
+    ]
+    assert daemon.to_read == []
+
+
+def test_two_tables_that_swap_their_names_both_take_a_place():
+    daemon = Daemon()
+    assert daemon.event(1, "public.b")
+    assert daemon.event(2, "public.a")
+    assert daemon.replaced == [("public.b", 2, 1), ("public.a", 1, 2)]
+    assert [oid for oid, _, _ in daemon.to_read] == [1, 2]
+    assert daemon.listing(a=2, b=1) == []
+
+
+def test_a_swap_is_found_by_listing_where_no_event_comes():
+    daemon = Daemon()
+    assert sorted(daemon.listing(a=2, b=1)) == [1, 2]
+    assert sorted(daemon.due()) == [1, 2]
+    assert sorted(daemon.replaced) == [("public.a", 1, 2), ("public.b", 2, 1)]
+    assert daemon.due() == []
+    assert daemon.listing(a=2, b=1) == []
+
+
+def test_a_name_that_was_freed_by_a_rename_is_still_known():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    daemon.listing(c=1, b=2)
+    assert daemon.event(9, "public.a")
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_drop_and_create_is_another_table():
+    daemon = Daemon()
+    daemon.listing(b=2)
+    assert daemon.listing(a=9, b=2) == [9]
+    assert daemon.due() == [9]
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_a_list_counts_when_the_stream_is_past_it():
+    daemon = Daemon()
+    assert daemon.listing(after=500, a=9, b=2) == [9]
+    assert daemon.due(499) == []
+    assert daemon.listing(after=600, a=9, b=2) == [], "it is known to be due"
+    assert daemon.due(500) == [9]
+
+
+def test_and_when_the_table_is_described_under_that_name_and_has_its_topic():
+    daemon = Daemon()
+    tables = daemon.tables
+    # GIVEN a table that was described before, under its former name
+    tables.listed(Published({2: "public.a"}, 500, {}))
+    assert tables.due(READY, lambda oid: True) == []
+    tables.looked(2, "public.b")
+    assert tables.due(READY, lambda oid: True) == []
+    tables.listed(Published({2: "public.a"}, 500, {}))
+    tables.looked(2, "public.a")
+    assert tables.due(READY, lambda oid: False) == []
+    assert tables.due(READY, lambda oid: True) == [2]
+
+
+def test_what_can_not_be_described_is_listed_again():
+    daemon = Daemon()
+    daemon.listing(a=9, b=2)
+    daemon.tables.forget(9)
+    assert daemon.due() == []
+    assert daemon.listing(a=9, b=2) == [9]
+
+
+def test_the_stream_may_say_it_first():
+    daemon = Daemon()
+    daemon.listing(a=9, b=2)
+    assert daemon.event(9, "public.a")
+    assert daemon.due() == []
+    assert len(daemon.replaced) == 1
+
+
+# Restarts.
+
+
+def test_after_a_restart_a_name_that_changed_hands_meanwhile_is_noticed():
+    daemon = Daemon().restarted({1: "public.b", 2: "public.a"})
+    assert daemon.event(1, "public.b")
+    assert daemon.event(2, "public.a")
+    assert len(daemon.replaced) == 2
+
+
+def test_also_where_the_former_table_is_gone():
+    daemon = Daemon().restarted({9: "public.a", 2: "public.b"})
+    assert daemon.event(9, "public.a")
+    assert daemon.replaced == [("public.a", 1, 9)]
+
+
+def test_the_stream_may_still_call_a_table_by_its_former_name_after_a_restart():
+    daemon = Daemon().restarted({1: "public.c", 2: "public.b"})
+    assert not daemon.event(1, "public.a")
+    assert not daemon.event(1, "public.c")
+    assert daemon.replaced == []
+    daemon.listing(c=1, b=2)
+    assert daemon.added == ["public.c"]
+
+
+def test_a_table_that_was_added_while_the_daemon_was_away_is_added():
+    daemon = Daemon().restarted({**BEFORE, 3: "public.c"})
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+
+
+def test_a_replacement_is_written_down_when_its_transaction_is_delivered_and_not_before():
+    daemon = Daemon()
+    assert daemon.tables.described(9, "public.a")
+    # GIVEN something else that is written down before the transaction is delivered
+    daemon.listing(a=9, b=2, c=3)
+    daemon = daemon.restarted({9: "public.a", 2: "public.b", 3: "public.c"})
+    assert daemon.event(9, "public.a")
+    # THEN from there on it is
+    daemon = daemon.restarted({9: "public.a", 2: "public.b", 3: "public.c"})
+    assert not daemon.event(9, "public.a")
+
+
+def test_a_record_of_former_versions_knows_no_names():
+    daemon = Daemon(progress=Progress(known=Oids((1, 2))))
+    assert not daemon.event(1, "public.a")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.added == ["public.c"]
+    assert daemon.replaced == []

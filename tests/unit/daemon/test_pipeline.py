@@ -1,0 +1,358 @@
+"""That each action is carried out and reported. The engine and the two servers are stood in for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cdcd.daemon.pipeline import Pipeline
+from cdcd.engine.actions import (
+    Action,
+    Ask,
+    Begin,
+    Describe,
+    End,
+    EnsureTopics,
+    ListPublished,
+    Published,
+    Ship,
+    Status,
+    Turn,
+    Wait,
+)
+from cdcd.engine.queue import Batch
+from cdcd.errors import CdcdError, FatalError, TransientError
+from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.position import Checkpoint, Position
+from tests.unit.engine.tables import relation
+
+
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run the test in an event loop of its own."""
+
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        async def body() -> None:
+            await test(*arguments, **named)
+
+        asyncio.run(body())
+
+    return run
+
+
+START = Position(50, 60)
+CHECKPOINT = Checkpoint("1", 1, "", START, 60)
+RELATION = relation(1, "t")
+
+
+@dataclass
+class Engine:
+    """Gives the actions that the test puts in, and notes what is reported. Without one, it waits."""
+
+    actions: list[Action] = field(default_factory=list)
+    reported: list[tuple[Any, ...]] = field(default_factory=list)
+    wants_frames: bool = False
+    is_reading: bool = False
+    ends_when: Callable[[], bool] = lambda: False
+    caught_up: bool | None = None
+    cuts: int = 0
+    server_wal_end: int = 0
+
+    def __post_init__(self) -> None:
+        self.ledger = SimpleNamespace(received=1, sent=2, acked=3, flushed=4)
+        self.assembler = SimpleNamespace(
+            counts={}, streamed_open=0, prepared_open=0, oldest_prepared=lambda: None
+        )
+        self.encoder = self.rows = SimpleNamespace(counts={})
+        self.incremental = SimpleNamespace(progress=Progress())
+        self.queue = SimpleNamespace(size=0)
+
+    def next_action(self, now: float, unix_us: int) -> Action:
+        if self.actions:
+            return self.actions.pop(0)
+        return End() if self.ends_when() else Wait(None)
+
+    def __getattr__(self, verb: str) -> Callable[..., None]:
+        def report(*arguments: Any, **named: Any) -> None:
+            self.reported.append(
+                (verb, *arguments[:-1], *(value for key, value in named.items() if key != "now"))
+            )
+            if verb == "frames_received":
+                self.wants_frames = False
+
+        return report
+
+    def said(self, verb: str) -> list[tuple[Any, ...]]:
+        return [each for each in self.reported if each[0] == verb]
+
+
+class Stream:
+    """The replication connection: what it receives is put in by the test."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.frames: asyncio.Queue[list[bytes] | CdcdError] = asyncio.Queue()
+        self.finished = False
+
+    async def receive(self, _most: int) -> list[bytes]:
+        found = await self.frames.get()
+        if isinstance(found, CdcdError):
+            raise found
+        return found
+
+    async def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    async def finish(self, *, timeout_s: float) -> None:
+        self.finished = True
+
+
+class Session:
+    """A pipeline with stand-ins. A part of it that a test names raises what the test gives."""
+
+    def __init__(self, engine: Engine, **fails: CdcdError) -> None:
+        self.engine = engine
+        self.stream = Stream()
+        self.fails = fails
+        self.done: list[Any] = []
+        self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.stop = asyncio.Event()
+        self.thread = ThreadPoolExecutor(1)
+        self.pipeline = Pipeline(
+            engine,  # type: ignore[arg-type]
+            stream=self.stream,  # type: ignore[arg-type]
+            lock=SimpleNamespace(wait_lost=self._wait_lost, lapsed=False),  # type: ignore[arg-type]
+            sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
+            kafka=SimpleNamespace(thread=self.thread, await_topics=self._did("topics")),  # type: ignore[arg-type]
+            snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
+            spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
+            begin=self._did("begin"),
+            look_up=self._look_up,
+            survey=self._did("survey"),
+            telemetry=Telemetry(),
+            observe=lambda fact: None,
+        )
+
+    def _did(self, what: str) -> Callable[..., Awaitable[None]]:
+        async def do(*arguments: Any) -> None:
+            if what in self.fails:
+                raise self.fails[what]
+            self.done.append((what, *arguments))
+
+        return do
+
+    async def _wait_lost(self) -> Any:
+        return await self.lost
+
+    def _deliver(self, batch: Batch, checkpoint: Checkpoint) -> None:
+        if "sink" in self.fails:
+            raise self.fails["sink"]
+        self.done.append(("sink", batch, checkpoint))
+
+    async def _answer(self, question: Any) -> Any:
+        await self._did("answer")(question)
+        return Published({}, 0, {})
+
+    async def _look_up(self, relation: Any) -> Any:
+        await self._did("look up")(relation)
+        return "description", {}
+
+    async def run(self) -> None:
+        try:
+            async with asyncio.timeout(10):
+                await self.pipeline.run(self.stop)
+        finally:
+            self.thread.shutdown()
+
+
+BATCH = Batch(START, START)
+
+ACTIONS = [
+    pytest.param(Ship(BATCH, CHECKPOINT), ("sink", BATCH, CHECKPOINT), ("delivered", BATCH), id="Ship"),
+    pytest.param(
+        Describe(RELATION, False),
+        ("look up", RELATION),
+        ("described", RELATION, "description", {}),
+        id="Describe",
+    ),
+    pytest.param(
+        EnsureTopics(("a", "b")), ("topics", ["a", "b"]), ("topics_ready", ("a", "b")), id="EnsureTopics"
+    ),
+    pytest.param(Begin(), ("begin",), ("stream_begun",), id="Begin"),
+    pytest.param(
+        Ask(7, ListPublished(frozenset())),
+        ("answer", ListPublished(frozenset())),
+        ("answered", 7, Published({}, 0, {})),
+        id="Ask",
+    ),
+]
+
+
+def ends_after(engine: Engine, verb: str) -> None:
+    engine.ends_when = lambda: bool(engine.said(verb))
+
+
+@pytest.mark.parametrize(("action", "done", "reported"), ACTIONS)
+@in_a_loop
+async def test_each_action_is_carried_out_and_reported(action: Action, done: Any, reported: Any):
+    engine = Engine([action])
+    ends_after(engine, reported[0])
+    session = Session(engine)
+    await session.run()
+    assert done in session.done
+    assert reported in engine.reported
+    # THEN the end in good order is everybody's
+    assert session.stop.is_set()
+    assert session.stream.finished
+
+
+@in_a_loop
+async def test_a_status_is_sent_before_the_next_action_is_asked_for():
+    session = Session(Engine([Status(b"one"), Turn(), Status(b"two"), End()]))
+    await session.run()
+    assert session.stream.sent == [b"one", b"two"]
+
+
+@in_a_loop
+async def test_an_action_that_takes_time_does_not_stop_the_others():
+    # GIVEN a delivery that waits for what a later action brings about
+    engine = Engine([Ship(BATCH, CHECKPOINT), Ask(1, ListPublished(frozenset()))])
+    ends_after(engine, "delivered")
+    session = Session(engine)
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def deliver(batch: Batch, checkpoint: Checkpoint) -> None:
+        asyncio.run_coroutine_threadsafe(asked.wait(), loop).result(timeout=10)
+
+    async def answer(question: Any) -> Any:
+        asked.set()
+        return Published({}, 0, {})
+
+    session.pipeline._sink.deliver = deliver  # type: ignore[method-assign]
+    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign,assignment]
+    await session.run()
+    assert [each[0] for each in engine.reported if each[0] != "tick"] == ["answered", "delivered"]
+
+
+@in_a_loop
+async def test_frames_are_read_while_they_are_wanted_and_not_otherwise():
+    engine = Engine(wants_frames=True)
+    ends_after(engine, "frames_received")
+    session = Session(engine)
+    session.stream.frames.put_nowait([b"one"])
+    session.stream.frames.put_nowait([b"two"])
+    await session.run()
+    assert engine.said("frames_received") == [("frames_received", [b"one"])]
+    assert session.stream.frames.qsize() == 1
+
+
+@in_a_loop
+async def test_frames_are_read_again_when_the_engine_comes_to_want_them():
+    engine = Engine([Ask(1, ListPublished(frozenset()))])
+    ends_after(engine, "frames_received")
+    session = Session(engine)
+    session.stream.frames.put_nowait([b"one"])
+
+    async def answer(question: Any) -> Any:
+        engine.wants_frames = True
+        return Published({}, 0, {})
+
+    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign,assignment]
+    await session.run()
+    assert engine.said("frames_received") == [("frames_received", [b"one"])]
+
+
+@pytest.mark.parametrize(
+    ("part", "action"),
+    [
+        ("sink", Ship(BATCH, CHECKPOINT)),
+        ("look up", Describe(RELATION, False)),
+        ("topics", EnsureTopics(("a",))),
+        ("begin", Begin()),
+        ("answer", Ask(1, ListPublished(frozenset()))),
+        ("survey", Turn()),
+    ],
+)
+@in_a_loop
+async def test_an_error_in_any_task_ends_the_session_with_that_error(part: str, action: Action):
+    error = TransientError(f"{part} failed")
+    session = Session(Engine([action]), **{part: error})
+    with pytest.raises(TransientError) as raised:
+        await session.run()
+    assert raised.value is error
+    assert not session.stop.is_set()
+
+
+@in_a_loop
+async def test_a_lost_connection_ends_the_session_with_its_error():
+    session = Session(Engine(wants_frames=True))
+    session.stream.frames.put_nowait(TransientError("the server is gone"))
+    with pytest.raises(TransientError, match="the server is gone"):
+        await session.run()
+
+
+@in_a_loop
+async def test_the_engines_own_error_ends_the_session():
+    error = FatalError("it can not go on")
+    session = Session(Engine([End(error)]))
+    with pytest.raises(FatalError) as raised:
+        await session.run()
+    assert raised.value is error
+    assert not session.stop.is_set()
+
+
+@in_a_loop
+async def test_a_stop_is_reported_and_the_engine_says_when_it_is_over():
+    engine = Engine()
+    ends_after(engine, "stop")
+    session = Session(engine)
+    session.stop.set()
+    await session.run()
+    assert len(engine.said("stop")) == 1
+
+
+@pytest.mark.parametrize(
+    ("admin", "lapsed", "shutting_down"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+@in_a_loop
+async def test_a_lost_lock_is_reported_with_what_it_means(admin: bool, lapsed: bool, shutting_down: bool):
+    engine = Engine()
+    ends_after(engine, "lock_lost")
+    session = Session(engine)
+    session.pipeline._lock.lapsed = lapsed
+    session.lost.set_result(SimpleNamespace(message="gone", sqlstate="57P01", admin_shutdown=admin))
+    await session.run()
+    # The stand-in leaves out the last positional argument, which elsewhere is the time.
+    (said,) = engine.said("lock_lost")
+    assert said[-1] is shutting_down
+    assert "advisory lock is lost: gone" in said[1].message
+
+
+@in_a_loop
+async def test_a_stream_that_never_began_is_not_finished():
+    session = Session(Engine([End()], is_reading=True))
+    await session.run()
+    assert not session.stream.finished
+
+
+@in_a_loop
+async def test_the_telemetry_has_the_engines_positions():
+    engine = Engine([Ship(BATCH, CHECKPOINT)], server_wal_end=9, caught_up=True)
+    ends_after(engine, "delivered")
+    session = Session(engine)
+    await session.run()
+    telemetry = session.pipeline._telemetry
+    assert (telemetry.received_lsn, telemetry.sent_lsn, telemetry.acked_lsn, telemetry.flushed_lsn) == (
+        1,
+        2,
+        3,
+        4,
+    )
+    assert (telemetry.server_wal_end, telemetry.caught_up) == (9, True)

@@ -1,0 +1,801 @@
+"""The engine as its shell sees it: frames and answers in, actions out, by a clock that the test moves."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.engine.actions import (
+    Action,
+    Ask,
+    Begin,
+    Describe,
+    End,
+    EnsureTopics,
+    FindWriters,
+    ListPublished,
+    Look,
+    Looked,
+    Lost,
+    Published,
+    Read,
+    Ship,
+    Status,
+    Turn,
+    Wait,
+    Writers,
+)
+from cdcd.engine.engine import (
+    PUBLISHED_S,
+    UNSTREAMED_S,
+    Engine,
+    EngineSettings,
+    ExportedTables,
+    StreamingAgainError,
+)
+from cdcd.errors import SourceError, TransientError
+from cdcd.facts import (
+    LockLost,
+    PostgresStopping,
+    PreparedOld,
+    PrepareMissing,
+    RelationChanged,
+    SnapshotSignalled,
+    TableAdded,
+    TableReplaced,
+    TransactionLarge,
+)
+from cdcd.protocol.frames import StatusUpdate, read_status
+from cdcd.protocol.messages import (
+    POSTGRES_EPOCH_US,
+    UNCHANGED,
+    Column,
+    Insert,
+    LogicalMessage,
+    Relation,
+    Update,
+)
+from cdcd.records.envelope import EnvelopeSettings
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.formats.snapshot_rows import SnapshotEncoder
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription
+from cdcd.snapshots.beginning import initial
+from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.reading import Refused, Rows, SourceTable
+from cdcd.snapshots.signals import PREFIX, Signal
+from cdcd.snapshots.visibility import Visibility
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint, Position
+from cdcd.transactions.spool import Spool
+from tests.unit.engine.tables import Facts, relation, table
+from tests.unit.transactions import wire
+
+OID = 7
+NAME = "public.t"
+TOPIC = "p.public.t"
+PUBLISHED = {OID: NAME}
+DESCRIBED = TableDescription(primary_key=("id",))
+ENVELOPE = EnvelopeSettings(version="1", prefix="p", database="d", schemas_topic=None)
+START = Checkpoint("1", 1, "", Position(50, 60), 60)
+UNIX_US = 10**15
+
+
+def row(number: int, note: str | None = "x", *, oid: int = OID, xid: int | None = None) -> bytes:
+    return wire.frame(Insert(xid, oid, (b"%d" % number, None if note is None else note.encode())))
+
+
+def described(name: str = "t", oid: int = OID) -> bytes:
+    return wire.frame(relation(oid, name))
+
+
+def requested(signal: Signal, lsn: int = 0) -> bytes:
+    """A request; alone, if it has a position."""
+    content = signal.encode().encode()
+    return wire.frame(LogicalMessage(None, not lsn, lsn or 1, PREFIX, content), lsn)
+
+
+def transaction(xid: int, lsn: int, *frames: bytes) -> list[bytes]:
+    return [wire.begin(xid, lsn), *frames, wire.commit(lsn)]
+
+
+class Daemon:
+    """An engine with a shell that does what it says, if the test wants it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        start: Checkpoint = START,
+        *,
+        exported: list[SourceTable] | None = None,
+        unstreamed_until: int = 0,
+        published: dict[int, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.now = 0.0
+        self.facts = Facts()
+        self.ledger = Ledger(start.position.end_lsn)
+        encoder = DebeziumJsonEncoder(ENVELOPE)
+        self.assembler = Assembler(
+            self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
+        )
+        self.published = PUBLISHED if published is None else published
+        options: dict[str, Any] = {
+            "name": "shop",
+            "bytes_max": 100_000,
+            "records_max": 1000,
+            "queue_bytes_max": 300_000,
+            "whole_bytes_max": 1 << 30,
+            "status_interval_s": 10.0,
+            **settings,
+        }
+        self.engine = Engine(
+            EngineSettings(**options),
+            start,
+            assembler=self.assembler,
+            ledger=self.ledger,
+            encoder=encoder,
+            rows=SnapshotEncoder(ENVELOPE),
+            published=self.published,
+            observe=self.facts,
+            now=self.now,
+            unstreamed_until=unstreamed_until,
+            exported=None
+            if exported is None
+            else ExportedTables(
+                {each.oid: each for each in exported},
+                {each.oid: DESCRIBED for each in exported},
+                BUILTIN_TYPES,
+            ),
+        )
+        self.shipped: list[Ship] = []
+        self.told: list[StatusUpdate] = []
+        self.asked: list[Any] = []
+        self.topics: list[str] = []
+        self.tables: dict[int, SourceTable] = {}
+        self.end: End | None = None
+        if exported is None:
+            self.engine.stream_begun(self.now)
+
+    def next(self) -> Action:
+        return self.engine.next_action(self.now, UNIX_US + int(self.now * 1e6))
+
+    def until(self, *kinds: type[Action]) -> Any:
+        """Carry out actions up to the first one of these kinds, which is returned and not carried out."""
+        for _ in range(10_000):
+            action = self.next()
+            if isinstance(action, Wait) and action.until is not None and action.until <= self.now:
+                continue
+            if isinstance(action, kinds):
+                return action
+            assert not isinstance(action, Wait | End), f"{action} where {kinds} were expected"
+            self.carry_out(action)
+        raise AssertionError("there is no end of it")
+
+    def idle(self) -> Wait:
+        """Carry out everything that can be done now."""
+        found: Wait = self.until(Wait)
+        return found
+
+    def carry_out(self, action: Action) -> None:
+        engine, now = self.engine, self.now
+        if isinstance(action, Ship):
+            self.shipped.append(action)
+            engine.delivered(action.batch, now)
+        elif isinstance(action, Status):
+            self.told.append(read_status(action.data))
+        elif isinstance(action, Describe):
+            engine.described(action.relation, DESCRIBED, BUILTIN_TYPES, now)
+        elif isinstance(action, EnsureTopics):
+            self.topics += action.topics
+            engine.topics_ready(action.topics, now)
+        elif isinstance(action, Begin):
+            engine.stream_begun(now)
+        elif isinstance(action, Ask):
+            self.asked.append(action.question)
+            engine.answered(action.ticket, self.answer(action.question), now)
+
+    def answer(self, question: Any) -> Any:
+        seen = Visibility(100, 100)
+        match question:
+            case ListPublished():
+                return Published(self.published, 0, {})
+            case Look():
+                return Looked(self.tables.get(question.oid), DESCRIBED, BUILTIN_TYPES, "", seen)
+            case FindWriters():
+                return Writers(frozenset(), seen)
+            case Read(exported=True):
+                return Rows([b"1\tx\n"], 4)
+            case _:
+                return Rows([b"1\tx\n"], 4, seen, 0)
+
+    def feed(self, *frames: bytes | Iterable[bytes]) -> None:
+        flat: list[bytes] = []
+        for each in frames:
+            flat += [each] if isinstance(each, bytes) else each
+        self.engine.frames_received(flat, self.now)
+
+    def take(self, *frames: bytes | Iterable[bytes]) -> None:
+        """Frames come, and all is done that follows from them."""
+        self.feed(*frames)
+        self.idle()
+
+    @property
+    def records(self) -> list[tuple[str, bytes | None, Any]]:
+        """Topic, key and value of all that was delivered."""
+        return [
+            (topic, key, None if value is None else json.loads(value))
+            for ship in self.shipped
+            for topic, key, value, _ in ship.batch.records
+        ]
+
+    @property
+    def ids(self) -> list[int]:
+        return [value["after"]["id"] for _, _, value in self.records if value and value.get("after")]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Daemon:
+    """In the middle of a quiet session: the first status is sent, the list of tables looked at."""
+    found = Daemon(tmp_path)
+    found.idle()
+    return found
+
+
+# The path of a change.
+
+
+def test_a_transaction_becomes_records_with_the_checkpoint_after_it(daemon: Daemon):
+    daemon.take(transaction(5, 100, described(), row(1), row(2)))
+    (ship,) = [ship for ship in daemon.shipped if ship.batch.records]
+    assert [key for _, key, _, _ in ship.batch.records] == [b'{"id":1}', b'{"id":2}']
+    assert ship.checkpoint.position == Position(100, 110)
+    assert daemon.engine.checkpoint.position == Position(100, 110)
+    assert daemon.ledger.flushed == 110
+
+
+def test_postgresql_hears_of_it_once_the_broker_holds_it_and_not_before(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    ship = daemon.until(Ship)
+    assert daemon.ledger.sent == 110
+    daemon.now += 100
+    daemon.idle()
+    assert daemon.told[-1].flushed == 60
+    daemon.engine.delivered(ship.batch, daemon.now)
+    daemon.now += 1
+    daemon.idle()
+    assert daemon.told[-1].flushed == 110
+
+
+def test_one_batch_is_out_at_a_time(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    out = daemon.until(Ship)
+    daemon.idle()
+    daemon.feed(transaction(6, 200, row(2)))
+    daemon.idle()
+    assert daemon.shipped == [] or out not in daemon.shipped
+    daemon.engine.delivered(out.batch, daemon.now)
+    assert daemon.until(Ship).checkpoint.position == Position(200, 210)
+
+
+def test_the_server_is_answered_before_the_frames_around_its_question_are_worked_off(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)), [wire.keepalive(110, asked=True)])
+    assert isinstance(daemon.next(), Status)
+    assert isinstance(daemon.next(), Describe)
+
+
+def test_the_server_hears_at_every_interval_whatever_is_out(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    daemon.until(Ship)
+    wait = daemon.idle()
+    assert wait.until is not None
+    assert wait.until <= 10.0
+    count = len(daemon.told)
+    daemon.now = 10.0
+    assert isinstance(daemon.next(), Status)
+    daemon.now = 20.0
+    assert isinstance(daemon.next(), Status)
+    assert len(daemon.told) == count
+
+
+def test_a_keepalive_moves_the_flushed_position_by_way_of_kafka(daemon: Daemon):
+    daemon.take([wire.keepalive(500)])
+    assert daemon.ledger.flushed == 60
+    assert daemon.engine.server_wal_end == 500
+    daemon.now = 10.0
+    daemon.idle()
+    assert daemon.engine.checkpoint.position == Position(50, 500)
+    assert daemon.ledger.flushed == 500
+    assert daemon.engine.caught_up
+
+
+def test_a_keepalive_that_asks_does_not_wait_for_company(daemon: Daemon):
+    daemon.take([wire.keepalive(500, asked=True)])
+    daemon.now += 1
+    daemon.idle()
+    assert daemon.told[-1].flushed == 500
+
+
+def test_a_batch_goes_out_before_frames_are_worked_off(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)), transaction(6, 200, row(2)))
+    daemon.until(Describe)
+    daemon.engine.queue.touch()
+    assert isinstance(daemon.next(), Ship)
+
+
+def test_work_on_many_frames_lets_others_have_their_turn(daemon: Daemon):
+    frames = [
+        frame for number in range(2000) for frame in transaction(number + 1, 100 + 20 * number, row(number))
+    ]
+    daemon.take(transaction(1, 80, described(), row(0)))
+    daemon.feed(frames)
+    turns = 0
+    while daemon.engine._steps is not None:
+        action = daemon.next()
+        turns += isinstance(action, Turn)
+        daemon.carry_out(action)
+    assert turns > 2000 // 256
+
+
+# Back-pressure.
+
+
+def test_frames_are_wanted_while_there_is_room_and_nothing_is_worked_off(daemon: Daemon):
+    assert daemon.engine.wants_frames
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    assert not daemon.engine.wants_frames
+    daemon.idle()
+    assert daemon.engine.wants_frames
+
+
+def test_a_full_queue_stops_the_stream_until_something_is_delivered(tmp_path: Path):
+    daemon = Daemon(tmp_path, bytes_max=1000, queue_bytes_max=1000)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), *[row(number) for number in range(20)]))
+    out = daemon.until(Ship)
+    daemon.idle()
+    # THEN frames that came stay as they are, and no others are wanted
+    assert not daemon.engine.queue.room
+    assert not daemon.engine.wants_frames
+    daemon.engine.delivered(out.batch, daemon.now)
+    daemon.idle()
+    assert daemon.engine.wants_frames
+    assert len(daemon.ids) + len(out.batch.records) == 20
+
+
+def test_while_the_queue_is_full_no_table_is_read(tmp_path: Path):
+    daemon = Daemon(tmp_path, bytes_max=1000, queue_bytes_max=1000)
+    daemon.tables[OID] = table(OID)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), *[row(number) for number in range(20)]))
+    out = daemon.until(Ship)
+    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.idle()
+    assert [each for each in daemon.asked if isinstance(each, Look)] == []
+    daemon.engine.delivered(out.batch, daemon.now)
+    daemon.idle()
+    assert [each for each in daemon.asked if isinstance(each, Look)] != []
+
+
+# Relations and topics.
+
+
+def test_a_relation_that_is_described_stops_the_frames_and_nothing_else(daemon: Daemon):
+    daemon.tables[OID] = table(OID)
+    daemon.feed(transaction(4, 80, described(), row(1)), transaction(5, 100, described(), row(2)))
+    daemon.carry_out(daemon.until(Describe))
+    pending = daemon.until(Describe)
+    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.now = 10.0
+    daemon.idle()
+    # THEN batches, status updates and tables go on
+    assert daemon.ids == [1]
+    assert len(daemon.told) == 2
+    assert any(isinstance(each, FindWriters) for each in daemon.asked)
+    daemon.carry_out(pending)
+    daemon.idle()
+    assert 2 in daemon.ids
+
+
+def test_topics_are_made_at_the_first_event_of_a_table_and_not_before(daemon: Daemon):
+    daemon.take(transaction(5, 100, described(), described("leaf", 8), row(1)))
+    assert daemon.topics == [TOPIC]
+    daemon.take(transaction(6, 200, row(2, oid=8)))
+    assert daemon.topics == [TOPIC, "p.public.leaf"]
+
+
+def test_events_wait_for_their_topic(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    topics = daemon.until(EnsureTopics)
+    daemon.idle()
+    assert daemon.ids == []
+    assert not daemon.engine.wants_frames
+    daemon.carry_out(topics)
+    daemon.idle()
+    assert daemon.ids == [1]
+
+
+def test_a_relation_that_changed_is_a_fact(daemon: Daemon):
+    changed = Relation(None, OID, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "more", 25, -1)))
+    daemon.take(transaction(5, 100, described(), row(1)))
+    daemon.take(transaction(6, 200, described(), row(2)))
+    assert daemon.facts.of(RelationChanged) == []
+    daemon.take(transaction(7, 300, wire.frame(changed), row(3)))
+    assert daemon.facts.of(RelationChanged) == [RelationChanged(schema="public", table="t")]
+
+
+def test_a_name_that_a_table_took_back_leaves_nothing_to_its_next_event(tmp_path: Path):
+    # GIVEN a table under another one's name, of which every event is rolled back, and its own name again
+    daemon = Daemon(tmp_path, published={OID: NAME, 8: "public.u"})
+    daemon.idle()
+    daemon.take(transaction(5, 100, described(), row(1), described("u", 8), row(1, oid=8)))
+    daemon.take(transaction(6, 200, described("u"), described(), row(2)))
+    assert daemon.facts.of(TableReplaced) == []
+    assert daemon.topics == [TOPIC, "p.public.u"]
+
+
+# Names.
+
+
+def test_rows_of_a_table_whose_name_another_one_took_end_where_its_first_event_is(daemon: Daemon):
+    daemon.take(transaction(5, 100, described(), row(1)))
+    daemon.take(transaction(6, 200, described("t", 9), row(2, oid=9)))
+    assert [value["op"] for _, _, value in daemon.records] == ["c", "t", "c"]
+    assert daemon.facts.of(TableReplaced) == [
+        TableReplaced(table=NAME, former_oid=OID, oid=9, truncated=True, read=True)
+    ]
+    assert Look(9, NAME) in daemon.asked, "the new table is read"
+
+
+def test_rows_are_not_ended_where_a_truncate_gives_no_record(tmp_path: Path):
+    daemon = Daemon(tmp_path, truncate=False)
+    daemon.take(
+        transaction(5, 100, described(), row(1)), transaction(6, 200, described("t", 9), row(2, oid=9))
+    )
+    assert [value["op"] for _, _, value in daemon.records] == ["c", "c"]
+
+
+def test_the_list_is_looked_at_now_and_then_and_finds_what_no_event_says(daemon: Daemon):
+    daemon.published = {9: NAME}
+    daemon.tables[9] = table(9, pages=0)
+    daemon.now = PUBLISHED_S
+    daemon.idle()
+    assert [value["op"] for _, _, value in daemon.records] == ["t"]
+    assert daemon.topics == [TOPIC], "the record that ends the rows has its topic"
+    assert len(daemon.facts.of(TableReplaced)) == 1
+
+
+def test_a_list_that_is_not_to_be_had_is_asked_for_again(daemon: Daemon):
+    for _ in range(3):
+        daemon.now += PUBLISHED_S
+        ask = daemon.until(Ask)
+        assert isinstance(ask.question, ListPublished)
+        daemon.engine.answered(ask.ticket, Lost(TransientError("gone")), daemon.now)
+    assert daemon.engine.next_action(daemon.now, UNIX_US) != End()
+
+
+def test_an_added_table_is_a_fact(tmp_path: Path):
+    daemon = Daemon(tmp_path, added_tables=True)
+    daemon.published = {**PUBLISHED, 9: "public.u"}
+    daemon.now = PUBLISHED_S
+    daemon.idle()
+    assert [(fact.table, fact.read) for fact in daemon.facts.of(TableAdded)] == [("public.u", True)]
+
+
+# Requests.
+
+
+def test_a_request_in_a_transaction_counts_with_it_and_makes_no_record(daemon: Daemon):
+    daemon.take(transaction(5, 100, described(), requested(Signal("pause")), row(1)))
+    assert daemon.facts.of(SnapshotSignalled) == [SnapshotSignalled(action="pause", tables=[])]
+    snapshot = daemon.engine.checkpoint.snapshot
+    assert snapshot is not None
+    assert snapshot.paused
+    assert len(daemon.records) == 1
+    # THEN it is an event of the transaction like any other
+    assert daemon.records[0][2]["source"]["event_serial_no"] == 2
+
+
+def test_a_request_outside_of_transactions_counts_at_its_place(daemon: Daemon):
+    daemon.take([requested(Signal("pause"), 90)])
+    assert daemon.engine.checkpoint.snapshot is not None
+    assert daemon.engine.checkpoint.snapshot.paused
+    assert daemon.engine.checkpoint.position == Position(50, 90)
+
+
+def test_a_request_counts_once_whenever_the_daemon_is_killed(tmp_path: Path):
+    """Each checkpoint on the way is one to resume from: the request is in it, or comes again."""
+    frames = [
+        described(),
+        row(1),
+        row(2),
+        requested(Signal("start", ("public.a",), request="me")),
+        row(3),
+        row(4),
+    ]
+    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=0)
+    daemon.take(transaction(5, 100, *frames))
+    checkpoints = [ship.checkpoint for ship in daemon.shipped if ship.batch.closes]
+    assert len({each.position for each in checkpoints}) > 2
+    for checkpoint in checkpoints:
+        again = Daemon(tmp_path, Checkpoint.decode(checkpoint.encode(), ""), records_max=2, whole_bytes_max=0)
+        again.engine.incremental.set_paused(True)
+        again.take(transaction(5, 100, *frames))
+        said = len(again.facts.of(SnapshotSignalled))
+        before = checkpoint.snapshot
+        known = [] if before is None else [*before.tasks, *before.outcomes]
+        assert said + len(known) == 1
+    assert len({len(ship.batch.records) for ship in daemon.shipped}) > 1
+
+
+def test_an_unreadable_request_ends_nothing(daemon: Daemon):
+    nonsense = wire.frame(LogicalMessage(None, False, 90, PREFIX, b"\xff"), 90)
+    daemon.take([nonsense])
+    daemon.take(transaction(5, 100, described(), row(1)))
+    assert daemon.ids == [1]
+
+
+# Large transactions.
+
+
+def test_a_transaction_that_is_cut_is_a_fact_and_counted(tmp_path: Path):
+    daemon = Daemon(tmp_path, records_max=2, whole_bytes_max=0)
+    daemon.take(transaction(5, 100, described(), *[row(number) for number in range(7)]))
+    assert daemon.facts.of(TransactionLarge) == [TransactionLarge(xid=5, commit_lsn=100)]
+    assert daemon.engine.cuts == 1
+
+
+def test_a_whole_transaction_has_one_checkpoint_at_its_end(tmp_path: Path):
+    daemon = Daemon(tmp_path, records_max=2)
+    daemon.take(transaction(5, 100, described(), *[row(number) for number in range(7)]))
+    parts = [ship for ship in daemon.shipped if ship.batch.records or ship.batch.tickets]
+    assert len(parts) > 1
+    assert [ship.batch.closes for ship in parts][-1:] == [True]
+    assert not any(ship.batch.closes for ship in parts[:-1])
+    assert {ship.checkpoint.position for ship in parts[:-1]} == {Position(50, 60)}
+    assert parts[-1].checkpoint.position == Position(100, 110)
+    assert daemon.engine.cuts == 0
+
+
+def test_streaming_is_possible_again_once_the_large_transaction_is_delivered_and_a_while_passed(
+    tmp_path: Path,
+):
+    daemon = Daemon(tmp_path, unstreamed_until=150)
+    daemon.take(transaction(5, 100, described(), row(1)))
+    daemon.now = UNSTREAMED_S + 1
+    daemon.take(transaction(6, 130, row(2)))
+    daemon.feed(transaction(7, 150, row(3)))
+    end = daemon.until(End)
+    assert isinstance(end.error, StreamingAgainError)
+    assert daemon.ids == [1, 2, 3]
+
+
+def test_but_not_before_that_while(tmp_path: Path):
+    daemon = Daemon(tmp_path, unstreamed_until=150)
+    daemon.take(transaction(7, 150, described(), row(3)))
+    daemon.now = UNSTREAMED_S + 1
+    daemon.idle()
+    daemon.feed(transaction(8, 250, row(4)))
+    assert isinstance(daemon.until(End).error, StreamingAgainError)
+
+
+# Prepared transactions.
+
+
+def test_an_old_prepared_transaction_is_warned_of_once(tmp_path: Path):
+    daemon = Daemon(tmp_path, prepared_warning_age_s=60.0)
+    daemon.take(wire.prepared(5, "gid", 100, described(), row(1)))
+    prepared_at = wire.TIME + POSTGRES_EPOCH_US
+    daemon.engine.tick(0.0, prepared_at + 59_000_000)
+    assert daemon.facts.of(PreparedOld) == []
+    for age in (60, 61, 3600):
+        daemon.engine.tick(0.0, prepared_at + age * 1_000_000)
+    assert daemon.facts.of(PreparedOld) == [PreparedOld(gid="gid", age_s=60, held_at="0/3C")]
+
+
+def test_a_commit_whose_prepare_is_not_known_is_a_fact(tmp_path: Path):
+    daemon = Daemon(tmp_path, Checkpoint("1", 1, "", Position(150, 160), 160))
+    daemon.take([wire.commit_prepared(5, "gid", 120)])
+    assert daemon.facts.of(PrepareMissing) == []
+
+
+# Ends.
+
+
+LOST = TransientError("the connection is gone", hint="Reconnecting.")
+
+
+def test_a_lost_lock_ends_the_session_at_once(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    daemon.engine.lock_lost(LOST, "08006", shutting_down=False, now=daemon.now)
+    assert daemon.next() == End(LOST)
+    assert daemon.facts.of(LockLost) == [LockLost(sqlstate="08006", reason=LOST.message)]
+
+
+def shut_down(daemon: Daemon) -> None:
+    daemon.engine.lock_lost(LOST, "57P01", shutting_down=True, now=daemon.now)
+
+
+def test_a_shutdown_of_postgresql_waits_for_what_is_being_delivered(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    ship = daemon.until(Ship)
+    shut_down(daemon)
+    wait = daemon.idle()
+    assert wait.until is not None
+    assert wait.until <= 5.0
+    assert daemon.facts.of(PostgresStopping) == [PostgresStopping(sqlstate="57P01", grace_s=5.0)]
+    daemon.now = 0.003
+    daemon.engine.delivered(ship.batch, daemon.now)
+    # THEN the server is told before we let go
+    told = daemon.until(Status)
+    assert read_status(told.data).flushed == 110
+    end = daemon.until(End)
+    assert isinstance(end.error, TransientError)
+    assert "shutting down" in end.error.message
+
+
+def test_but_no_longer_than_the_grace(tmp_path: Path):
+    daemon = Daemon(tmp_path, shutdown_grace_s=0.005)
+    daemon.idle()
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    daemon.until(Ship)
+    shut_down(daemon)
+    assert daemon.idle().until == 0.005
+    daemon.now = 0.005
+    told = daemon.until(Status)
+    assert read_status(told.data).flushed == 60
+    assert daemon.until(End).error is not None
+
+
+def test_nor_for_an_undecided_prepare(daemon: Daemon):
+    daemon.take(wire.prepared(5, "gid", 100, described(), row(1)))
+    shut_down(daemon)
+    assert isinstance(daemon.until(End).error, TransientError)
+    assert daemon.now == 0.0
+
+
+def test_nor_where_nothing_is_under_way(daemon: Daemon):
+    shut_down(daemon)
+    assert isinstance(daemon.until(End).error, TransientError)
+
+
+def test_a_stop_finishes_the_batch_that_is_out_and_tells_postgresql(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)), transaction(6, 200, row(2)))
+    ship = daemon.until(Ship)
+    daemon.engine.stop()
+    assert not daemon.engine.wants_frames
+    daemon.idle()
+    daemon.engine.delivered(ship.batch, daemon.now)
+    told = daemon.until(Status)
+    assert read_status(told.data).flushed == daemon.ledger.flushed >= 110
+    assert daemon.until(End) == End(None)
+
+
+def test_a_stop_before_the_stream_began_ends_at_once(tmp_path: Path):
+    daemon = Daemon(tmp_path, initial_of(table(OID)), exported=[table(OID)])
+    daemon.engine.stop()
+    assert daemon.next() == End(None)
+
+
+def test_what_the_rows_of_a_table_say_ends_the_session(daemon: Daemon):
+    daemon.tables[OID] = table(OID)
+    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    while not isinstance(ask := daemon.until(Ask), Ask) or not isinstance(ask.question, Read):
+        daemon.carry_out(ask)
+    daemon.engine.answered(ask.ticket, Refused("permission denied", "Grant it:"), daemon.now)
+    end = daemon.next()
+    assert isinstance(end, End)
+    assert isinstance(end.error, SourceError)
+
+
+# Snapshots.
+
+
+def initial_of(*tables: SourceTable) -> Checkpoint:
+    progress = initial(Progress(), {each.oid: each.name for each in tables}, (), exported=True)
+    return Checkpoint("1", 1, "", Position(0, 60), 60, snapshot=progress)
+
+
+def test_an_initial_snapshot_is_read_before_the_stream_begins(tmp_path: Path):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one])
+    assert daemon.engine.is_reading
+    assert not daemon.engine.wants_frames
+    daemon.until(Begin)
+    # THEN its topics were made before, and PostgreSQL was told nothing
+    assert daemon.topics == [TOPIC]
+    assert daemon.told == []
+    assert [type(each) for each in daemon.asked] == [Read]
+    daemon.engine.stream_begun(daemon.now)
+    daemon.idle()
+    assert not daemon.engine.is_reading
+    assert [value["op"] for _, _, value in daemon.records] == ["r"]
+    snapshot = daemon.engine.checkpoint.snapshot
+    assert snapshot is not None
+    assert (snapshot.is_done, snapshot.method, snapshot.event_no) == (True, "incremental", 1)
+
+
+def test_the_stream_begins_while_the_last_rows_are_still_out(tmp_path: Path):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one])
+    while isinstance(action := daemon.next(), Ask | EnsureTopics | Turn | Ship) and not isinstance(
+        action, Ship
+    ):
+        daemon.carry_out(action)
+    actions = [action]
+    while not isinstance(action, Wait):
+        actions.append(action := daemon.next())
+    assert any(isinstance(each, Begin) for each in actions)
+
+
+def test_a_snapshot_of_empty_tables_begins_the_stream_at_once(tmp_path: Path):
+    empty = table(OID, pages=0)
+    daemon = Daemon(tmp_path, initial_of(empty), exported=[empty])
+    daemon.until(Begin)
+    assert daemon.topics == []
+
+
+def test_a_connection_that_is_lost_while_the_export_is_read_ends_the_session(tmp_path: Path):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one])
+    ask = daemon.until(Ask)
+    daemon.engine.answered(ask.ticket, Lost(LOST), daemon.now)
+    assert daemon.next() == End(LOST)
+
+
+def test_snapshot_only_ends_when_all_is_read_and_delivered(tmp_path: Path):
+    one = table(OID, pages=1)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one], snapshot_only=True)
+    while not isinstance(action := daemon.next(), Ship):
+        daemon.carry_out(action)
+    for _ in range(20):
+        following = daemon.next()
+        assert not isinstance(following, End)
+        if isinstance(following, Begin):
+            daemon.carry_out(following)
+    daemon.carry_out(action)
+    assert daemon.until(End) == End(None)
+    assert daemon.ids == [1]
+    assert daemon.told != []
+
+
+def test_rows_that_are_read_stand_between_transactions_of_the_stream(daemon: Daemon):
+    daemon.tables[OID] = table(OID, pages=1)
+    daemon.take(transaction(5, 100, described(), row(2)))
+    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
+        daemon.carry_out(ask)
+    # GIVEN rows that are read in the middle of a transaction, at a snapshot that the stream has not reached
+    daemon.take([wire.begin(6, 200), row(3)])
+    daemon.engine.answered(ask.ticket, Rows([b"1\tx\n"], 4, Visibility(6, 6), 150), daemon.now)
+    daemon.idle()
+    assert daemon.ids == [2]
+    daemon.take([row(4), wire.commit(200)])
+    # THEN they stand after it
+    assert daemon.ids == [2, 3, 4, 1]
+    source = daemon.records[-1][2]["source"]
+    assert (source["snapshot"], source["commit_lsn"], source["lsn"]) == ("incremental", 209, 150)
+
+
+def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon):
+    daemon.tables[OID] = table(OID, pages=1)
+    daemon.take(transaction(5, 100, described(), row(1)))
+    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
+        daemon.carry_out(ask)
+    # GIVEN an update that leaves the note alone, which the rows that are read do not see
+    update = wire.frame(Update(None, OID, "", None, (b"1", UNCHANGED)))
+    daemon.feed(transaction(200, 200, update))
+    again = daemon.until(Ask)
+    assert isinstance(again.question, Read)
+    assert again.question.query.keys == (((False, b"1"),),)
+    daemon.engine.answered(ask.ticket, Rows([b"1\told\n"], 6, Visibility(150, 150), 0), daemon.now)
+    daemon.engine.answered(again.ticket, Rows([b"1\told\n"], 6, Visibility(201, 201), 0), daemon.now)
+    while daemon.engine.incremental.progress.tasks:
+        daemon.carry_out(daemon.until(Ask, Ship))
+    daemon.idle()
+    # THEN the row of the page is left out, and that of the key has the value
+    assert [value["op"] for _, _, value in daemon.records] == ["c", "u", "r"]
+    assert daemon.records[-1][2]["after"] == {"id": 1, "note": "old"}

@@ -1,0 +1,217 @@
+"""The initial snapshot at the slot's own snapshot, with answers made by hand."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from cdcd.engine.actions import Busy, Lost, Read
+from cdcd.engine.exported import Exported
+from cdcd.engine.incremental import Incremental
+from cdcd.errors import TransientError
+from cdcd.facts import SnapshotFinished, SnapshotTableFailed, SnapshotTableFinished
+from cdcd.snapshots.beginning import initial
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
+from tests.unit.engine.tables import PAGE, Facts, Rendering, table
+
+T, U = table(1, "t", pages=2), table(2, "u", pages=1)
+
+
+def lines(*ids: int) -> Rows:
+    found = [b"%d\tx\n" % each for each in ids]
+    return Rows(found, sum(map(len, found)))
+
+
+class Daemon:
+    """An `Exported` with what it needs."""
+
+    def __init__(
+        self,
+        *tables: SourceTable,
+        published: Mapping[int, str] | None = None,
+        excluded: tuple[str, ...] = (),
+        parallelism: int = 2,
+    ) -> None:
+        names = {each.oid: each.name for each in tables} if published is None else published
+        self.rendering, self.facts = Rendering(), Facts()
+        for each in tables:
+            self.rendering.define(each.relation, None, {})  # type: ignore[arg-type]  it is not looked at
+        self.incremental = Incremental(
+            initial(Progress(), names, excluded, exported=True),
+            self.rendering,
+            chunk_bytes=PAGE,
+            parallelism=parallelism,
+            names=names,
+            observe=self.facts,
+            changed=lambda: None,
+        )
+        self.exported = Exported(
+            self.incremental,
+            self.rendering,
+            {each.oid: each for each in tables},
+            chunk_bytes=PAGE,
+            parallelism=parallelism,
+        )
+
+    @property
+    def progress(self) -> Progress:
+        return self.incremental.progress
+
+    def ask(self) -> tuple[object, Read]:
+        found = self.exported.next_question(0.0)
+        assert found is not None, "nothing is asked"
+        assert isinstance(found[1], Read)
+        return found[0], found[1]
+
+    def answers(self, *answers: Any) -> None:
+        for each in answers:
+            asked, _ = self.ask()
+            self.exported.answered(asked, each, 0.0)
+
+    def finish(self) -> None:
+        assert self.exported.is_done
+        self.exported.finish(0.0)
+
+
+def test_all_tables_are_read_at_the_slots_snapshot_page_by_page():
+    daemon = Daemon(T, U)
+    asked = []
+    for answer in (lines(1), lines(2), lines(3)):
+        chunk, read = daemon.ask()
+        assert isinstance(read.query, PageQuery)
+        asked.append((read.query.oid, read.query.begin, read.query.end, read.exported))
+        daemon.exported.answered(chunk, answer, 0.0)
+    assert asked == [(1, 0, 1, True), (1, 1, 2, True), (2, 0, 1, True)]
+    daemon.finish()
+    assert daemon.rendering.put_rows == [(1, [1]), (1, [2]), (2, [3])]
+    assert daemon.rendering.numbers == [0, 1, 2]
+    assert daemon.rendering.markers == [
+        ("first", "true"),
+        ("true", "last_in_data_collection"),
+        ("first_in_data_collection", "last"),
+    ]
+    assert daemon.progress.is_done
+    assert [each.rows for each in daemon.facts.of(SnapshotTableFinished)] == [2, 1]
+    assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=3)]
+
+
+def test_so_many_chunks_are_read_at_a_time():
+    daemon = Daemon(T, U, parallelism=2)
+    daemon.ask()
+    daemon.ask()
+    assert daemon.exported.next_question(0.0) is None
+    assert not daemon.exported.is_done
+
+
+def test_progress_goes_out_with_the_rows_that_it_counts():
+    daemon = Daemon(T, U, parallelism=1)
+    daemon.answers(lines(1))
+    # The last chunk that was read is held back, for it might be the last of the table.
+    assert daemon.progress.tasks[0].pages_done == 0
+    daemon.answers(lines(2))
+    assert daemon.progress.tasks[0].pages_done == 1
+    assert daemon.progress.tables_left == 2
+
+
+def test_tables_without_pages_end_at_once_and_need_no_topic():
+    daemon = Daemon(table(1, "empty", pages=0), U, table(3, "late", pages=0))
+    assert daemon.exported.topics() == ("public.u",)
+    daemon.answers(lines(1))
+    daemon.finish()
+    assert daemon.progress.is_done
+    assert {each.name for each in daemon.progress.outcomes} == {"public.empty", "public.u", "public.late"}
+    assert daemon.rendering.markers == [("first", "last")]
+
+
+def test_tables_that_are_excluded_are_neither_read_nor_given_topics():
+    daemon = Daemon(T, U, excluded=("public.t",))
+    assert daemon.exported.topics() == ("public.u",)
+    daemon.answers(lines(1))
+    daemon.finish()
+    assert daemon.rendering.put_rows == [(2, [1])]
+    assert [each.name for each in daemon.progress.outcomes] == ["public.u"]
+
+
+def test_a_chunk_without_rows_counts_at_once():
+    daemon = Daemon(T)
+    daemon.answers(lines(), lines())
+    assert daemon.progress.is_done
+    daemon.finish()
+    assert daemon.rendering.put_rows == []
+
+
+def test_a_table_that_was_gone_at_the_slots_snapshot_ends_by_its_name():
+    daemon = Daemon(U, published={1: "public.dropped", 2: "public.u", 3: "public.dropped_too"})
+    daemon.answers(lines(1))
+    daemon.finish()
+    assert daemon.progress.is_done
+    assert [each.table for each in daemon.facts.of(SnapshotTableFailed)] == [
+        "public.dropped",
+        "public.dropped_too",
+    ]
+
+
+def test_a_table_that_changed_since_the_snapshot_is_left_to_be_read_beside_the_stream():
+    daemon = Daemon(T, U)
+    (first, _), (second, _) = daemon.ask(), daemon.ask()
+    daemon.exported.answered(first, lines(1), 0.0)
+    daemon.exported.answered(second, Changed("its columns have changed"), 0.0)
+    daemon.answers(lines(3))
+    daemon.finish()
+    # THEN its rows so far count, and no row of it is said to be its last
+    assert sorted(daemon.rendering.put_rows) == [(1, [1]), (2, [3])]
+    assert [last for _, last in daemon.rendering.markers if last].count("last") == 1  # type: ignore[misc]
+    assert [(task.name, task.pages_done) for task in daemon.progress.tasks] == [("public.t", 1)]
+    assert not daemon.progress.is_done
+
+
+def test_a_chunk_that_comes_back_after_its_table_changed_is_dropped():
+    daemon = Daemon(T)
+    (first, _), (second, _) = daemon.ask(), daemon.ask()
+    daemon.exported.answered(first, Changed("dropped"), 0.0)
+    daemon.exported.answered(second, lines(2), 0.0)
+    daemon.finish()
+    assert daemon.rendering.put_rows == []
+    assert daemon.progress.tasks[0].pages_done == 0
+
+
+def test_rows_that_are_too_large_are_read_in_halves():
+    whole = replace(T, parts=(replace(T.parts[0], part=replace(T.parts[0].part, size=2)),))
+    daemon = Daemon(whole)
+    daemon.answers(TooLarge())
+    spans = []
+    for answer in (lines(1), lines(2)):
+        chunk, read = daemon.ask()
+        assert isinstance(read.query, PageQuery)
+        spans.append((read.query.begin, read.query.end))
+        daemon.exported.answered(chunk, answer, 0.0)
+    assert spans == [(0, 1), (1, 2)]
+
+
+def test_a_locked_table_is_asked_for_again():
+    daemon = Daemon(U)
+    daemon.answers(Busy("lock timeout"), lines(1))
+    daemon.finish()
+    assert daemon.rendering.put_rows == [(2, [1])]
+
+
+def test_rows_that_may_not_be_read_end_the_session_with_what_to_do():
+    daemon = Daemon(U)
+    daemon.answers(Refused("permission denied for table u", "Grant SELECT on public.u:"))
+    assert daemon.exported.failure is not None
+    assert daemon.exported.failure.message == (
+        "The rows of public.u can not be read: permission denied for table u"
+    )
+    assert daemon.exported.failure.hint == "Grant SELECT on public.u:"
+
+
+def test_a_lost_connection_ends_the_session():
+    daemon, error = Daemon(U), TransientError("gone")
+    daemon.answers(Lost(error))
+    assert daemon.exported.failure is error
+
+
+def test_nothing_to_read_is_done_at_once():
+    daemon = Daemon()
+    daemon.finish()
+    assert daemon.progress.is_done

@@ -1,0 +1,184 @@
+"""What strangers may ask of the daemon, and what they may not."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cdcd.engine.incremental import Incremental
+from cdcd.engine.requests import PENDING_BYTES_MAX, WORDS_MAX, Requests
+from cdcd.facts import SnapshotSignalled, SnapshotSignalRefused
+from cdcd.protocol.messages import LogicalMessage
+from cdcd.snapshots.progress import OUTCOMES_MAX, Progress, TableTask
+from cdcd.snapshots.signals import ADDED, PREFIX, REPLACED, Signal
+from cdcd.transactions.position import Checkpoint, Position
+from tests.unit.engine.tables import Facts, Rendering
+
+
+class Daemon:
+    """Requests with what they change."""
+
+    def __init__(self, allowed: str = "without_where", progress: Progress | None = None) -> None:
+        self.facts, self.changes = Facts(), 0
+        self.incremental = Incremental(
+            progress or Progress(),
+            Rendering(),
+            chunk_bytes=1000,
+            parallelism=1,
+            names={},
+            observe=self.facts,
+            changed=self._changed,
+        )
+        self.requests = Requests(self.incremental, name="shop", allowed=allowed, observe=self.facts)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def take(self, content: bytes | Signal, prefix: str = PREFIX) -> None:
+        data = content.encode().encode() if isinstance(content, Signal) else content
+        self.requests.take(LogicalMessage(None, False, 1, prefix, data))
+
+    @property
+    def tasks(self) -> tuple[TableTask, ...]:
+        return self.incremental.progress.tasks
+
+    @property
+    def refused(self) -> list[str]:
+        return [fact.reason for fact in self.facts.of(SnapshotSignalRefused)]
+
+
+def test_requests_change_what_is_to_be_read():
+    daemon = Daemon()
+    daemon.take(Signal("start", ("a.b", "a.c"), request="me"))
+    assert daemon.tasks == (TableTask("a.b", request="me"), TableTask("a.c", request="me"))
+    daemon.take(Signal("start", ("a.b",)))
+    assert len(daemon.tasks) == 2
+    daemon.take(Signal("pause"))
+    assert daemon.incremental.progress.paused
+    daemon.take(Signal("resume"))
+    assert not daemon.incremental.progress.paused
+    daemon.take(Signal("cancel", ("a.b",)))
+    assert [task.name for task in daemon.tasks] == ["a.c"]
+    assert daemon.incremental.progress.outcomes[0].error == "cancelled"
+    daemon.take(Signal("cancel"))
+    assert daemon.incremental.progress.is_done
+    assert daemon.refused == []
+    assert [fact.action for fact in daemon.facts.of(SnapshotSignalled)] == [
+        "start", "start", "pause", "resume", "cancel", "cancel"
+    ]  # fmt: skip
+
+
+def test_a_request_is_written_down_as_taken_also_where_it_asked_for_nothing():
+    daemon = Daemon()
+    daemon.take(b"nonsense")
+    daemon.take(Signal("cancel"))
+    assert daemon.changes == 2
+
+
+@pytest.mark.parametrize(
+    ("allowed", "signal", "followed"),
+    [
+        ("all", Signal("start", ("a.b",), "id > 1"), True),
+        ("without_where", Signal("start", ("a.b",), "id > 1"), False),
+        ("without_where", Signal("start", ("a.b",)), True),
+        ("off", Signal("start", ("a.b",)), False),
+        ("off", Signal("pause"), False),
+    ],
+)
+def test_the_operator_says_which_requests_are_followed(allowed: str, signal: Signal, followed: bool):
+    daemon = Daemon(allowed)
+    daemon.take(signal)
+    assert bool(daemon.facts.of(SnapshotSignalled)) == followed
+    assert daemon.refused == ([] if followed else [f"snapshot.signals is {allowed}"])
+    assert followed or not daemon.tasks
+
+
+def test_what_is_malformed_is_refused_and_changes_nothing():
+    daemon = Daemon()
+    for content in (b"", b"\xff", b"[]", b'{"action": "drop"}', b"[" * 100_000, b'{"action": "start"}'):
+        daemon.take(content)
+    assert len(daemon.refused) == 6
+    assert daemon.incremental.progress == Progress()
+
+
+def test_a_request_for_another_pipeline_is_none():
+    daemon = Daemon()
+    daemon.take(Signal("start", ("a.b",), pipeline="other"))
+    assert (daemon.tasks, daemon.facts.all, daemon.changes) == ((), [], 0)
+    daemon.take(Signal("start", ("a.b",), pipeline="shop"))
+    assert len(daemon.tasks) == 1
+
+
+def test_other_messages_are_none():
+    daemon = Daemon()
+    daemon.take(Signal("start", ("a.b",)), prefix="cdcd.watermark")
+    assert daemon.facts.all == []
+
+
+def test_a_senders_words_are_cut_short():
+    daemon = Daemon()
+    daemon.take(json.dumps({"action": "pause", "x" * 100_000: 1}).encode())
+    daemon.take(Signal("start", tuple(f"a.table_{number}" for number in range(50))))
+    assert len(daemon.refused[0]) == WORDS_MAX + 1
+    assert len(daemon.facts.of(SnapshotSignalled)[0].tables) == 10
+
+
+def test_requests_that_wait_have_a_limit_together():
+    daemon = Daemon("all")
+    for number in range(1000):
+        daemon.take(Signal("start", (f"a.t{number}",), "x" * 1000))
+    assert len(daemon.refused) > 900
+    assert len(daemon.tasks) < 20
+    assert "bytes of the checkpoint" in daemon.refused[0]
+    # THEN there is room again when they are done
+    daemon.take(Signal("cancel"))
+    daemon.take(Signal("start", ("a.b",)))
+    assert [task.name for task in daemon.tasks] == ["a.b"]
+
+
+def test_what_the_configuration_asks_for_does_not_count_against_strangers():
+    own = [TableTask(f"a.{'x' * 90}{number}", number, request=ADDED) for number in range(1, 500)]
+    daemon = Daemon(progress=Progress().add(own))
+    daemon.take(Signal("start", ("a.b",)))
+    assert daemon.refused == []
+
+
+@pytest.mark.parametrize("letter", ["x", "ß", "\U0001f600", "\x01", '"'])
+def test_strangers_can_not_fill_the_checkpoint_whatever_they_send(letter: str):
+    daemon = Daemon("all")
+    for number in range(3 * OUTCOMES_MAX):
+        names = tuple(f"a.{letter * 190}{number}_{each}" for each in range(3))
+        daemon.take(Signal("start", names, letter * 300, request=letter * 200))
+        if number % 2:
+            daemon.take(Signal("cancel"))
+    record = Checkpoint("7", 1, "", Position(), 0, snapshot=daemon.incremental.progress)
+    assert len(record.encode()) < 64_000
+
+
+@pytest.mark.parametrize("request_", ["", ADDED, REPLACED])
+def test_what_the_configuration_asks_for_is_not_cancelled(request_: str):
+    own = TableTask("a.own", 1, request=request_)
+    daemon = Daemon(progress=Progress().add([own, TableTask("a.b", request="me")]))
+    daemon.take(Signal("cancel", ("a.own",)))
+    assert "snapshot.mode: never" in daemon.refused[0]
+    assert len(daemon.tasks) == 2
+    daemon.take(Signal("cancel"))
+    assert [task.name for task in daemon.tasks] == ["a.own"]
+    assert len(daemon.refused) == 1
+
+
+@pytest.mark.parametrize("request_", ["", ADDED, REPLACED])
+def test_nobody_can_call_a_request_as_the_daemon_calls_its_own(request_: str):
+    daemon = Daemon()
+    daemon.take(Signal("start", ("a.b",), request=request_))
+    daemon.take(Signal("cancel"))
+    assert daemon.tasks == ()
+
+
+def test_a_limit_is_a_limit_of_bytes():
+    daemon = Daemon("all")
+    wide: list[Any] = []
+    for number in range(100):
+        daemon.take(Signal("start", (f"a.t{number}",), "ß" * 1000))
+        wide = list(daemon.tasks)
+    assert len(wide) == PENDING_BYTES_MAX // 2050
