@@ -421,7 +421,7 @@ class RecordOversized(Fact):
 class TransactionTimeoutUnknown(Fact):
     """The brokers do not tell transaction.max.timeout.ms to this principal; Kafka transactions have this timeout."""
 
-    event: ClassVar[str] = "transaction.timeout_unknown"
+    event: ClassVar[str] = "timeout.unknown"
     level: ClassVar[Level] = "warning"
     message: str
     timeout_s: float

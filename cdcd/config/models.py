@@ -445,9 +445,10 @@ class SnapshotConfig(Section):
         "those that Spark reads (cdcd mirror --snapshot). On demand they are read like any other.",
     )
     signals: Literal["all", "without_where", "off"] = Field(
-        "all",
+        "without_where",
         description="Which requests by logical message (cdcd snapshot, pg_logical_emit_message) are followed. "
-        "Whoever may connect to the database can send one; a where of theirs is evaluated as this role, read-only.",
+        "Whoever may connect to the database can send one. all: also those with a where, which PostgreSQL evaluates as "
+        "this role, in a READ ONLY transaction with a timeout; a superuser's functions can do harm even there.",
     )
 
 

@@ -96,10 +96,8 @@ class SnapshotDriver:
 
     async def _read(self, question: Read) -> Answer:
         pool = self._at_the_slot if question.exported else self._idle
-        if question.exported:
-            reader = pool.pop()
-        else:
-            reader = pool.pop() if pool else await self._open_reader()
+        # Those at the slot's snapshot are as many as the engine asks at a time, and no other can join them.
+        reader = pool.pop() if pool or question.exported else await self._open_reader()
         try:
             answer = await reader.read(question.query, question.bytes_max)
         except TableBusyError:

@@ -7,8 +7,8 @@
 2. Kafka's topics, and a look at the checkpoint. It is held against server and slot before anything is done that
    another instance would notice: one that must refuse to start, because it points at a former primary or another
    cluster, disturbs no healthy instance.
-3. `init_transactions`, which shuts out a former instance that is still alive somewhere, then the checkpoint again, which
-   only now can not change any more, and the same judgement, which counts.
+3. `init_transactions`, which shuts out a former instance that is still alive somewhere, then the checkpoint again,
+   which only now can not change any more, and the same judgement, which counts.
 4. Publication and slot, created where they are missing. Beside a checkpoint, a missing slot is a gap.
 5. START_REPLICATION, from the slot's own position: what the checkpoint covers is skipped here, not by asking the
    server to start later, because it would leave out prepared transactions that are not decided yet. An initial
@@ -302,9 +302,9 @@ class Startup:
         assert self._sql is not None
         gap, found, source = self._gap, self._found, self._source
         assert source is not None
-        if gap is not None and found is not None and only_slot_is_lost(found, source):
-            if self.config.snapshot.mode == WHEN_NEEDED:
-                self.observe(SnapshotNeeded(message=gap.message))
+        needed = self.config.snapshot.mode == WHEN_NEEDED
+        if needed and gap is not None and found is not None and only_slot_is_lost(found, source):
+            self.observe(SnapshotNeeded(message=gap.message))
         await self.postgres.ensure_publication(self._sql)
         self._snapshots = SnapshotDriver(self.config, self.dsn, self.stack)
         self._published = await self._snapshots.published()

@@ -45,6 +45,7 @@ from cdcd.facts import (
     StreamingResumed,
 )
 from cdcd.kafka.fitting import SizeLimits
+from cdcd.retry import Backoff
 from cdcd.telemetry.http import serve_http
 from cdcd.telemetry.logs import configure_logging
 from cdcd.telemetry.progress_bars import Terminal, terminal
@@ -105,6 +106,10 @@ class Supervisor:
         self._lapsed: frozenset[int] = frozenset()
         self._streamed = False
         self._sizes = SizeLimits()
+        self._backoffs: dict[Side, Backoff] = {
+            "postgres": Backoff(config.postgres.retry.initial_s, config.postgres.retry.max_s),
+            "kafka": Backoff(config.kafka.retry.initial_s, config.kafka.retry.max_s),
+        }
 
     async def run(self) -> int:
         """Until stopped: 0. Raises FatalError, or the TransientError that outlasted the start."""
@@ -157,7 +162,6 @@ class Supervisor:
 
     async def _lives(self) -> None:
         began = time.monotonic()
-        failures = 0
         while not self._stop.is_set():
             try:
                 await self._life()
@@ -175,14 +179,14 @@ class Supervisor:
                     return
                 if self._telemetry.streaming:
                     self._streamed = True
-                    failures = 0
+                    for backoff in self._backoffs.values():
+                        backoff.reset()
                 patience_s = self._config.startup_timeout_s
                 if not self._streamed and time.monotonic() - began > patience_s:
                     raise type(error)(
                         f"{error.message} (given up after startup_timeout_s: {patience_s:g})", hint=error.hint
                     ) from error
-                failures += 1
-                await self._back_off(error, failures)
+                await self._back_off(error)
             finally:
                 self._telemetry.streaming = False
 
@@ -224,11 +228,9 @@ class Supervisor:
     def _note_lapse(self, startup: Startup) -> None:
         self._lapsed = startup.lapsed
 
-    async def _back_off(self, error: TransientError, failures: int) -> None:
+    async def _back_off(self, error: TransientError) -> None:
         side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
-        retry = self._config.kafka.retry if side == "kafka" else self._config.postgres.retry
-        longest = min(retry.max_s, retry.initial_s * 2 ** min(failures - 1, 30))
-        wait_s = random.uniform(longest / 2, longest)  # noqa: S311  spreads reconnects, guards nothing
+        wait_s = self._backoffs[side].next(random.random())  # noqa: S311  spreads reconnects, guards nothing
         self._telemetry.reconnects[side] = self._telemetry.reconnects.get(side, 0) + 1
         self._observe(
             ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))

@@ -192,10 +192,10 @@ class BatchQueue:
         if commit_time is not None and (self._tail or parted or before.commit_lsn == commit_lsn):
             position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
-            # Parts of it are out: until this is told, they can not be seen, or PostgreSQL keeps all of it.
-            self._filling.urgent |= parted or before.events_done > 0
         else:
             position = before.moved(end_lsn)
+        # Parts of it are out: until this is told, they can not be seen, or PostgreSQL keeps all of it.
+        self._filling.urgent |= parted or before.events_done > 0
         self._append_tail(position)
         self._owe(tickets)
         if self._filling.size >= self._bytes_max or len(self._filling.records) >= self._records_max:
@@ -222,7 +222,7 @@ class BatchQueue:
         self._asked |= asked and wal_end > ledger.flushed
 
     def insert(self, records: list[Record], size: int) -> None:
-        """Take over records of a snapshot, `size` bytes, between two transactions. Set the progress with them before."""
+        """Take over records of a snapshot, `size` bytes, between two transactions. The progress has them already."""
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
         filling = self._filling

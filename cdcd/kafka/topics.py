@@ -26,6 +26,12 @@ PARTITIONS_AT_ONCE: Final = 2000
 _POLL_FIRST_S: Final = 0.02
 _POLL_MAX_S: Final = 0.25
 
+TOPIC_S: Final = 0.1
+"""So much longer a broker may take for each topic that it makes: its files are made and synchronized one by one.
+
+A request's topics are seen all at once, so a broker that works on 500 of them shows nothing until it is done.
+"""
+
 PROBED: Final = 4
 """About so many topics stand for all that are being made."""
 
@@ -191,17 +197,18 @@ def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
     """
     waiting = list(names)
     backoff = Backoff(_POLL_FIRST_S, _POLL_MAX_S)
-    deadline, ready = time.monotonic() + admin.timeout_s, 0
+    patience_s = admin.timeout_s + TOPIC_S * len(waiting)
+    deadline, ready = time.monotonic() + patience_s, 0
     while waiting:
         probe = list(dict.fromkeys([*waiting[:: 1 + len(waiting) // PROBED], waiting[-1]]))
         left = _without_leaders(admin, probe)
         if not left and not (left := _without_leaders(admin, waiting)):
             return
         if len(probe) - len(left) != ready:
-            deadline, ready = time.monotonic() + admin.timeout_s, len(probe) - len(left)
+            deadline, ready = time.monotonic() + patience_s, len(probe) - len(left)
         if time.monotonic() > deadline or admin.is_stopping:
             raise TransientError(
-                f"Topic {_named(left)} has no leader after {admin.timeout_s:g} s.",
+                f"Topic {_named(left)} has no leader after {patience_s:g} s.",
                 hint="Is a broker of its replicas down? cdcd tries again.",
             )
         time.sleep(backoff.next(0.5))

@@ -45,7 +45,7 @@ class Outcome:
 
 
 class Session:
-    """A connected, non-blocking PGconn. One task at a time runs commands; any task may wait for the socket.
+    """A connected, non-blocking PGconn of one event loop. One task at a time runs commands; any may wait.
 
     Attributes:
         names: role, database and others, for the hints of server errors.
@@ -55,6 +55,7 @@ class Session:
         self.pgconn = pgconn
         self.names = dict(names)
         self._socket = pgconn.socket
+        self._loop = asyncio.get_running_loop()
         self._watched = False
         self._watched_to_write = False
         self._over = False
@@ -94,13 +95,12 @@ class Session:
         """
         if self._over:
             return True
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[bool] = loop.create_future()
+        waiter: asyncio.Future[bool] = self._loop.create_future()
         if not self._watched:
-            loop.add_reader(self._socket, self._on_readable)
+            self._loop.add_reader(self._socket, self._on_readable)
             self._watched = True
         self._readers.append(waiter)
-        timer = None if until is None else loop.call_at(until, _wake, waiter, False)
+        timer = None if until is None else self._loop.call_at(until, _wake, waiter, False)
         try:
             return await waiter
         finally:
@@ -112,10 +112,9 @@ class Session:
         """Return when the socket takes something again, or is let go of. Cancel-safe."""
         if self._over:
             return
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
+        waiter: asyncio.Future[None] = self._loop.create_future()
         if not self._watched_to_write:
-            loop.add_writer(self._socket, self._on_writable)
+            self._loop.add_writer(self._socket, self._on_writable)
             self._watched_to_write = True
         self._writers.append(waiter)
         try:
@@ -126,10 +125,11 @@ class Session:
                 self._unwatch_to_write()
 
     def _on_readable(self) -> None:
-        if self._readers:
-            self.wake()
-        else:
+        if not self._readers:
             self._unwatch()
+        for waiter in self._readers:
+            if not waiter.done():
+                waiter.set_result(True)
 
     def _on_writable(self) -> None:
         for waiter in self._writers:
@@ -143,12 +143,12 @@ class Session:
 
     def _unwatch(self) -> None:
         if self._watched:
-            asyncio.get_running_loop().remove_reader(self._socket)
+            self._loop.remove_reader(self._socket)
             self._watched = False
 
     def _unwatch_to_write(self) -> None:
         if self._watched_to_write:
-            asyncio.get_running_loop().remove_writer(self._socket)
+            self._loop.remove_writer(self._socket)
             self._watched_to_write = False
 
     def let_go(self) -> None:

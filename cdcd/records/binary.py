@@ -6,7 +6,9 @@ PostgreSQL's adt directory. ValueError for bytes that are not of the form.
 """
 
 from collections.abc import Callable
-from math import isinf, isnan
+from decimal import ROUND_UP, Context
+from fractions import Fraction
+from math import inf, isinf, isnan, nextafter
 from struct import Struct, pack, unpack
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +23,17 @@ _NUMERIC_SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity
 _NUMERIC_NEGATIVE: Final = 0x4000
 _NUMERIC_SHORT: Final = 4
 """Base-10000 digits that fit into a machine's integer."""
+
+_DIGITS_MAX: Final = 17
+"""As many digits give any float8 again."""
+_FLOAT4_POWERS: Final = (b"\x00\x00\x00", b"\x80\x00\x00")
+"""What follows sign and exponent in a power of two: nothing, but for the exponent's last bit."""
+_FLOAT4_WHOLE: Final = 2.0**24
+_FLOAT4_TIES_MAX: Final = 1e20
+_FLOAT8_WHOLE: Final = 2.0**53
+_FLOAT8_TIES_MAX: Final = 1e41
+"""Between these a float may have few digits that lie in the middle between it and the next one. Below the middle is no
+whole number and has more digits than the float, above it is not a multiple of a large enough power of 5."""
 
 
 def integer(data: bytes, size: int, *, signed: bool = True) -> int:
@@ -42,6 +55,15 @@ def float4_text(data: bytes) -> str:
         shortest = f"{value:.{precision}e}"
         if "e" not in shortest or _is_float4(shortest, data):
             break
+        if data[1:] in _FLOAT4_POWERS:
+            # Of a power of two the neighbour below is nearer than that above, so that digits rounded up may do.
+            shortest = f"{Context(precision + 1, ROUND_UP).create_decimal_from_float(value):e}"
+            if _is_float4(shortest, data):
+                break
+    if _FLOAT4_WHOLE <= abs(value) < _FLOAT4_TIES_MAX:
+        bits = integer(data, 4, signed=False)
+        below, above = (unpack("!f", pack("!I", bits + step))[0] for step in (-1, 1))
+        shortest = _without_tie(shortest, value, below, above)
     return _float_text(shortest, value, 6)
 
 
@@ -57,7 +79,23 @@ def float8_text(data: bytes) -> str:
     shortest = repr(value)
     if 1e-4 <= abs(value) < 1e15:
         return shortest.removesuffix(".0")
+    if _FLOAT8_WHOLE <= abs(value) < _FLOAT8_TIES_MAX:
+        shortest = _without_tie(shortest, value, nextafter(value, -inf), nextafter(value, inf))
     return _float_text(shortest, value, 15)
+
+
+def _without_tie(shortest: str, value: float, one: float, other: float) -> str:
+    """The shortest digits that give `value` again without a tie between it and its neighbours `one` and `other`.
+
+    PostgreSQL does not rely on a reader that rounds ties to even (STRICTLY_SHORTEST in src/common/ryu_common.h).
+    """
+    exact = Fraction(value)
+    low, high = sorted([(exact + Fraction(one)) / 2, (exact + Fraction(other)) / 2])
+    precision = 0
+    while not low < Fraction(shortest) < high and precision < _DIGITS_MAX:
+        shortest = f"{value:.{precision}e}"
+        precision += 1
+    return shortest
 
 
 def _float_text(shortest: str, value: float, fixed_digits: int) -> str:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from cdcd.snapshots.progress import OWED_BYTES_MAX, OWED_KEYS_MAX, Key
+from cdcd.snapshots.progress import OWED_BYTES_MAX, OWED_KEYS_MAX, Key, owed_text
 from cdcd.snapshots.visibility import Visibility
 
 KEYS_MAX: Final = 200_000
@@ -173,8 +173,8 @@ class Owed:
         return former + [(record, key) for record, key in islice(self._by_record.items(), most - len(former))]
 
     def to_write_down(self) -> tuple[Key, ...] | None:
-        """All of them, for the checkpoint record; None: they have no room in it."""
-        if len(self) > OWED_KEYS_MAX:
+        """All of them, for the checkpoint record; None: they have no room in it, or are not known any more."""
+        if self.gave_up or len(self) > OWED_KEYS_MAX:
             return None
         keys = (*self._former, *self._by_record.values())
-        return keys if sum(len(data) + 8 for key in keys for _, data in key) <= OWED_BYTES_MAX else None
+        return keys if not keys or len(owed_text(keys)) <= OWED_BYTES_MAX else None

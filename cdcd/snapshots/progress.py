@@ -13,10 +13,11 @@ then, and one that was changed is in the stream. Two things make this untrue, an
   are not written down; `unsettled` says so, and a restart then reads the table from its beginning.
 
 The record stays small whatever the number of tables: those that nobody has begun with are one list of oids
-(`Oids`), and only a table that is being read is written out.
+(`Oids`), given by their places in the list of all known tables, and only a table that is being read is written out.
 """
 
 import base64
+import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,12 +40,15 @@ INCREMENTAL: Final = "incremental"
 OUTCOMES_MAX: Final = 20
 """How many ended tables the record remembers."""
 
-TEXT_MAX: Final = 300
-"""Characters of an error or a request's name that the record keeps."""
+TEXT_MAX: Final = 150
+"""Characters of an error that the record keeps."""
 
 OWED_KEYS_MAX: Final = 256
-OWED_BYTES_MAX: Final = 8192
-"""Owed keys that the record keeps for a table, which are read again at once. Where there are more, it keeps none."""
+OWED_BYTES_MAX: Final = 2500
+"""Owed keys that the record keeps for a table, and their bytes in it. Where there are more, it keeps none.
+
+So the record stays below 64 kB with 10,000 tables whose names are known (37 kB), four of which owe rows.
+"""
 
 _NAME_BITS: Final = 0xFFFF
 
@@ -55,12 +59,13 @@ class Oids:
     `names` are the tables' names at the time, where they are known; the record has 16 bits of a checksum of each.
     """
 
-    __slots__ = ("_at", "_text", "oids", "sums")
+    __slots__ = ("_at", "_text", "_within", "oids", "sums")
 
     def __init__(self, oids: Iterable[int], names: Mapping[int, str] | None = None) -> None:
         self.oids = tuple(sorted(set(oids)))
         self.sums = () if names is None else tuple(name_sum(names[oid]) for oid in self.oids)
         self._text = ""
+        self._within: tuple[Oids, str] | None = None
         self._at: dict[int, int] | None = None
 
     def __len__(self) -> int:
@@ -89,7 +94,7 @@ class Oids:
         return self._at
 
     def text(self) -> str:
-        """Base64 of a compressed list of differences between neighbours, and of the names' checksums behind it."""
+        """Base85 of a compressed list of differences between neighbours, and of the names' checksums behind it."""
         if not self._text:
             packed = bytearray()
             last = 0
@@ -101,17 +106,26 @@ class Oids:
                     rest >>= 7
                 packed.append(rest)
             sums = b"".join([each.to_bytes(2, "big") for each in self.sums])
-            body = len(packed).to_bytes(4, "big") + bytes(packed) + sums
-            self._text = base64.b64encode(zlib.compress(body, 9)).decode("ascii")
+            self._text = _squeezed(len(packed).to_bytes(4, "big") + bytes(packed) + sums)
         return self._text
+
+    def text_within(self, all_: "Oids") -> str:
+        """As `text`, of the places in `all_` instead of the oids; "" if one of them is not there."""
+        if self._within is None or self._within[0] is not all_:
+            index = all_._index()
+            places = [index[oid] for oid in self.oids if oid in index]
+            self._within = (all_, Oids(places).text() if len(places) == len(self.oids) else "")
+        return self._within[1]
+
+    @classmethod
+    def parse_within(cls, text: str, all_: "Oids") -> Self:
+        """Read `text_within` back; ValueError or IndexError when it is none."""
+        return cls(all_.oids[place] for place in Oids.parse(text).oids)
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `text` back; ValueError when it is none."""
-        try:
-            body = zlib.decompress(base64.b64decode(text, validate=True))
-        except zlib.error as error:
-            raise ValueError(f"the list of oids cannot be read: {error}") from None
+        body = _expanded(text)
         size = int.from_bytes(body[:4], "big")
         oids: list[int] = []
         value = shift = last = 0
@@ -128,6 +142,23 @@ class Oids:
             raise ValueError("the list of oids is cut off")
         found.sums = tuple(int.from_bytes(sums[at : at + 2], "big") for at in range(0, len(sums), 2))
         return found
+
+
+def _squeezed(body: bytes) -> str:
+    return base64.b85encode(zlib.compress(body, 9)).decode("ascii")
+
+
+def _expanded(text: str) -> bytes:
+    try:
+        return zlib.decompress(base64.b85decode(text))
+    except zlib.error as error:
+        raise ValueError(f"it is not compressed: {error}") from None
+
+
+def owed_text(keys: Iterable[Key]) -> str:
+    """Keys as the record has them: Base85 of compressed JSON."""
+    values = [[_value_json(value) for value in key] for key in keys]
+    return _squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def name_sum(name: str) -> int:
@@ -287,7 +318,7 @@ class Progress:
         return replace(self, tasks=tuple(added), next_number=number)
 
     def begin_next(self, names: Mapping[int, str]) -> tuple[Self, TableTask] | None:
-        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid, as far as known."""
+        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid."""
         if self.begun >= len(self.waiting):
             return None
         oid = self.waiting.oids[self.begun]
@@ -362,7 +393,8 @@ class Progress:
             "outcomes": [[each.name, each.request, each.rows, each.error] for each in self.outcomes],
         }
         if self.begun < len(self.waiting):
-            fields["waiting"] = [self.waiting.text(), self.begun]
+            within = "" if self.known is None else self.waiting.text_within(self.known)
+            fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -377,7 +409,9 @@ class Progress:
             replace(_task_from(each), number=number)
             for number, each in enumerate(fields.get("tasks", ()), start=1)
         )
-        waiting, begun = fields.get("waiting", ("", 0))
+        # Before there were names in it, the record had a plain list of oids.
+        known = None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known)
+        waiting, begun, within = fields.get("waiting", ("", 0, False))
         return cls(
             method=method,
             tasks=tasks,
@@ -387,12 +421,17 @@ class Progress:
                 Outcome(str(name), str(request), int(rows), str(error))
                 for name, request, rows, error in fields.get("outcomes", ())
             ),
-            # Before there were names in it, the record had a plain list of oids.
-            known=None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known),
-            waiting=Oids.parse(waiting) if waiting else _NOTHING,
+            known=known,
+            waiting=_waiting_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,
         )
+
+
+def _waiting_from(text: str, all_: Oids | None) -> Oids:
+    if not text:
+        return _NOTHING
+    return Oids.parse(text) if all_ is None else Oids.parse_within(text, all_)
 
 
 def _task_json(task: TableTask) -> dict[str, Any]:
@@ -408,7 +447,7 @@ def _task_json(task: TableTask) -> dict[str, Any]:
         if value
     }
     if task.owed:
-        fields["owed"] = [[_value_json(value) for value in key] for key in task.owed]
+        fields["owed"] = owed_text(task.owed)
     if task.parts is not None and task.has_begun:
         fields["parts"] = [
             [part.oid, part.filenode, part.pages, part.size, [page for pages in part.done for page in pages]]
@@ -420,6 +459,11 @@ def _task_json(task: TableTask) -> dict[str, Any]:
 def _value_json(value: KeyValue) -> list[Any]:
     is_binary, data = value
     return [1, base64.b64encode(data).decode("ascii")] if is_binary else [0, data.decode()]
+
+
+def _owed_from(text: str) -> tuple[Key, ...]:
+    keys = json.loads(_expanded(text)) if text else ()
+    return tuple(tuple(_value_from(*value) for value in key) for key in keys)
 
 
 def _value_from(is_binary: int, text: str) -> KeyValue:
@@ -435,7 +479,7 @@ def _task_from(fields: Mapping[str, Any]) -> TableTask:
         where=str(fields.get("where", "")),
         rows=int(fields.get("rows", 0)),
         parts=None if parts is None else tuple(_part_from(*part) for part in parts),
-        owed=tuple(tuple(_value_from(*value) for value in key) for key in fields.get("owed", ())),
+        owed=_owed_from(fields.get("owed", "")),
         unsettled=bool(fields.get("unsettled")),
     )
 

@@ -141,7 +141,7 @@ class Telemetry:
         After a quiet night the last commit is old when the first change of the morning arrives; so the age
         counts from the moment that we fell behind, if that is later.
         """
-        if self._caught_up:
+        if self._caught_up or self.lag_bytes() == 0:
             return 0.0
         since = max(self.last_commit_time or 0.0, self._behind_since)
         return max(0.0, now - since) if since else None

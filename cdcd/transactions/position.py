@@ -118,7 +118,8 @@ class Checkpoint:
         }
         if self.snapshot is not None:
             fields["snapshot"] = self.snapshot.to_json()
-        return json.dumps(fields, separators=(",", ":")).encode()
+        # Names as they are: escaped, those of strangers' requests would take up to six times the room.
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> "Checkpoint":

@@ -186,7 +186,15 @@ def test_a_stand_in_that_is_refused_too_stops_the_pipeline(oversized: str, one: 
 def test_a_claim_check_that_cannot_be_written_stops_the_pipeline(one: Trial, tmp_path: Path):
     create_topic(one, one.topic, max_message_bytes=20_000)
     one.configure(kafka={"oversized": "claim_check", "claim_check_directory": str(tmp_path / "nowhere")})
+    # GIVEN a directory that is not there at the start
+    said = one.fail()
+    assert said.code == 8
+    assert str(tmp_path / "nowhere") in said.message
+    assert "kafka.claim_check_directory" in said.hint
+    # or that goes away later
+    (tmp_path / "nowhere").mkdir()
     one.start()
+    (tmp_path / "nowhere").rmdir()
     before = one.insert(1, note=LARGE)
     said = one.fail()
     assert said.code == 8

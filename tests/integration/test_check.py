@@ -165,6 +165,7 @@ def test_topics_and_transactions_are_compared_with_the_configuration(
         "shop",
         database.dsn(),
         broker.bootstrap_servers,
+        kafka={"transaction": {"timeout_s": 60}},
         topics={"create": {"replication_factor": 3}},
     )
     assert found.exit_code == 10

@@ -6,12 +6,12 @@ import threading
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdcd.engine.queue import Batch
 from cdcd.errors import SinkError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 

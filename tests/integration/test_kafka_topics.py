@@ -1,6 +1,7 @@
 """Topics of a real broker: created, checked, refused."""
 
 import logging
+import re
 import time
 from typing import Any
 
@@ -17,7 +18,13 @@ from confluent_kafka.admin import ResourceType as Resource
 
 from cdcd.errors import CdcdError, SinkError, TransientError
 from cdcd.kafka.admin import Admin, TopicInfo
-from cdcd.kafka.topics import TopicSpec, ensure_topics
+from cdcd.kafka.topics import (
+    CREATED_AT_ONCE,
+    TopicSpec,
+    check_keyless,
+    ensure_topics,
+    existing_topics,
+)
 from deploy.local import KafkaBroker
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
@@ -42,6 +49,53 @@ def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(brok
     assert checkpoint is not None
     assert checkpoint.partitions == 1
     assert admin.topic_config(names[2])["cleanup.policy"] == "compact"
+
+
+def test_many_topics_are_made_by_few_requests(broker: KafkaBroker, unique: str, caplog):
+    names = [f"{unique}.t{number}" for number in range(CREATED_AT_ONCE + 20)]
+    asked = properties(broker, debug="protocol", logger=logging.getLogger("cdcd.tests.requests"))
+    with caplog.at_level(logging.DEBUG, "cdcd.tests.requests"):
+        assert ensure_topics(Admin(asked), names, TopicSpec(), checkpoint="c") == names
+        created = caplog.text.count("Sent CreateTopicsRequest")
+        described = caplog.text.count("Sent MetadataRequest") + caplog.text.count("Sent DescribeTopic")
+        caplog.clear()
+        assert ensure_topics(Admin(asked), names, TopicSpec(), checkpoint="c") == []
+        again = len(re.findall(r"Sent (Metadata|CreateTopics|DescribeTopic\w*)Request", caplog.text))
+    assert created == 2
+    assert described < 400
+    assert again < 10
+    assert len([name for name in existing_topics(Admin(properties(broker)), unique) if ".t" in name]) == len(
+        names
+    )
+
+
+def test_one_refusal_among_many_topics_is_told(broker: KafkaBroker, unique: str):
+    ensure_topics(Admin(properties(broker)), [f"{unique}.x"], TopicSpec(), checkpoint="c")
+    with pytest.raises(SinkError, match="collides"):
+        ensure_topics(
+            Admin(properties(broker)),
+            [f"{unique}.a", f"{unique}_x", f"{unique}.b"],
+            TopicSpec(),
+            checkpoint="c",
+        )
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_takes_no_records_without_a_key(broker: KafkaBroker, unique: str, policy: str):
+    compacted, deleting = f"{unique}.a", f"{unique}.b"
+    client = AdminClient(properties(broker))
+    topics = [NewTopic(compacted, 1, 1, config={"cleanup.policy": policy}), NewTopic(deleting, 1, 1)]
+    for made in client.create_topics(topics).values():
+        made.result(10)
+    check_keyless(Admin(properties(broker)), [deleting])
+    with pytest.raises(SinkError, match=compacted) as caught:
+        check_keyless(Admin(properties(broker)), [deleting, compacted])
+    assert "cleanup.policy=delete" in caught.value.hint
+
+
+def test_the_longest_timeout_of_transactions_is_asked(private_broker):
+    broker = private_broker(settings={"transaction.max.timeout.ms": 123_000})
+    assert Admin(properties(broker)).transaction_timeout_max_s() == 123
 
 
 def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, unique: str):

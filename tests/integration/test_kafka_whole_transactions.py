@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.transactions.batches import Batch
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 

@@ -116,7 +116,9 @@ class Asker:
     def _list(self, question: ListPublished) -> Asking:
         tables = self.client.published()
         yield from self.delay()
-        return Published(tables, self.postgres.wal.end, {oid: 7 for oid in tables if oid not in question.known})
+        return Published(
+            tables, self.postgres.wal.end, {oid: 7 for oid in tables if oid not in question.known}
+        )
 
 
 QUESTIONS: Final[Mapping[type[Question], Callable[[Asker, Any], Asking]]] = {

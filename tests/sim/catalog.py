@@ -131,7 +131,8 @@ class Definition:
     def fingerprint(self) -> str:
         """Of the real columns: a column list of the publication is no property of the table."""
         return " ".join(
-            f"{column.attnum}:{column.name}:{column.type_oid}:-1:{column.missing!r}" for column in self.columns
+            f"{column.attnum}:{column.name}:{column.type_oid}:-1:{column.missing!r}"
+            for column in self.columns
         )
 
     # ALTER TABLE.

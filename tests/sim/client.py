@@ -93,7 +93,11 @@ class Client:
 
     def examine(self, table: SourceTable, where: str) -> str:
         """Why this is no condition on the table's rows; "" when it is one, as far as planning tells."""
-        return "" if where in _HOLDS or where in _FAILS else EXAMINED.get(where, f"syntax error at {where[:20]!r}")
+        return (
+            ""
+            if where in _HOLDS or where in _FAILS
+            else EXAMINED.get(where, f"syntax error at {where[:20]!r}")
+        )
 
     def name_of(self, query: PageQuery | KeyQuery) -> str:
         return _bare(query)

@@ -57,9 +57,7 @@ class Alterations:
             return ()
         version = self.database.version()
         missing = None if self.rng.random() < 0.3 else b"m%d" % version
-        return self._set(
-            transaction, table.with_column(version, missing, toast=self.rng.random() < 0.3)
-        )
+        return self._set(transaction, table.with_column(version, missing, toast=self.rng.random() < 0.3))
 
     def _drop_column(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         table = self._one(transaction)
@@ -68,9 +66,7 @@ class Alterations:
         names = [column.name for column in table.columns if column.name.startswith("c")]
         if not names:
             return ()
-        return self._set(
-            transaction, table.without_column(self.database.version(), self.rng.choice(names))
-        )
+        return self._set(transaction, table.without_column(self.database.version(), self.rng.choice(names)))
 
     def _retype(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         """ATRewriteTable: rows are written again by this transaction, nobody else sees them before it commits."""
@@ -114,7 +110,9 @@ class Alterations:
             if table is not None and table.oid not in [one.oid for one in tables]:
                 tables.append(table)
         for table in tables:
-            transaction.definitions[table.oid] = table.altered(table.version, filenode=self.database.filenode())
+            transaction.definitions[table.oid] = table.altered(
+                table.version, filenode=self.database.filenode()
+            )
         return tuple(tables)
 
     def _change_identity(self, transaction: Transaction, sub: int) -> tuple[int, ...]:

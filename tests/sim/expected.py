@@ -48,9 +48,7 @@ class Expected:
 
     def __repr__(self) -> str:
         name = self.table.name if self.table is not None else "message"
-        return (
-            f"{self.op} of event {self.change.event} in {name} ({self.xid} at {self.commit_lsn}, {self.serial})"
-        )
+        return f"{self.op} of event {self.change.event} in {name} ({self.xid} at {self.commit_lsn}, {self.serial})"
 
 
 def parts_of(change: Change, *, truncates: bool) -> list[tuple[str, Definition | None]]:

@@ -66,9 +66,7 @@ class Oracle:
             self._index[commit_lsn, serial] = len(self.expected)
             for op, table in parts_of(change, truncates=self.truncates):
                 self.expected.append(
-                    Expected(
-                        change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin
-                    )
+                    Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
                 )
         self._starts.append(start)
         self._lengths.append(len(self.expected))
@@ -115,7 +113,9 @@ class Oracle:
         wanted = self.expected[at] if at < len(self.expected) else None
         name = fields["source"]["table"]
         is_event = wanted is not None and wanted.op == "t" and _is_at(wanted, fields)
-        return not (is_event and wanted.table is not None and wanted.table.name == name) and self.fold.is_shared(name)
+        return not (
+            is_event and wanted.table is not None and wanted.table.name == name
+        ) and self.fold.is_shared(name)
 
     def _first(self, fields: dict[str, Any]) -> int:
         """Which record this is, with which a Kafka transaction begins."""
@@ -140,7 +140,12 @@ class Oracle:
         self.fold.change(wanted, record, fields)
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
-        if fields["op"] == "r" and self.exactly_once and at and self._lengths[bisect_left(self._lengths, at)] != at:
+        if (
+            fields["op"] == "r"
+            and self.exactly_once
+            and at
+            and self._lengths[bisect_left(self._lengths, at)] != at
+        ):
             raise PromiseBrokenError(f"G4: a row of a snapshot inside of a transaction: {record}")
         assert self.fold is not None
         self.fold.snapshot(record, fields)

@@ -7,9 +7,9 @@ from random import Random
 from typing import Final
 
 from cdcd.protocol.frames import read_status
+from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Source
-from cdcd.snapshots.reading import SourceTable
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
 from tests.sim.oracle import Oracle
@@ -124,7 +124,11 @@ class Postgres:
         self.must_be_up()
         if self.workload.database.held is None:
             raise ConnectionLostError
-        return [self.client.source_table(self._exported[oid]) for oid in self.client.published() if oid in self._exported]
+        return [
+            self.client.source_table(self._exported[oid])
+            for oid in self.client.published()
+            if oid in self._exported
+        ]
 
     def release(self, who: object) -> None:
         """Nobody needs the exported snapshot any more."""

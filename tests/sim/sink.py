@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
 from typing import ClassVar, Final
 
+from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
@@ -18,7 +19,6 @@ from cdcd.kafka.transaction_state import (
     event_of,
 )
 from cdcd.retry import Backoff
-from cdcd.engine.queue import Batch
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker, BrokerError, BrokerSilentError, EpochFencedError
 from tests.sim.expected import Record

@@ -50,9 +50,7 @@ class NaiveReader:
         for table in tables:
             self.encoder.define(table.relation, self.client.describe([table.oid])[table.oid], TYPES)
             (source,) = table.parts
-            query = PageQuery(
-                source.sql_name, table.oid, source.part.filenode, 0, source.part.pages, table
-            )
+            query = PageQuery(source.sql_name, table.oid, source.part.filenode, 0, source.part.pages, table)
             rows = self.client.read(query, snapshot, EVERYTHING)
             assert isinstance(rows, Rows)
             place = SnapshotPosition(0, 0, "true", "true", "true")

@@ -204,7 +204,13 @@ class World:
         """
         checkpoint = self._checkpoint()
         ahead = [record.end for record in self.postgres.wal.records[-12:]]
-        if self.postgres.up and self.postgres.slot and checkpoint is not None and ahead and self.settings.two_phase != "later":
+        if (
+            self.postgres.up
+            and self.postgres.slot
+            and checkpoint is not None
+            and ahead
+            and self.settings.two_phase != "later"
+        ):
             self.instances[0].kill()
             self.instances[1].kill()
             helpful = checkpoint.position.end_lsn

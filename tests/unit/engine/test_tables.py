@@ -110,7 +110,9 @@ def test_a_table_that_is_being_read_by_request_is_not_begun_by_the_initial_snaps
 def test_what_the_configuration_asks_for_can_not_be_cancelled_because_somebody_asked_for_it_before():
     asked = Progress().add([TableTask("public.one", request="signal")])
 
-    assert [task.request for task in asked.add([TableTask("public.one", 1, request="added")]).tasks] == ["added"]
+    assert [task.request for task in asked.add([TableTask("public.one", 1, request="added")]).tasks] == [
+        "added"
+    ]
     assert asked.add([TableTask("public.one", request="another")]) is asked
 
     reading, _ = incremental(Progress(tasks=(TableTask("public.one", 1, request="signal", number=1),)))
@@ -124,4 +126,6 @@ def test_a_table_that_takes_the_name_of_one_that_waits_is_read_too():
     both = waiting.add([TableTask("public.one", 2, request="replaced")])
 
     assert [(task.name, task.oid) for task in both.tasks] == [("public.one", 1), ("public.one", 2)]
-    assert both.add([TableTask("public.one", 2, request="added"), TableTask("public.one", request="x")]) is both
+    assert (
+        both.add([TableTask("public.one", 2, request="added"), TableTask("public.one", request="x")]) is both
+    )

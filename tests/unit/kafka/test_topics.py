@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.errors import SinkError
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.topics import TopicSpec, colliding, ensure_topics
+from cdcd.kafka.topics import TopicSpec, colliding, ensure_topics, policy_problem
 
 
 def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
@@ -20,3 +20,19 @@ def test_a_collision_is_told_without_asking_a_broker() -> None:
         ensure_topics(Admin({}), ["x.a.b", "x.a_b"], TopicSpec(), checkpoint="c")
     assert "x.a.b and x.a_b" in caught.value.message
     assert "topics.prefix" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("config", "has_key", "is_fit"),
+    [
+        ({"cleanup.policy": "compact"}, False, False),
+        ({"cleanup.policy": "compact,delete"}, False, False),
+        ({"cleanup.policy": "compact"}, True, True),
+        ({"cleanup.policy": "delete"}, False, True),
+        ({}, False, True),
+    ],
+)
+def test_a_compacted_topic_is_not_fit_for_a_table_without_a_key(
+    config: dict[str, str], has_key: bool, is_fit: bool
+) -> None:
+    assert (policy_problem(config, has_key=has_key) == "") == is_fit

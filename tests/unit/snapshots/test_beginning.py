@@ -1,9 +1,14 @@
+from dataclasses import replace
+
 import pytest
 
-from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial, wanted
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial, is_wanted, wanted
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress, TableTask
+from cdcd.snapshots.signals import ADDED, REPLACED
 
-UNFINISHED = Progress(EXPORTED, (TableTask("a.b", 1), TableTask("a.c", request="me")), serial=5)
+UNFINISHED = Progress(
+    EXPORTED, (TableTask("a.b", 1, number=1), TableTask("a.c", request="me", number=2)), event_no=5
+)
 
 
 @pytest.mark.parametrize("mode", [INITIAL, ONLY, WHEN_NEEDED])
@@ -14,7 +19,7 @@ def test_a_new_pipeline_reads_everything(mode: str):
 
 @pytest.mark.parametrize("mode", [INITIAL, ONLY, WHEN_NEEDED])
 def test_a_pipeline_that_streams_already_reads_nothing(mode: str):
-    for found in (None, Progress(serial=9)):
+    for found in (None, Progress(event_no=9)):
         beginning = begin(mode, found, has_checkpoint=True, has_gap=False)
         assert (beginning.initial, beginning.progress.tasks, beginning.interrupted) == (False, (), "")
 
@@ -39,16 +44,39 @@ def test_a_gap_is_read_again_only_where_the_configuration_says_so():
     needed = begin(WHEN_NEEDED, UNFINISHED, has_checkpoint=True, has_gap=True)
     assert needed.initial
     # What is numbered on stays so, since it stands in topics already.
-    assert needed.progress == Progress(serial=5)
+    assert needed.progress == Progress(event_no=5)
 
 
-def test_every_published_table_is_a_task():
-    progress = initial(Progress(serial=5), {1: "a.b", 2: "a.c"}, exported=True)
-    assert progress == Progress(EXPORTED, (TableTask("a.b", 1), TableTask("a.c", 2)), serial=5)
-    assert initial(Progress(), {}, exported=False) == Progress()
+def test_every_published_table_waits_but_the_excluded_ones_and_all_are_known():
+    published = {2: "a.c", 1: "a.b", 3: "audit.log"}
+    progress = initial(Progress(event_no=5), published, ["audit.*"], exported=True)
+    assert progress == Progress(
+        EXPORTED, event_no=5, waiting=Oids((1, 2)), begun=0, known=Oids(published, published)
+    )
+    assert progress.tables_left == 2
+    nothing = initial(Progress(), {}, (), exported=False)
+    assert nothing.is_done
+    assert nothing.known == Oids(())
+
+
+def test_never_gives_up_the_tables_that_nobody_began_with():
+    found = replace(UNFINISHED, waiting=Oids((3, 4)))
+    assert begin(INITIAL, found, has_checkpoint=True, has_gap=False).progress.tables_left == 4
+    beginning = begin(NEVER, found, has_checkpoint=True, has_gap=False)
+    assert (beginning.progress.tables_left, beginning.interrupted) == (1, INCREMENTAL)
+
+
+def test_what_the_publication_asked_for_is_given_up_by_never_and_what_a_person_asked_for_is_not():
+    tasks = Progress().add(
+        [TableTask("a.b", request=ADDED), TableTask("a.c", request=REPLACED), TableTask("a.d", request="me")]
+    )
+    beginning = begin(NEVER, tasks, has_checkpoint=True, has_gap=False)
+    assert [task.name for task in beginning.progress.tasks] == ["a.d"]
 
 
 def test_tables_that_are_excluded_are_not_wanted():
     published = {1: "public.orders", 2: "public.events", 3: "audit.log_2020", 4: "audit.log"}
     assert wanted(published, ["public.events", "audit.log_*"]) == {1: "public.orders", 4: "audit.log"}
     assert wanted(published, ()) == published
+    assert is_wanted("public.orders", ["public.events"])
+    assert not is_wanted("public.events", ["public.*"])

@@ -1,23 +1,36 @@
+import base64
 import json
+import zlib
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdcd.snapshots.beginning import initial
+from cdcd.snapshots.placement import Owed
 from cdcd.snapshots.progress import (
     EXPORTED,
+    INCREMENTAL,
     OUTCOMES_MAX,
+    OWED_KEYS_MAX,
+    Key,
+    Oids,
     Outcome,
     Part,
     Progress,
     TableTask,
     gaps,
+    name_sum,
     union,
 )
+from cdcd.transactions.position import Checkpoint, Position
 
-ITEMS = TableTask("public.items", 7)
-PLANNED = Progress(EXPORTED, (ITEMS,)).plan(ITEMS, 7, (Part(7, 70, 10, 1000), Part(8, 80, 2, 10)))
+ITEMS = TableTask("public.items", 7, number=1)
+PLANNED = Progress(EXPORTED, (ITEMS,), next_number=2).plan(
+    ITEMS, 7, "public.items", (Part(7, 70, 10, 1000), Part(8, 80, 2, 10))
+)
 
 
 def test_pages_are_delivered_once_their_rows_are():
@@ -26,7 +39,7 @@ def test_pages_are_delivered_once_their_rows_are():
     assert task is not None
     assert task.parts is not None
     assert task.parts[0].done == ((0, 4), (6, 10))
-    assert (task.rows, progress.serial, task.pages_done, task.pages) == (150, 150, 8, 12)
+    assert (task.rows, progress.event_no, task.pages_done, task.pages) == (150, 150, 8, 12)
     assert task.share == pytest.approx(8 / 12)
     assert not task.is_done
     whole = progress.deliver(ITEMS, 7, 4, 6, 1).deliver(ITEMS, 8, 0, 2, 0).find(ITEMS)
@@ -36,7 +49,7 @@ def test_pages_are_delivered_once_their_rows_are():
 
 def test_an_empty_table_is_done_when_it_is_planned_and_not_before():
     assert not ITEMS.is_done
-    task = Progress(tasks=(ITEMS,)).plan(ITEMS, 7, ()).find(ITEMS)
+    task = Progress(tasks=(ITEMS,)).plan(ITEMS, 7, "public.items", ()).find(ITEMS)
     assert task is not None
     assert task.is_done
     assert (task.share, ITEMS.share) == (1.0, 0.0)
@@ -61,10 +74,185 @@ def test_a_table_that_waits_already_is_not_added_again_unless_for_other_rows():
     assert len(progress.add([TableTask("public.items", where="id > 1")]).tasks) == 2
 
 
+def test_one_that_is_being_read_already_is_read_once_more():
+    progress = PLANNED.deliver(ITEMS, 7, 0, 4, 100).add([TableTask("public.items", request="again")])
+    assert [task.number for task in progress.tasks] == [1, 2]
+
+
+def test_tables_wait_in_the_order_of_their_oids_and_are_begun_one_by_one():
+    progress = Progress(EXPORTED, waiting=Oids((9, 5)))
+    assert (progress.tables_left, progress.is_done) == (2, False)
+    begun = progress.begin_next({5: "a.five"})
+    assert begun is not None
+    progress, task = begun
+    assert (task.oid, task.name, progress.begun, progress.tables_left) == (5, "a.five", 1, 2)
+    begun = progress.begin_next({5: "a.five"})
+    assert begun is not None
+    progress, other = begun
+    # THEN one whose name is not known is known by its oid
+    assert (other.oid, other.name) == (9, "")
+    assert other.number != task.number
+    assert progress.begin_next({}) is None
+    assert progress.end(task).end(other).is_done
+
+
+def test_a_table_keeps_its_number_whatever_becomes_of_it():
+    progress = PLANNED.restart(ITEMS)
+    found = progress.find(ITEMS)
+    assert found is not None
+    assert (found.parts, found.owed, found.number) == (None, (), 1)
+    renamed = progress.plan(ITEMS, 7, "public.goods", ()).find(ITEMS)
+    assert renamed is not None
+    assert renamed.name == "public.goods"
+
+
+def test_what_a_table_owes_is_part_of_it_until_it_is_read_from_its_beginning():
+    key = ((False, b"1"),)
+    progress = PLANNED.owe(ITEMS, (key,))
+    assert progress.owe(ITEMS, (key,)) is progress
+    found = progress.find(ITEMS)
+    assert found is not None
+    assert (found.owed, found.unsettled) == ((key,), False)
+    too_many = progress.owe(ITEMS, None).find(ITEMS)
+    assert too_many is not None
+    assert (too_many.owed, too_many.unsettled) == ((), True)
+    again = progress.owe(ITEMS, None).restart(ITEMS).find(ITEMS)
+    assert again is not None
+    assert not again.unsettled
+    assert progress.end(ITEMS).owe(ITEMS, (key,)) == progress.end(ITEMS)
+
+
+def test_rows_that_are_read_by_key_are_counted_without_pages():
+    progress = PLANNED.count(ITEMS, 3)
+    found = progress.find(ITEMS)
+    assert found is not None
+    assert (found.rows, found.pages_done, progress.event_no) == (3, 0, 3)
+    assert progress.end(ITEMS).count(ITEMS, 3).event_no == 3
+
+
 def test_it_is_read_back_as_it_was_written():
     progress = PLANNED.deliver(ITEMS, 7, 0, 4, 100).add([TableTask("a.b", request="r", where="x = 1")])
-    for each in (progress, progress.end(ITEMS, "why"), Progress(paused=True, known=(1, 2)), Progress()):
+    owing = progress.owe(ITEMS, (((False, "ß".encode()), (True, b"\0\xff")),))
+    waiting = Progress(EXPORTED, waiting=Oids((5, 9)), begun=1)
+    known = Progress(paused=True, known=Oids((1, 2), {1: "a.b", 2: "a.c"}))
+    unsettled = progress.owe(ITEMS, None)
+    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, Progress()):
         assert Progress.from_json(json.loads(json.dumps(each.to_json()))) == each
+
+
+def test_numbers_are_given_anew_after_a_restart():
+    progress = PLANNED.deliver(ITEMS, 7, 0, 1, 0).add([TableTask("a.b"), TableTask("a.c")]).end(ITEMS)
+    read = Progress.from_json(progress.to_json())
+    assert [task.number for task in read.tasks] == [1, 2]
+    assert [task.number for task in read.add([TableTask("a.d")]).tasks] == [1, 2, 3]
+
+
+def test_a_plan_of_which_nothing_was_delivered_is_not_kept():
+    found = Progress.from_json(PLANNED.to_json()).tasks[0]
+    assert (found.name, found.oid, found.parts) == ("public.items", 7, None)
+
+
+def test_tables_that_were_all_begun_with_leave_nothing_in_the_record():
+    progress = Progress(EXPORTED, waiting=Oids((5,)), event_no=3)
+    begun = progress.begin_next({})
+    assert begun is not None
+    assert "waiting" in progress.to_json()
+    assert begun[0].end(begun[1]).to_json() == {
+        "method": EXPORTED,
+        "serial": 3,
+        "outcomes": [["", "", 0, ""]],
+    }
+
+
+def test_a_record_of_former_versions_is_read():
+    fields = {"method": INCREMENTAL, "known": [3, 1], "tasks": [{"name": "a.b", "oid": 1}]}
+    progress = Progress.from_json(fields)
+    assert progress.known == Oids((1, 3))
+    assert progress.known is not None
+    assert progress.known.sum_of(1) is None
+
+
+def test_a_list_of_oids_knows_the_names_that_tables_had():
+    oids = Oids((7, 3), {7: "a.seven", 3: "a.three"})
+    assert oids.oids == (3, 7)
+    assert (len(oids), 3 in oids, 4 in oids) == (2, True, False)
+    assert (oids.sum_of(7), oids.sum_of(4)) == (name_sum("a.seven"), None)
+    assert oids != Oids((7, 3))
+    assert oids == Oids((3, 7), {7: "a.seven", 3: "a.three"})
+    assert hash(oids) == hash(Oids((7, 3)))
+
+
+oids = st.lists(st.integers(1, 2**32 - 1), max_size=50)
+
+
+@given(oids, st.booleans())
+def test_a_list_of_oids_is_read_back_as_it_was_written(found: list[int], named: bool):
+    names = {oid: f"public.t{oid}" for oid in found} if named else None
+    written = Oids(found, names)
+    read = Oids.parse(written.text())
+    assert read == written
+    assert [read.sum_of(oid) for oid in written.oids] == [written.sum_of(oid) for oid in written.oids]
+
+
+def packed(body: bytes) -> str:
+    return base64.b85encode(zlib.compress(body)).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "?",
+        "AAAA",
+        packed(b""),
+        packed(b"\0\0\0\1"),
+        packed(b"\0\0\0\1\x80"),
+        packed(b"\0\0\0\1\5\0"),
+        packed(b"\0\0\0\1\5\0\0\0"),
+    ],
+)
+def test_what_is_no_list_of_oids_is_refused(text: str):
+    with pytest.raises(ValueError, match=r"list of oids|compressed|base85"):
+        Oids.parse(text)
+
+
+RECORD_MAX = 64_000
+
+
+def key_of(number: int, text: str) -> Key:
+    return ((False, f"{number:08d}".encode()), (False, text.encode()))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain text of a key", "\u00df\u4e2d", '"\\\n\x01' * 5, "\U0001f600" * 6]
+)
+def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: str):
+    # GIVEN ten thousand tables with scattered oids, of which four are being read and owe all that may be written down
+    random = Random(15)
+    found = random.sample(range(16_384, 200_000), 10_000)
+    names = {oid: f"schema_{oid % 7}.table_{number}" for number, oid in enumerate(found)}
+    progress = initial(Progress(), names, (), exported=True)
+    for _ in range(4):
+        begun = progress.begin_next(names)
+        assert begun is not None
+        progress, task = begun
+        parts = (Part(task.oid, task.oid, 100_000, 1 << 40),)
+        progress = progress.plan(task, task.oid, task.name, parts)
+        for page in range(0, 20, 2):
+            progress = progress.deliver(task, task.oid, page, page + 1, 1000)
+        owed = Owed(key_of(number, text) for number in range(OWED_KEYS_MAX))
+        while (keys := owed.to_write_down()) is None:
+            owed.settle([(None, key) for _, key in owed.some(1)], set())
+        assert len(keys) >= 40
+        progress = progress.owe(task, keys)
+    # GIVEN requests and outcomes at their limits
+    for number in range(OUTCOMES_MAX):
+        progress = progress.add([TableTask(f"public.refused_{number}", request="signal")])
+        progress = progress.end(progress.tasks[-1], "x" * 1000)
+    # WHEN the checkpoint is written
+    record = Checkpoint("7" * 19, 1, "v4 streaming", Position(1 << 60, 1 << 60), 1 << 60, snapshot=progress)
+    # THEN it is small, and says all of it
+    assert len(record.encode()) < RECORD_MAX
+    assert Checkpoint.decode(record.encode(), "checkpoint") == record
 
 
 @pytest.mark.parametrize(

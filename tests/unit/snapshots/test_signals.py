@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from cdcd.snapshots.progress import Progress, TableTask
-from cdcd.snapshots.signals import Signal
+from cdcd.snapshots.signals import NAME_MAX, TABLES_MAX, WHERE_MAX, Signal
 
 
 def test_a_request_is_read_back_as_it_was_written():
@@ -37,13 +36,26 @@ def test_what_makes_no_sense_is_refused_with_the_reason(content: bytes, says: st
         Signal.decode(content)
 
 
-def test_requests_change_what_is_to_be_read():
-    progress = Signal("start", ("a.b", "a.c"), request="me").apply(Progress())
-    assert progress.tasks == (TableTask("a.b", request="me"), TableTask("a.c", request="me"))
-    assert Signal("start", ("a.b",)).apply(progress) == progress
-    assert Signal("pause").apply(progress).paused
-    assert not Signal("resume").apply(Signal("pause").apply(progress)).paused
-    one = Signal("cancel", ("a.b",)).apply(progress)
-    assert [task.name for task in one.tasks] == ["a.c"]
-    assert one.outcomes[0].error == "cancelled"
-    assert Signal("cancel").apply(progress).is_done
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tables": ["a.b"] * (TABLES_MAX + 1)}, "at most 1000 names"),
+        ({"tables": ["a." + "x" * NAME_MAX]}, "tables must be a list"),
+        ({"tables": ["a.b\0"]}, "tables must be a list"),
+        ({"tables": ["a.\ud800"]}, "tables must be a list"),
+        ({"tables": ["a.b"], "where": "x" * (WHERE_MAX + 1)}, "where must be a text of at most 4000"),
+        ({"tables": ["a.b"], "where": "a = '\0'"}, "without NUL"),
+        ({"tables": ["a.b"], "where": "\udfff"}, "where must be"),
+        ({"tables": ["a.b"], "id": "x" * (NAME_MAX + 1)}, "id must be a text of at most 200"),
+        ({"tables": ["a.b"], "pipeline": "x" * (NAME_MAX + 1)}, "pipeline must be"),
+    ],
+)
+def test_what_is_too_long_or_no_text_for_postgresql_is_refused(fields: dict[str, object], says: str):
+    content = json.dumps({"action": "start", **fields}).encode()
+    with pytest.raises(ValueError, match=says):
+        Signal.decode(content)
+
+
+def test_what_is_just_short_enough_is_taken():
+    signal = Signal("start", ("a." + "b" * (NAME_MAX - 2),) * TABLES_MAX, "x" * WHERE_MAX, "i" * NAME_MAX)
+    assert Signal.decode(signal.encode().encode()) == signal

@@ -13,7 +13,7 @@ from cdcd.telemetry.progress_bars import Began, Terminal, lines, size, terminal
 MB = 1 << 20
 HALF = TableTask("public.orders", 1, parts=(Part(1, 1, 100, 10 * MB, ((0, 50),)),), rows=5000)
 WAITING = TableTask("public.items", 2, where="id > 5")
-PROGRESS = Progress(EXPORTED, (HALF, WAITING), serial=7000, outcomes=(Outcome("public.old", "", 2000),))
+PROGRESS = Progress(EXPORTED, (HALF, WAITING), event_no=7000, outcomes=(Outcome("public.old", "", 2000),))
 
 
 class Screen(io.StringIO):
@@ -53,7 +53,7 @@ def test_rate_and_time_left_are_by_the_pace_since_it_was_first_seen(monkeypatch:
 
 def test_nothing_to_read_is_said_in_words():
     assert "nothing was delivered yet" in shown(None)
-    assert "nothing is being read" in shown(Progress(serial=3))
+    assert "nothing is being read" in shown(Progress(event_no=3))
     assert "paused" in shown(Progress(paused=True))
     assert size(1 << 50) == "1024.0 TB"
 

@@ -1,0 +1,409 @@
+"""Frames of the stream -> records in the queue: what each step of the assembler means for the session.
+
+The rule: the queue never has a part of an event, and its positions are those that the assembler gave. What a
+transaction asks of us (a request, a name that changes hands) counts when its events count, so that a restart in
+between hears it again. A step is worked off at once, or held until the catalog has answered or a topic is there.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from cdcd.engine.actions import Describe
+from cdcd.engine.incremental import Incremental
+from cdcd.engine.queue import BatchQueue
+from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.requests import Requests
+from cdcd.engine.tables import PublishedTables
+from cdcd.engine.topics import Topics
+from cdcd.facts import Observer, PrepareMissing, RelationChanged, TransactionLarge
+from cdcd.protocol import peek
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import LogicalMessage, Relation
+from cdcd.protocol.reader import read_message
+from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.snapshots.signals import RESERVED
+from cdcd.snapshots.visibility import Visibility
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.drafts import SpoolItem, events
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.steps import (
+    Changes,
+    Closed,
+    CommitWithoutPrepare,
+    Described,
+    KeepaliveReceived,
+    NonTransactionalMessage,
+    Opened,
+    OriginChanged,
+    RelationPreview,
+    RolledBack,
+    Step,
+    TransactionalMessage,
+    Turn,
+)
+
+TURN_EVENTS: Final = 256
+"""After so many events or steps other tasks get their turn: some milliseconds, uncompiled."""
+
+DESCRIBE_S: Final = 0.01
+"""How long until the catalog is asked again that does not show yet what is streamed already."""
+
+
+class Ingest:
+    """Works off the frames of a session. `receive` them, then `advance` until `is_idle`.
+
+    Args:
+        ends_former_rows: where a table takes another one's name, a truncate record ends the rows of that one.
+    """
+
+    def __init__(
+        self,
+        *,
+        assembler: Assembler,
+        encoder: DebeziumJsonEncoder,
+        rows: SnapshotRows,
+        queue: BatchQueue,
+        ledger: Ledger,
+        incremental: Incremental,
+        tables: PublishedTables,
+        requests: Requests,
+        topics: Topics,
+        observe: Observer,
+        ends_former_rows: bool,
+    ) -> None:
+        self.cuts = 0
+        """Transactions that were larger than a Kafka transaction may be."""
+        self.caught_up: bool | None = None
+        """Whether everything that the server was known to have written is with the broker; None: nothing new."""
+        self.server_wal_end = 0
+        self.describe_at: float | None = None
+        """When `describing` is to be asked again."""
+        self.describing: Describe | None = None
+        """What the catalog is asked for; steps wait for the answer."""
+        self._assembler = assembler
+        self._encoder = encoder
+        self._rows = rows
+        self._queue = queue
+        self._ledger = ledger
+        self._incremental = incremental
+        self._tables = tables
+        self._requests = requests
+        self._topics = topics
+        self._observe = observe
+        self._ends_former_rows = ends_former_rows
+        self._steps: Iterator[Step] | None = None
+        self._held: Step | None = None
+        self._deferred: list[Callable[[], None]] = []
+        self._new_topics: dict[int, str] = {}
+        """Of relations that were described and had no event yet, by oid."""
+        self._new_names: dict[int, str] = {}
+        """Likewise: names that they did not have before."""
+        self._relations: dict[int, Relation] = {}
+        self._transaction: Opened | None = None
+        self._xid = 0
+        self._records: list[Record] = []
+        self._unix_us = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the frames that were received are worked off."""
+        return self._steps is None
+
+    def receive(self, frames: list[bytes]) -> None:
+        """Frames came, in their order."""
+        assert self._steps is None, "the former frames are not worked off"
+        self._steps = self._assembler.receive(frames)
+
+    def described(
+        self,
+        relation: Relation,
+        description: TableDescription,
+        types: Mapping[int, TypeDescription],
+        now: float,
+        seen: Visibility | None,
+    ) -> None:
+        """What the catalog says of a relation (`Engine.described`)."""
+        describing = self.describing
+        assert describing is not None
+        assert describing.relation is relation
+        if seen is not None and not self._queue.between and not seen.sees(self._xid):
+            self.describe_at = now + DESCRIBE_S
+            return
+        self.describing = None
+        if describing.tentative:
+            if description.has_columns_of(relation):
+                self._encoder.define(relation, description, types)
+            return
+        self._encoder.define(relation, description, types)
+        self._define(relation)
+
+    def next_describe(self, now: float) -> Describe | None:
+        """What the catalog is to be asked for now; None: nothing. `described` brings the answer."""
+        if self.describe_at is None or self.describe_at > now:
+            return None
+        self.describe_at = None
+        return self.describing
+
+    def topics_ready(self) -> None:
+        """Some topics are there that were not before."""
+        self._new_topics = {
+            oid: topic for oid, topic in self._new_topics.items() if not self._topics.has(topic)
+        }
+
+    def advance(self, now: float, unix_us: int) -> bool:
+        """Work off steps for a turn; False: nothing can be done before something is answered or delivered."""
+        self._unix_us = unix_us
+        steps = self._steps
+        if steps is None or self.describing is not None:
+            return False
+        left = TURN_EVENTS
+        while left > 0:
+            step = self._held
+            if step is None:
+                if not self._queue.room:
+                    return False
+                step = next(steps, None)
+                if step is None:
+                    self._steps = None
+                    return True
+            else:
+                self._held = None
+            left -= self._take(step, now)
+            if self._held is not None or self.describing is not None:
+                return False
+        return True
+
+    def _take(self, step: Step, now: float) -> int:
+        """Do what the step says; returns what it counts of a turn."""
+        kind = type(step)
+        if kind is Changes:
+            assert isinstance(step, Changes)
+            return self._encode(step)
+        _HANDLERS[kind](self, step, now)
+        return TURN_EVENTS if kind is Turn else 1
+
+    def _encode(self, step: Changes) -> int:
+        """Returns the number of events, or holds the step until its topics are there."""
+        if self._missing_topics(step):
+            self._held = step
+            return 0
+        items = step.items
+        count = events(items) if step.in_stream else len(items)
+        records = self._records
+        if self._incremental.watches or self._new_names:
+            size = self._encode_each(step)
+        else:
+            size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
+        if self._queue.add(records, size, count):
+            self._cut()
+        return count
+
+    def _encode_each(self, step: Changes) -> int:
+        """As `encode_all`, while tables are read or names are new: what each record says of a row is noted."""
+        size = 0
+        records = self._records
+        for item in step.items:
+            if self._new_names:
+                size += self._take_names(item, step.in_stream)
+            known = len(records)
+            size += self._encoder.encode_all([item], step.in_stream, self._unix_us, records)
+            if isinstance(item, bytes):
+                self._note(item, step.in_stream, known)
+            else:
+                for topic, key, value, _ in records[known:]:
+                    if value is not None:
+                        self._incremental.note(self._xid, topic, key, None, moved=False)
+        return size
+
+    def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
+        """The first events of tables under their names; returns the bytes of records that end the rows of others."""
+        size = 0
+        for oid in _oids_of(item, in_stream):
+            name = self._new_names.pop(oid, None)
+            if name is not None and self._tables.described(oid, name):
+                self._deferred.append(partial(self._tables.replace, oid))
+                if self._ends_former_rows:
+                    size += self._encoder.encode_end_of_rows(oid, None, self._unix_us, self._records)
+        return size
+
+    def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
+        tag = peek.tag_of(frame)
+        if tag == peek.TRUNCATE:
+            self._incremental.truncated(self._xid, peek.relation_oids(frame, in_stream))
+            return
+        for topic, key, value, headers in self._records[known:]:
+            if value is None or not self._incremental.is_watched(topic):
+                continue
+            values = None
+            names = {name for name, _ in headers or ()}
+            if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
+                (oid,) = peek.relation_oids(frame, in_stream)
+                values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
+            self._incremental.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
+
+    def _missing_topics(self, step: Changes) -> bool:
+        """Whether records of these events go to topics that are not there yet; they are asked for."""
+        if not self._new_topics:
+            return False
+        missing = False
+        for item in step.items:
+            for oid in _oids_of(item, step.in_stream):
+                topic = self._new_topics.get(oid)
+                if topic is not None and not self._topics.is_ready(topic):
+                    missing = True
+        return missing
+
+    def _opened(self, step: Opened, now: float) -> None:
+        self._transaction = step
+        self._xid = step.xid
+        self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
+        if step.skip:
+            self._encoder.skip(step.skip)
+        self._queue.begin(step.commit_lsn, step.skip)
+
+    def _closed(self, step: Closed, now: float) -> None:
+        self.apply_deferred()
+        if self._queue.size:
+            self.caught_up = False
+        self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        self.between(now)
+
+    def _rolled_back(self, step: RolledBack, now: float) -> None:
+        self._queue.roll_back(step.end_lsn, step.tickets)
+        self.between(now)
+
+    def _origin_changed(self, step: OriginChanged, now: float) -> None:
+        self._encoder.set_origin(step.name, step.lsn)
+
+    def _previewed(self, step: RelationPreview, now: float) -> None:
+        """Know a relation before the commit of the transaction in which it is new to us, so that rows can be drafted.
+
+        One that we know stays as it is: rows of other transactions may still come as it was. One that is not yet in the
+        catalog as the message says was created or altered in that transaction, and is described at its commit.
+        """
+        if not self._encoder.knows(step.message.oid):
+            self._ask_for(step.message, tentative=True)
+
+    def _described_in_stream(self, step: Described, now: float) -> None:
+        # Also where it says what it said before: a column that was dropped and added again looks the same here.
+        if isinstance(step.message, Relation):
+            self._ask_for(step.message, tentative=False)
+
+    def _ask_for(self, relation: Relation, *, tentative: bool) -> None:
+        self.describing = Describe(relation, tentative)
+        self.describe_at = 0.0
+
+    def _define(self, relation: Relation) -> None:
+        oid = relation.oid
+        known = self._relations.get(oid)
+        self._relations[oid] = relation
+        topic = self._encoder.topic_of(oid)
+        if not self._topics.has(topic):
+            self._new_topics[oid] = topic
+            if not self._encoder.key_column_names(oid):
+                self._topics.keep_keyless(topic)
+        self._incremental.defined(oid, topic)
+        if known is not None and known != relation:
+            self._incremental.redefined(oid)
+            self._observe(RelationChanged(schema=relation.schema, table=relation.name))
+        name = f"{relation.schema}.{relation.name}"
+        if self._tables.is_new(oid, name):
+            self._new_names[oid] = name
+
+    def _transactional(self, step: TransactionalMessage, now: float) -> None:
+        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
+        assert isinstance(message, LogicalMessage)
+        size = 0
+        if message.prefix in RESERVED:
+            # It is an event like any other, of which nobody but us has a record.
+            self._encoder.skip(1)
+            self._deferred.append(lambda: self._requests.take(message))
+        else:
+            size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
+        if self._queue.add(self._records, size, 1):
+            self._cut()
+
+    def _alone(self, step: NonTransactionalMessage, now: float) -> None:
+        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
+        assert isinstance(message, LogicalMessage)
+        self._queue.begin(step.lsn, 0)
+        size = 0
+        if message.prefix in RESERVED:
+            self._requests.take(message)
+        else:
+            size = self._encoder.encode_message(
+                step.frame, step.in_stream, step.last_commit_lsn, self._unix_us, self._records
+            )
+        self._queue.add(self._records, size, 1)
+        self._queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
+        self.between(now)
+
+    def _commit_without_prepare(self, step: CommitWithoutPrepare, now: float) -> None:
+        self._observe(PrepareMissing(gid=step.gid, xid=step.xid, commit_lsn=str(Lsn(step.commit_lsn))))
+
+    def _heard(self, step: KeepaliveReceived, now: float) -> None:
+        self.server_wal_end = max(self.server_wal_end, step.wal_end)
+        if step.idle:
+            self.caught_up = not self._queue.size
+            self._queue.advance(self._ledger, step.wal_end, asked=step.reply_requested)
+            self.between(now)
+
+    def _cut(self) -> None:
+        if self._transaction is not None:
+            self.cuts += 1
+            self._observe(
+                TransactionLarge(xid=self._transaction.xid, commit_lsn=self._transaction.commit_lsn)
+            )
+            self._transaction = None
+
+    def apply_deferred(self) -> None:
+        """What a transaction asks of us counts when its events do, so that a restart in between hears it again."""
+        if self._deferred:
+            deferred, self._deferred = self._deferred, []
+            for apply in deferred:
+                apply()
+
+    def between(self, now: float) -> None:
+        """Rows, and ends of former tables, have their place between two transactions of the stream."""
+        if not self._queue.between:
+            return
+        position = self._queue.position.end_lsn
+        for oid in self._tables.due(position, self._rows.encoder.knows):
+            self._end_former_rows(oid)
+        self._incremental.between(position, now)
+
+    def _end_former_rows(self, oid: int) -> None:
+        """Between two transactions: the rows of the table that had this one's name before end here."""
+        self._tables.replace(oid)
+        if self._ends_former_rows:
+            self._rows.end_former_rows(oid)
+
+    def _turn(self, step: Turn, now: float) -> None:
+        """Others get their turn (`_take`)."""
+
+
+def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
+    """The relations of an event, or of the rows of a draft."""
+    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (item[1],)
+
+
+_Handler = Callable[[Ingest, Any, float], None]
+
+_HANDLERS: Final[dict[type[Step], _Handler]] = {
+    Opened: Ingest._opened,
+    Closed: Ingest._closed,
+    Described: Ingest._described_in_stream,
+    RelationPreview: Ingest._previewed,
+    OriginChanged: Ingest._origin_changed,
+    RolledBack: Ingest._rolled_back,
+    TransactionalMessage: Ingest._transactional,
+    NonTransactionalMessage: Ingest._alone,
+    KeepaliveReceived: Ingest._heard,
+    CommitWithoutPrepare: Ingest._commit_without_prepare,
+    Turn: Ingest._turn,
+}
+"""What each step of the assembler does, but for `Changes`."""

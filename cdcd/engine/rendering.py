@@ -1,0 +1,82 @@
+"""Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cdcd.engine.queue import BatchQueue
+from cdcd.engine.topics import Topics
+from cdcd.protocol.messages import Relation
+from cdcd.records.envelope import Record
+from cdcd.records.formats.snapshot_rows import Encoded, SnapshotEncoder, SnapshotPosition
+from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
+from cdcd.snapshots.reading import Rows
+
+
+class SnapshotRows:
+    """Puts rows into the queue (`incremental.Rendering`). `unix_us` is the wall clock, which the engine sets."""
+
+    def __init__(self, encoder: SnapshotEncoder, queue: BatchQueue, topics: Topics) -> None:
+        self.encoder = encoder
+        self.unix_us = 0
+        self._queue = queue
+        self._topics = topics
+        self._records: list[Record] = []
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> str:
+        """Know the table as it is now; returns its topic. SinkError: it can have none."""
+        self.encoder.define(relation, description, types)
+        topic = self.encoder.claim(relation.oid)
+        if not self.encoder.key_column_names(relation.oid):
+            self._topics.keep_keyless(topic)
+        return topic
+
+    def key_columns(self, oid: int) -> tuple[str, ...]:
+        """The names of the columns that make the record's key; () for a table without one."""
+        return self.encoder.key_column_names(oid)
+
+    def topic_of(self, oid: int) -> str:
+        """The topic of a table that was defined."""
+        return self.encoder.topic_of(oid)
+
+    def topic_is_ready(self, topic: str) -> bool:
+        """Whether records may go to the topic; if not, it is asked for."""
+        return self._topics.is_ready(topic)
+
+    def put(
+        self,
+        oid: int,
+        rows: Rows,
+        *,
+        event_no: int,
+        dropped: set[bytes],
+        progress: Callable[[Encoded], None],
+        marked: Marked[Any] | None = None,
+    ) -> None:
+        """Put the rows into the queue between two transactions (`incremental.Rendering.put`)."""
+        end_lsn = self._queue.position.end_lsn
+        first = last = others = INCREMENTAL
+        if marked is not None:
+            single = len(rows.lines) == 1
+            first = marker_of_single(marked) if single else marked.first
+            last = marker_of_single(marked) if single else marked.last
+            others = ROW
+        position = SnapshotPosition(
+            lsn=rows.after or end_lsn,
+            commit_lsn=end_lsn - 1,
+            first=first,
+            last=last,
+            others=others,
+            event_no=event_no,
+        )
+        encoded = self.encoder.encode_rows(oid, rows.lines, position, self.unix_us, self._records, dropped)
+        progress(encoded)
+        self._queue.insert(self._records, encoded.bytes)
+
+    def end_former_rows(self, oid: int) -> None:
+        """Put a truncate record for the topic of a table that was defined: the rows before it are another table's."""
+        commit_lsn = self._queue.position.end_lsn - 1
+        size = self.encoder.encode_end_of_rows(oid, commit_lsn, self.unix_us, self._records)
+        self._queue.insert(self._records, size)

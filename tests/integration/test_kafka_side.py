@@ -1,0 +1,175 @@
+"""Kafka as the daemon's start sees it, against a real broker."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, cast
+
+import pytest
+import yaml
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from cdcd.config.loading import parse_config
+from cdcd.daemon.kafka_side import TRANSACTION_S, KafkaSide
+from cdcd.engine.queue import Batch
+from cdcd.errors import SinkError, SinkUnavailableError
+from cdcd.facts import Fact, KafkaRetry, TopicCreated, TransactionTimeoutUnknown
+from cdcd.kafka.checkpoint import read_checkpoint
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.transactions.position import Checkpoint, Position
+from deploy.local import KafkaBroker
+
+T = TypeVar("T")
+
+CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(1, 2), 2)
+
+
+class Lock:
+    """An advisory lock that is ours for ever."""
+
+    lapsed = False
+
+    async def verify(self, timeout_s: float) -> None:
+        pass
+
+
+class Side:
+    """A `KafkaSide` with what it told."""
+
+    def __init__(self, servers: str, name: str, **kafka: Any) -> None:
+        text = yaml.safe_dump(
+            {
+                "name": name,
+                "postgres": {"dsn": "postgresql://127.0.0.1/none"},
+                "kafka": {"bootstrap_servers": servers, **kafka},
+            }
+        )
+        self.facts: list[Fact] = []
+        self.thread = ThreadPoolExecutor(1)
+        self.side = KafkaSide(parse_config(text, {}), self.facts.append, self.thread)
+
+    def told(self, kind: type[T]) -> list[T]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    def run(self, doing: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run(doing)
+
+    async def deliver(self) -> float:
+        """Open, deliver an empty batch and close; the timeout of its transaction."""
+        sink = await self.side.open_sink(cast("AdvisoryLock", Lock()), messages=False)
+        await self.side.call(sink.open)
+        position = CHECKPOINT.position
+        await self.side.call(lambda: sink.deliver(Batch(position, position), CHECKPOINT))
+        await self.side.in_thread(sink.close)
+        return sink._settings.timeout_s
+
+
+def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: str):
+    side = Side(broker.bootstrap_servers, unique)
+    assert side.run(side.side.peek()) is None
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).topics
+    assert f"{unique}.checkpoint" not in topics
+    side.run(side.deliver())
+    # A commit is answered before its markers are written; this waits for them.
+    servers = {"bootstrap.servers": broker.bootstrap_servers}
+    read_checkpoint(servers, f"{unique}.checkpoint", unique, 20, threading.Event())
+    assert side.run(side.side.peek()) == CHECKPOINT
+
+
+def test_a_look_at_a_broker_that_is_away_says_so(unique: str):
+    side = Side("127.0.0.1:1", unique)
+    side.side._answer_s = 1
+    with pytest.raises(SinkUnavailableError):
+        side.run(side.side.peek())
+
+
+def test_the_timeout_of_transactions_is_the_brokers_longest(broker: KafkaBroker, unique: str):
+    side = Side(broker.bootstrap_servers, unique)
+    assert side.run(side.deliver()) == 900
+    assert not side.told(TransactionTimeoutUnknown)
+
+
+def test_a_timeout_that_is_longer_than_the_brokers_longest_is_refused(broker: KafkaBroker, unique: str):
+    side = Side(broker.bootstrap_servers, unique, transaction={"timeout_s": 901})
+    with pytest.raises(SinkError, match="INVALID_TRANSACTION_TIMEOUT") as caught:
+        side.run(side.deliver())
+    assert "transaction.max.timeout.ms" in caught.value.hint
+
+
+def test_topics_are_made_once_and_told(broker: KafkaBroker, unique: str):
+    side = Side(broker.bootstrap_servers, unique)
+    names = [f"{unique}.public.t{number}" for number in range(30)]
+    side.run(side.side.await_topics(names))
+    side.run(side.side.await_topics(names))
+    assert [fact.topic for fact in side.told(TopicCreated)] == names
+
+
+def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_record(
+    broker: KafkaBroker, unique: str
+):
+    name = f"{unique}.public.t"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})])[name].result(10)
+    side = Side(broker.bootstrap_servers, unique)
+    side.run(side.side.await_topics([name]))
+    with pytest.raises(SinkError, match="the table has no key"):
+        side.run(side.side.await_topics([name], keyless=[name]))
+
+
+def test_topics_are_waited_for_while_the_broker_is_away(unique: str):
+    side = Side("127.0.0.1:1", unique, retry={"initial_s": 0.01, "max_s": 0.02})
+    side.side._answer_s = 0.5
+
+    async def wait() -> None:
+        waiting = asyncio.create_task(side.side.await_topics([unique]))
+        while len(side.told(KafkaRetry)) < 2:
+            await asyncio.sleep(0.01)
+            assert not waiting.done()
+        side.side.giving_up.set()
+        await waiting
+
+    with pytest.raises(SinkUnavailableError):
+        side.run(wait())
+    assert all(fact.wait_s <= 0.02 for fact in side.told(KafkaRetry))
+
+
+def test_a_longest_timeout_that_the_broker_does_not_tell_is_a_minute_and_told(private_broker, unique: str):
+    broker = private_broker(users={"cdcd": "right"})
+    allow = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers})
+    rules = [
+        AclBinding(
+            kind, unique, ResourcePatternType.PREFIXED, "User:cdcd", "*", operation, AclPermissionType.ALLOW
+        )
+        for kind, operations in (
+            (ResourceType.TOPIC, (AclOperation.CREATE, AclOperation.WRITE, AclOperation.READ)),
+            (ResourceType.GROUP, (AclOperation.READ,)),
+            (ResourceType.TRANSACTIONAL_ID, (AclOperation.WRITE,)),
+        )
+        for operation in operations
+    ]
+    for future in allow.create_acls(rules).values():
+        future.result(10)
+    side = Side(
+        broker.bootstrap_servers,
+        unique,
+        transactional_id=unique,
+        properties={
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "cdcd",
+            "sasl.password": "right",
+        },
+    )
+    assert side.run(side.deliver()) == TRANSACTION_S
+    (fact,) = side.told(TransactionTimeoutUnknown)
+    assert fact.timeout_s == TRANSACTION_S
+    assert "CLUSTER_AUTHORIZATION_FAILED" in fact.message

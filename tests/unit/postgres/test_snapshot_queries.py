@@ -1,0 +1,54 @@
+"""The SQL of snapshots' queries: every item of a page, literals that stay literals, a line for each condition."""
+
+import pytest
+
+from cdcd.postgres.snapshot_queries import Equality, copy_keys, copy_pages, items_per_page, unwritable
+from cdcd.protocol.messages import Column, Relation
+from cdcd.snapshots.reading import KeyQuery, PageQuery, SourceTable
+
+RELATION = Relation(None, 7, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, 'a "b"', 25, -1)))
+TABLE = SourceTable(RELATION, "", (), "public.t")
+
+
+def pages(*conditions: str) -> PageQuery:
+    return PageQuery("public.t", 7, 8, 2, 5, TABLE, conditions)
+
+
+@pytest.mark.parametrize(("block_size", "items"), [(8192, 291), (16384, 584), (32768, 1169), (1024, 35)])
+def test_before_14_every_item_that_a_page_of_this_size_can_have_is_named(block_size: int, items: int):
+    # MaxHeapTuplesPerPage
+    assert items_per_page(block_size) == items
+    query = copy_pages(pages(), 130023, block_size)
+    assert f"generate_series(2, 4) page, generate_series(1, {items}) item" in query
+
+
+def test_since_14_pages_are_a_range():
+    assert copy_pages(pages(), 140000, 8192) == (
+        'COPY (SELECT "id", "a ""b""" FROM ONLY public.t '
+        "WHERE ctid >= '(2,0)'::tid AND ctid < '(5,0)'::tid) TO STDOUT"
+    )
+
+
+def test_each_condition_has_brackets_and_a_line_of_its_own_and_empty_ones_are_left_out():
+    query = copy_pages(pages("id > 5 -- x", "", "id < 9"), 180000, 8192)
+    assert query.endswith("AND (id > 5 -- x\n) AND (id < 9\n)) TO STDOUT")
+
+
+def test_keys_of_one_column_are_one_list_and_those_of_several_are_alternatives():
+    one = KeyQuery(TABLE, ("id",), ())
+    assert "WHERE \"id\" IN ('1', 'it''s\\')" in copy_keys(one, [["1"], ["it's\\"]], {})
+    several = KeyQuery(TABLE, ("id", 'a "b"'), ())
+    equalities = {'a "b"': Equality("OPERATOR(x.=)", "::x.pair")}
+    assert (
+        'WHERE (("id" = \'1\' AND "a ""b""" OPERATOR(x.=) \'p\'::x.pair) OR '
+        '("id" = \'2\' AND "a ""b""" OPERATOR(x.=) \'q\'::x.pair))'
+    ) in copy_keys(several, [["1", "p"], ["2", "q"]], equalities)
+
+
+def test_no_key_is_no_row():
+    assert "WHERE false)" in copy_keys(KeyQuery(TABLE, ("id",), ()), [], {})
+
+
+@pytest.mark.parametrize(("condition", "says"), [("a\0b", "NUL"), ("'\ud800'", "surrogate"), ("id = 1", "")])
+def test_what_libpq_would_cut_short_is_not_sent(condition: str, says: str):
+    assert (says in unwritable(condition)) if says else not unwritable(condition)
