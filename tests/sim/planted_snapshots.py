@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from cdcd.engine.actions import Published, ReadAnswer, Writers
+from cdcd.engine.actions import Published, Writers
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.requests import Requests
@@ -126,7 +126,7 @@ class EndsWithPages(Incremental):
 class SettlesWhatChanged(Exported):
     """What could not be read at the slot's snapshot, because the table was rewritten, counts as read."""
 
-    def answered(self, ticket: int, answer: ReadAnswer | Any, now: float) -> None:
+    def answered(self, ticket: object, answer: Any, now: float) -> None:
         super().answered(ticket, Rows([], 0) if isinstance(answer, Changed) else answer, now)
 
 
@@ -176,7 +176,9 @@ class TakesAnySize(Requests):
 
     def _start(self, signal: Signal) -> None:
         request = signal.request or "signal"
-        self._incremental.add([TableTask(name, request=request, where=signal.where) for name in signal.tables])
+        self._incremental.add(
+            [TableTask(name, request=request, where=signal.where) for name in signal.tables]
+        )
 
 
 class CancelsEverything(Requests):
@@ -212,7 +214,9 @@ class ByNameClient(UncheckedClient):
     def read(self, query: Any, snapshot: Any, bytes_max: int) -> Any:
         table = self.database.by_name(self.name_of(query))
         if table is not None and isinstance(query, PageQuery) and table.oid != query.oid:
-            query = replace(query, filenode=table.filenode, table=replace(query.table, columns=table.fingerprint))
+            query = replace(
+                query, filenode=table.filenode, table=replace(query.table, columns=table.fingerprint)
+            )
         return super().read(query, snapshot, bytes_max)
 
 
@@ -233,5 +237,3 @@ def asking(client: type[Client]) -> type[Asker]:
         clients = client
 
     return Planted
-
-

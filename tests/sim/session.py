@@ -22,7 +22,7 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.engine import Engine, EngineSettings, ExportedTables, first_flush
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact
@@ -33,7 +33,6 @@ from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.snapshots.beginning import begin, initial
 from cdcd.snapshots.progress import Progress
-from cdcd.engine.engine import first_flush
 from cdcd.transactions.position import Checkpoint, Position, resume
 from cdcd.transactions.spool import Spool
 from tests.sim.asking import Asker
