@@ -79,6 +79,9 @@ RETRY_S_MAX: Final = 1.0
 WAITING_S: Final = 5.0
 """After so long it is said whom a table waits for."""
 
+LOSSES_MAX: Final = 3
+"""A request whose condition costs so many connections is given up: it may end them itself (pg_terminate_backend)."""
+
 REPORT_S: Final = 10.0
 """How often the log tells of each table that is being read."""
 
@@ -210,6 +213,8 @@ class Incremental:
         self._changed = changed
         self._readings: dict[int, _Reading] = {}
         self._being_read = 0
+        self._losses: dict[int, int] = {}
+        """By task: connections that were lost while its rows were read."""
         self._owed: dict[int, Owed] = {}
         self._owed_of: dict[str, list[int]] = {}
         self._topics: dict[int, str] = {}
@@ -620,6 +625,11 @@ class Incremental:
         """The table has changed or is locked, or the connection was lost: look at it again, a little later."""
         reason = answer.error.message if isinstance(answer, Lost) else answer.reason
         task = reading.task
+        if isinstance(answer, Lost) and task.where:
+            self._losses[task.number] = self._losses.get(task.number, 0) + 1
+            if self._losses[task.number] >= LOSSES_MAX:
+                self._end(task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}")
+                return
         wait_s, began, told = reading.retry_s, reading.began, reading.told
         self._forget(reading)
         again = self._readings[task.number] = _Reading(task, now)
