@@ -628,7 +628,9 @@ class Incremental:
         if isinstance(answer, Lost) and task.where:
             self._losses[task.number] = self._losses.get(task.number, 0) + 1
             if self._losses[task.number] >= LOSSES_MAX:
-                self._end(task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}")
+                self._end(
+                    task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}"
+                )
                 return
         wait_s, began, told = reading.retry_s, reading.began, reading.told
         self._forget(reading)

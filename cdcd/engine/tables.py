@@ -50,8 +50,12 @@ class PublishedTables:
         self._excluded = excluded
         self._observe = observe
         self._owners: dict[str, int] = {}
-        self._former: dict[int, int] = {}
-        """Tables that had another name when we last looked, by the checksum of that name."""
+        self._vacated: set[int] = set(incremental.progress.vacated)
+        """Checksums of names whose topics may hold rows of a table that has the name no more.
+
+        Whoever takes such a name begins with a truncate record, also the table that had it before: what was deleted of
+        it meanwhile is still in the topic.
+        """
         self._names: dict[int, str] = {}
         self._unlisted: set[int] = set()
         """Tables that the stream described and no list had yet: they are added when one has them."""
@@ -69,7 +73,7 @@ class PublishedTables:
                 self._owners[name] = oid
                 self._names[oid] = name
             elif before is not None:
-                self._former[before] = oid
+                self._vacated.add(before)
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
@@ -83,11 +87,11 @@ class PublishedTables:
         """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
         if not self.is_new(oid, name):
             return False
-        former = self._owner_before(name)
-        if former is None:
-            self._unlisted.add(oid)
+        former = self._owners.get(name)
+        replaces = former is not None or name_sum(name) in self._vacated
         self._take_name(oid, name)
-        if former in (None, oid):
+        if not replaces:
+            self._unlisted.add(oid)
             return False
         self._unlisted.discard(oid)
         self._say_replaced(name, former or 0, oid)
@@ -105,8 +109,9 @@ class PublishedTables:
             owns = self._owners.get(name) == oid
             if (owns and oid not in self._unlisted) or oid in due:
                 continue
-            former = self._owner_before(name)
-            if owns or former in (None, oid):
+            is_free = self._owners.get(name) is None and name_sum(name) not in self._vacated
+            # One that has another name in the stream yet is renamed when the stream is there.
+            if owns or (is_free and oid not in self._names):
                 self._unlisted.discard(oid)
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
@@ -141,16 +146,12 @@ class PublishedTables:
         if self._reads:
             self._incremental.read_anew(oid, self._names[oid], REPLACED)
 
-    def _owner_before(self, name: str) -> int | None:
-        owner = self._owners.get(name)
-        return self._former.get(name_sum(name)) if owner is None else owner
-
     def _take_name(self, oid: int, name: str) -> None:
         before = self._names.get(oid)
         if before is not None and self._owners.get(before) == oid:
-            # Whoever takes this name next is another table under a known name.
-            self._former[name_sum(before)] = oid
+            self._vacated.add(name_sum(before))
             del self._owners[before]
+        self._vacated.discard(name_sum(name))
         self._owners[name] = oid
         self._names[oid] = name
 
@@ -173,6 +174,6 @@ class PublishedTables:
     def _write_down(self) -> None:
         incremental = self._incremental
         names = {oid: name for oid, name in self._names.items() if oid not in self._unlisted}
-        known = Oids(names, names)
-        if known != incremental.progress.known:
-            incremental.replace(replace(incremental.progress, known=known))
+        known, vacated = Oids(names, names), tuple(sorted(self._vacated))
+        if known != incremental.progress.known or vacated != incremental.progress.vacated:
+            incremental.replace(replace(incremental.progress, known=known, vacated=vacated))

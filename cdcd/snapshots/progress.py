@@ -262,6 +262,7 @@ class Progress:
         begun: so many of `waiting` are in `tasks`, or ended.
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
+        vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
     """
 
     method: str = INCREMENTAL
@@ -270,6 +271,7 @@ class Progress:
     outcomes: tuple[Outcome, ...] = ()
     event_no: int = 0
     known: Oids | None = None
+    vacated: tuple[int, ...] = ()
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -395,6 +397,8 @@ class Progress:
         if self.begun < len(self.waiting):
             within = "" if self.known is None else self.waiting.text_within(self.known)
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
+        if self.vacated:
+            fields["vacated"] = Oids(self.vacated).text()
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -422,6 +426,7 @@ class Progress:
                 for name, request, rows, error in fields.get("outcomes", ())
             ),
             known=known,
+            vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             waiting=_waiting_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,

@@ -135,7 +135,7 @@ class KnowsEverything(PublishedTables):
 
     def listed(self, answer: Published) -> list[int]:
         for oid, name in answer.tables.items():
-            if self._owner_before(name) is None:
+            if name not in self._owners:
                 self._unlisted.discard(oid)
                 self._take_name(oid, name)
         return super().listed(answer)

@@ -129,3 +129,37 @@ def test_a_table_that_takes_the_name_of_one_that_waits_is_read_too():
     assert (
         both.add([TableTask("public.one", 2, request="added"), TableTask("public.one", request="x")]) is both
     )
+
+
+def test_a_vacated_name_is_remembered_over_a_restart_until_somebody_takes_it():
+    said: list[Fact] = []
+    known = Oids([1, 2], {1: "public.one", 2: "public.two"})
+    reading, _ = incremental(Progress.from_json(Progress(known=known).to_json()))
+    made = [
+        PublishedTables(
+            reading,
+            {2: "public.two"},
+            reads=True,
+            reads_added=True,
+            excluded=lambda name: False,
+            observe=said.append,
+        )
+    ]
+    made[0].listed(Published({2: "public.two", 3: "public.three"}, 100, {}))
+
+    again, _ = incremental(Progress.from_json(reading.progress.to_json()))
+    tables = PublishedTables(
+        again,
+        {2: "public.two"},
+        reads=True,
+        reads_added=True,
+        excluded=lambda name: False,
+        observe=said.append,
+    )
+
+    assert tables.described(4, "public.one")
+    assert not tables.described(4, "public.one")
+    assert tables.described(2, "public.one")
+    assert tables.described(2, "public.two"), (
+        "it had the name before, and what was deleted meanwhile is in the topic"
+    )
