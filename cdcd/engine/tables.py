@@ -50,6 +50,8 @@ class PublishedTables:
         self._excluded = excluded
         self._observe = observe
         self._owners: dict[str, int] = {}
+        self._former: dict[int, int] = {}
+        """By the checksum of a name: the table that had it where the stream is, and has it no more now."""
         self._vacated: set[int] = set(incremental.progress.vacated)
         """Checksums of names whose topics may hold rows of a table that has the name no more.
 
@@ -73,7 +75,7 @@ class PublishedTables:
                 self._owners[name] = oid
                 self._names[oid] = name
             elif before is not None:
-                self._vacated.add(before)
+                self._former[before] = oid
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
@@ -88,7 +90,7 @@ class PublishedTables:
         if not self.is_new(oid, name):
             return False
         former = self._owners.get(name)
-        replaces = former is not None or name_sum(name) in self._vacated
+        replaces = former is not None or not self._is_free(oid, name)
         self._take_name(oid, name)
         if not replaces:
             self._unlisted.add(oid)
@@ -109,7 +111,7 @@ class PublishedTables:
             owns = self._owners.get(name) == oid
             if (owns and oid not in self._unlisted) or oid in due:
                 continue
-            is_free = self._owners.get(name) is None and name_sum(name) not in self._vacated
+            is_free = self._owners.get(name) is None and self._is_free(oid, name)
             # One that has another name in the stream yet is renamed when the stream is there.
             if owns or (is_free and oid not in self._names):
                 self._unlisted.discard(oid)
@@ -146,11 +148,20 @@ class PublishedTables:
         if self._reads:
             self._incremental.read_anew(oid, self._names[oid], REPLACED)
 
+    def _is_free(self, oid: int, name: str) -> bool:
+        """Whether the name's topic has no rows but, perhaps, this table's, which it has had all the time."""
+        at = name_sum(name)
+        return at not in self._vacated and self._former.get(at) in (None, oid)
+
     def _take_name(self, oid: int, name: str) -> None:
         before = self._names.get(oid)
         if before is not None and self._owners.get(before) == oid:
             self._vacated.add(name_sum(before))
             del self._owners[before]
+        for vacated in [each for each, former in self._former.items() if former == oid]:
+            del self._former[vacated]
+            self._vacated.add(vacated)
+        self._former.pop(name_sum(name), None)
         self._vacated.discard(name_sum(name))
         self._owners[name] = oid
         self._names[oid] = name
@@ -173,7 +184,8 @@ class PublishedTables:
 
     def _write_down(self) -> None:
         incremental = self._incremental
-        names = {oid: name for oid, name in self._names.items() if oid not in self._unlisted}
-        known, vacated = Oids(names, names), tuple(sorted(self._vacated))
+        sums = {oid: former for former, oid in self._former.items()}
+        sums |= {oid: name_sum(name) for oid, name in self._names.items() if oid not in self._unlisted}
+        known, vacated = Oids.with_sums(sums), tuple(sorted(self._vacated))
         if known != incremental.progress.known or vacated != incremental.progress.vacated:
             incremental.replace(replace(incremental.progress, known=known, vacated=vacated))

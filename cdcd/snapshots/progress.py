@@ -68,6 +68,13 @@ class Oids:
         self._within: tuple[Oids, str] | None = None
         self._at: dict[int, int] | None = None
 
+    @classmethod
+    def with_sums(cls, sums: Mapping[int, int]) -> Self:
+        """The oids that are the keys, with checksums of names that are known already."""
+        made = cls(sums)
+        made.sums = tuple(sums[oid] for oid in made.oids)
+        return made
+
     def __len__(self) -> int:
         return len(self.oids)
 
