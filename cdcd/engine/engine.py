@@ -353,6 +353,8 @@ class Engine:
         """A table that took another one's place is described, for the record that ends the rows of that one."""
         assert isinstance(asked, int)
         if isinstance(answer, Looked) and answer.table is not None:
+            # Rows of it that wait for their place were read by the description that this one replaces.
+            self.incremental.redefined(answer.table.oid)
             self._rendering.define(answer.table.relation, answer.description, answer.types)
             self._tables.looked(asked, answer.table.name)
         else:

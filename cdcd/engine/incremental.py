@@ -515,14 +515,6 @@ class Incremental:
         if not self._rendering.key_columns(table.oid):
             self._refuse_keyless(task, table)
             return
-        if any(
-            other is not reading and other.table is not None and other.table.oid == table.oid
-            for other in self._readings.values()
-        ):
-            # Another task of this table was looked at first. This one begins when that one has ended.
-            self._know(task, table)
-            self._forget(reading)
-            return
         planned = reading.state is _State.PLAN
         if planned and (reading.table is None or not _same_table(reading.table, table)):
             # The window is that of another table, or not all writers of this one were waited for.

@@ -68,6 +68,13 @@ class Oids:
         self._within: tuple[Oids, str] | None = None
         self._at: dict[int, int] | None = None
 
+    @classmethod
+    def with_sums(cls, sums: Mapping[int, int]) -> Self:
+        """The oids that are the keys, with checksums of names that are known already."""
+        made = cls(sums)
+        made.sums = tuple(sums[oid] for oid in made.oids)
+        return made
+
     def __len__(self) -> int:
         return len(self.oids)
 
@@ -269,6 +276,7 @@ class Progress:
         begun: so many of `waiting` are in `tasks`, or ended.
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
+        vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
     """
 
     method: str = INCREMENTAL
@@ -277,6 +285,7 @@ class Progress:
     outcomes: tuple[Outcome, ...] = ()
     event_no: int = 0
     known: Oids | None = None
+    vacated: tuple[int, ...] = ()
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -402,6 +411,8 @@ class Progress:
         if self.begun < len(self.waiting):
             within = "" if self.known is None else self.waiting.text_within(self.known)
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
+        if self.vacated:
+            fields["vacated"] = Oids(self.vacated).text()
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -429,6 +440,7 @@ class Progress:
                 for name, request, rows, error in fields.get("outcomes", ())
             ),
             known=known,
+            vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             waiting=_waiting_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,

@@ -6,7 +6,7 @@ arrives, anything else may happen.
 
 from collections.abc import Callable, Generator, Mapping
 from random import Random
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from cdcd.engine.actions import (
     Answer,
@@ -36,11 +36,13 @@ Asking = Generator[None, None, Answer]
 class Asker:
     """The connections of one session beside the stream."""
 
+    clients: ClassVar[type[Client]] = Client
+
     def __init__(self, settings: Settings, rng: Random, postgres: Postgres) -> None:
         self.settings = settings
         self.rng = rng
         self.postgres = postgres
-        self.client = Client(postgres.wal, postgres.workload)
+        self.client = self.clients(postgres.wal, postgres.workload)
         self.healthy = False
 
     def ask(self, question: Question) -> Asking:

@@ -70,6 +70,10 @@ class Client:
         known = self.database.definitions
         return {oid: known[oid].description() if oid in known else TableDescription() for oid in oids}
 
+    def visibility(self) -> Visibility:
+        """What a snapshot sees that is taken now."""
+        return self.database.transactions.snapshot()
+
     def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
         return {oid: TYPES[oid] for oid in oids if oid in TYPES}
 
@@ -95,17 +99,24 @@ class Client:
             else EXAMINED.get(where, f"syntax error at {where[:20]!r}")
         )
 
+    def name_of(self, query: PageQuery | KeyQuery) -> str:
+        return _bare(query)
+
+    def changed(self, query: PageQuery | KeyQuery, table: Definition) -> str:
+        """What the table with the query's name is not any more; "" if it is what the query was made for."""
+        if table.oid != query.table.oid:
+            return "another table has its name"
+        if isinstance(query, PageQuery) and table.filenode != query.filenode:
+            return "it was rewritten"
+        return "" if table.fingerprint == query.table.columns else "it was altered"
+
     def read(self, query: PageQuery | KeyQuery, snapshot: Visibility | None, bytes_max: int) -> Answer:
         """At an exported snapshot, or at one of its own."""
         table = self.database.by_name(_bare(query))
         if table is None:
             return Changed(f"relation {_bare(query)} does not exist")
-        if table.oid != query.table.oid:
-            return Changed("another table has its name")
-        if isinstance(query, PageQuery) and table.filenode != query.filenode:
-            return Changed("it was rewritten")
-        if table.fingerprint != query.table.columns:
-            return Changed("it was altered")
+        if reason := self.changed(query, table):
+            return Changed(reason)
         seen = snapshot or self.database.transactions.snapshot()
         lines: list[bytes] = []
         wanted = _wanted(query, table)

@@ -1,4 +1,4 @@
-"""What the server's sessions share: the catalog as new snapshots see it, the files with the rows, and who is running."""
+"""What the server's sessions share: the catalog as new snapshots see it, files with rows, and who is running."""
 
 from collections.abc import Iterable
 from random import Random

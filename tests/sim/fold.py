@@ -1,8 +1,8 @@
 """G9: what a consumer has that folds each topic, and whether that is the table.
 
 c, u and r put a row, d takes it away, t takes all. A value that was not sent stays what it was, also where an update
-changes the key; where it was nothing, it is `MISSING`, until another record has it. Rows of a snapshot must never be older than a change of the same row that
-stands before them in the topic: the number of the event in the row tells.
+changes the key; where it was nothing, it is `MISSING`, until another record has it. Rows of a snapshot must never be
+older than a change of the same row that stands before them in the topic: the number of the event in the row tells.
 """
 
 import json
@@ -19,7 +19,6 @@ from tests.sim.expected import (
     PromiseBrokenError,
     Record,
     key_bytes,
-    text_of,
     topic_of,
     without_marker,
 )
@@ -164,6 +163,3 @@ def decoded(record: Record) -> dict[str, Any]:
 def is_of_snapshot(fields: dict[str, Any]) -> bool:
     """Whether a snapshot made the record, and not the stream."""
     return fields["source"].get("snapshot") != "false" if fields else False
-
-
-__all__ = ["MISSING", "Fold", "Topic", "Values", "decoded", "is_of_snapshot", "text_of"]

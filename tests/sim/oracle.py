@@ -112,10 +112,10 @@ class Oracle:
         assert self.fold is not None
         wanted = self.expected[at] if at < len(self.expected) else None
         name = fields["source"]["table"]
-        is_event = wanted is not None and wanted.op == "t" and _is_at(wanted, fields)
-        return not (
-            is_event and wanted.table is not None and wanted.table.name == name
-        ) and self.fold.is_shared(name)
+        table = None if wanted is None else wanted.table
+        if wanted is not None and table is not None and wanted.op == "t" and _is_at(wanted, fields):
+            return table.name != name and self.fold.is_shared(name)
+        return self.fold.is_shared(name)
 
     def _first(self, fields: dict[str, Any]) -> int:
         """Which record this is, with which a Kafka transaction begins."""

@@ -22,7 +22,7 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.engine import Engine, EngineSettings, ExportedTables, first_flush
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact
@@ -66,10 +66,9 @@ class Parts:
     """The classes under test; a planted bug replaces one of them."""
 
     engine: engines.Parts = field(default_factory=engines.Parts)
-    kind: type[Engine] = Engine
     position: type[Position] = Position
     sink: type[Sink] = Sink
-    rows: type[SnapshotEncoder] = SnapshotEncoder
+    asker: type[Asker] = Asker
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class Session:
             around.broker, around.rng, self._prove_ownership, exactly_once=settings.exactly_once
         )
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
-        self.asker = Asker(settings, around.rng, around.postgres)
+        self.asker = parts.asker(settings, around.rng, around.postgres)
         self.asker.healthy = around.healthy
         self.connection: Connection | None = None
         self.engine: Engine | None = None
@@ -274,7 +273,7 @@ class Session:
         self, start: Checkpoint, confirmed: int, published: dict[int, str], exported: ExportedTables | None
     ) -> None:
         settings, parts = self.settings, self.parts
-        self.ledger = parts.engine.ledger(max(confirmed, min(self.ledger.flushed, start.flushed_lsn)))
+        self.ledger = parts.engine.ledger(first_flush(self.ledger.flushed, start, confirmed))
         self.options = Options(
             streaming="off" if self.instance.unstreamed_until else self.rng.choice(settings.streaming),
             two_phase=self.instance.two_phase,
@@ -285,13 +284,13 @@ class Session:
         assembler = parts.engine.assembler(
             self.ledger, self.spool, start.position, encoder.draft_all, abort_info=self.options.abort_info
         )
-        self.engine = parts.kind(
+        self.engine = Engine(
             EngineSettings(
                 name=self.settings.pipeline,
                 bytes_max=settings.batch_bytes_max,
                 records_max=settings.batch_records_max,
                 queue_bytes_max=settings.queue_bytes_max,
-                whole_bytes_max=settings.whole_bytes_max,
+                whole_bytes_max=settings.whole_bytes_max if settings.exactly_once else 0,
                 status_interval_s=settings.status_interval_s,
                 chunk_bytes=settings.chunk_bytes,
                 parallelism=settings.parallelism,
@@ -304,7 +303,7 @@ class Session:
             assembler=assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=parts.rows(envelope),
+            rows=SnapshotEncoder(envelope),
             published=published,
             observe=self.around.observe,
             now=self.around.now,
@@ -392,9 +391,15 @@ class Session:
         assert self.engine is not None
         yield from self.asker.delay()
         oid = action.relation.oid
-        description = self.asker.client.describe([oid])[oid]
+        client, seen = self.asker.client, None
+        description = client.describe([oid])[oid]
+        if not description.has_columns_of(action.relation):
+            yield from self.asker.delay()
+            seen = client.visibility()
+            yield from self.asker.delay()
+            description = client.describe([oid])[oid]
         yield from self.asker.delay()
-        self.engine.described(action.relation, description, TYPES, self.around.now)
+        self.engine.described(action.relation, description, TYPES, self.around.now, seen)
 
     def _ensure_topics(self, action: EnsureTopics) -> None:
         self._tasks.append(self._topics_made(action))

@@ -134,8 +134,7 @@ def test_rows_that_are_read_at_an_old_snapshot_and_sent_late_are_noticed():
         try:
             NaiveReader(seed).run(late=True)
         except PromiseBrokenError as error:
-            assert "G9" in str(error)
-            found += 1
+            found += "G9" in str(error)
     assert found > 20
 
 

@@ -291,11 +291,12 @@ class World:
         return checkpoint is not None and checkpoint.position.end_lsn == self.postgres.wal.end
 
     def _stalled(self) -> None:
-        oracle = self.oracle
+        oracle, postgres, session = self.oracle, self.postgres, self._active()
         raise PromiseBrokenError(
-            f"stalled: {self._active() and self._active().describe()} {oracle.delivered} of {len(oracle.expected)} records, slot at {self.postgres.confirmed:X} "
-            f"of {self.postgres.wal.end:X}, two_phase_at "
-            f"{'never' if self.postgres.two_phase_at == NEVER else hex(self.postgres.two_phase_at)}"
+            f"stalled: {oracle.delivered} of {len(oracle.expected)} records, slot at {postgres.confirmed:X} of "
+            f"{postgres.wal.end:X}, "
+            f"two_phase_at {'never' if postgres.two_phase_at == NEVER else postgres.two_phase_at}; "
+            f"{'nobody is active' if session is None else session.describe()}"
         )
 
 
