@@ -99,7 +99,7 @@ def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broke
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
     assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
-    admin = AdminClient(client)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(10)
     assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
 
