@@ -14,7 +14,7 @@ from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.snapshots.reading import PageQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.client import TYPES, Client
-from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError, Record
+from tests.sim.expected import OWN_PREFIXES, TOPIC_PREFIX, PromiseBrokenError, Record
 from tests.sim.fold import Fold
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import Postgres
@@ -73,6 +73,8 @@ class NaiveReader:
                 self.encoder.define(message, self.client.describe([message.oid])[message.oid], TYPES)
             case Origin():
                 self.encoder.set_origin(message.name, message.commit_lsn)
+            case LogicalMessage(prefix=prefix) if prefix in OWN_PREFIXES:
+                self.encoder.skip(int(message.transactional))
             case LogicalMessage(transactional=False):
                 alone: list[Record] = []
                 self.encoder.encode_message(data, False, None, 0, alone)
