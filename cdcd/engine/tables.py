@@ -112,7 +112,9 @@ class PublishedTables:
             return False
         self._unlisted.discard(oid)
         self._observe(
-            TableReplaced(table=name, former_oid=former or 0, oid=oid, truncated=self._reads, read=self._reads)
+            TableReplaced(
+                table=name, former_oid=former or 0, oid=oid, truncated=self._reads, read=self._reads
+            )
         )
         return True
 
