@@ -67,7 +67,7 @@ class PublishedTables:
         self._delivered: dict[int, int] = {}
         """Checksums of names whose consequences are delivered: these are written down."""
         self._unlisted: set[int] = set()
-        """Tables that the stream described and no list had yet: they are added when one has them."""
+        """Tables that the last list did not have: they are added when one has them."""
         self._due: dict[int, tuple[int, str]] = {}
         """Tables that were listed under another name than the stream has: from which position on, and the name."""
         self._looked: set[int] = set()
@@ -91,6 +91,8 @@ class PublishedTables:
             elif before is not None:
                 self._unnamed[before] = oid
                 self._delivered[oid] = before
+                if not name:
+                    self._unlisted.add(oid)
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
@@ -125,7 +127,7 @@ class PublishedTables:
             Tables that took the place of others. The caller owes the description of each, by `looked` or `forget`;
             then they come up in `due`.
         """
-        for oid in {*self._names, *self._unnamed.values()} - answer.tables.keys():
+        for oid in self._names.keys() - answer.tables.keys() - self._unlisted:
             self._gone.setdefault(oid, answer.after)
         found = []
         for oid, name in answer.tables.items():
@@ -136,7 +138,7 @@ class PublishedTables:
             if owner == oid:
                 if oid in self._unlisted:
                     self._added(oid, name, answer.estimates.get(oid, 0))
-            elif owner is None and not self._is_vacated(name) and oid not in self._names:
+            elif owner is None and not self._is_vacated(name) and not self._has_name(oid):
                 self._added(oid, name, answer.estimates.get(oid, 0))
             else:
                 self._due[oid] = (answer.after, name)
@@ -164,12 +166,17 @@ class PublishedTables:
                 found.append(oid)
         for oid, after in list(self._gone.items()) if self._gone else ():
             if after <= position:
-                self._leave_name(oid)
-                self._names.pop(oid, None)
-                self._delivered.pop(oid, None)
                 del self._gone[oid]
-                self._write_down()
+                self._let_go(oid)
         return found
+
+    def _let_go(self, oid: int) -> None:
+        """The table was dropped, or left the publication: if it comes back, it is added; its topic stays its own."""
+        name = self._names.pop(oid, None)
+        if name is not None and self._owners.get(name) == oid:
+            del self._owners[name]
+            self._unnamed[name_sum(name)] = oid
+        self._unlisted.add(oid)
 
     def forget(self, oid: int) -> None:
         """The table that was to take another one's place is not there: if it comes back it is listed again."""
@@ -187,6 +194,10 @@ class PublishedTables:
     def _owner(self, name: str) -> int | None:
         owner = self._owners.get(name)
         return self._unnamed.get(name_sum(name)) if owner is None else owner
+
+    def _has_name(self, oid: int) -> bool:
+        """Whether the stream has the table under a name that it may be about to leave."""
+        return oid in self._names or oid in self._unnamed.values()
 
     def _is_vacated(self, name: str) -> bool:
         return ANY_NAME in self._vacated or name_sum(name) in self._vacated

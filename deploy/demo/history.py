@@ -56,6 +56,8 @@ class Event:
     schema: str
     table: str
     xid: int | None
+    of_snapshot: bool = False
+    """It stands between transactions: a row that was read, or the end of a former table's rows."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -181,6 +183,7 @@ def _event(raw: Raw) -> Event:
         source["schema"],
         source["table"],
         source["txId"],
+        source["snapshot"] != "false",
     )
     if event.op not in _ROWS:
         raise ValueError(f"op {event.op!r}")
