@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdcd.protocol.lsn import Lsn
 from deploy.demo.fold import Report, await_flushed, compare
@@ -416,7 +417,7 @@ def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
             dsn,
             broker.bootstrap_servers,
             postgres={"streaming": "off" if kind == "whole" else "parallel", "two_phase": kind == "prepared"},
-            kafka={"transaction": {"bytes_max": 8192}, "queue_bytes_max": 131_072},
+            kafka={"transaction": {"bytes_max": 8192, "whole_bytes_max": 0}, "queue_bytes_max": 131_072},
             spool={"memory_bytes_max": 65_536},
         )
     )
@@ -451,4 +452,64 @@ def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
     assert len(done) == 2, inside
     assert done == sorted(set(done)), inside
     assert assert_equal(dsn, broker, unique) == 12_001
+    assert process.stop() == 0
+
+
+def visible(servers: str, topic: str) -> int:
+    """How many records a `read_committed` consumer gets before it meets an open transaction, or the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"{topic} visible",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+        count, ended = 0, 0
+        while ended < len(partitions):
+            for message in consumer.consume(1000, 30):
+                error = message.error()
+                if error is None:
+                    count += 1
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended += 1
+        return count
+    finally:
+        consumer.close()
+
+
+@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.parametrize("streaming", ["off", "on"])
+def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, streaming: str
+):
+    # GIVEN a transaction many times larger than a batch and the queue, but not than a Kafka transaction may be
+    dsn = database.dsn()
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    process = daemon(
+        configuration(
+            unique,
+            dsn,
+            broker.bootstrap_servers,
+            postgres={"streaming": streaming},
+            kafka={"transaction": {"bytes_max": 65_536}, "queue_bytes_max": 262_144},
+        )
+    )
+    process.await_streaming()
+    insert(dsn, 1)
+    process.await_metric("cdcd_events_total", lambda count: count >= 1, "c", "public.t")
+    database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1001, 41000) g")
+    # WHEN the daemon is killed in the middle of it, again and again
+    for kill in range(4):
+        process.await_metric("cdcd_events_total", lambda count: count > 1 + 3000 * kill, "c", "public.t")
+        process.kill()
+        # THEN a reader sees all of it, or nothing
+        assert visible(broker.bootstrap_servers, f"{unique}.public.t") in (1, 40_001)
+        process.start()
+    assert assert_equal(dsn, broker, unique) == 40_001
+    assert not process.saw("transaction.large")
     assert process.stop() == 0

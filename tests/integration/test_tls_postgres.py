@@ -90,7 +90,7 @@ def test_verify_full_with_a_client_certificate_and_scram(guarded: Guarded, one: 
         """SELECT bool_and(ssl), count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
            WHERE usename = 'cdcd' AND client_dn = '/CN=cdcd'"""
     )
-    assert (ciphered, mine) == (True, 3)
+    assert (ciphered, mine) == (True, 4)
     one.stop()
 
 
