@@ -15,7 +15,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-PACKAGES = ("cdcd/protocol", "cdcd/transactions", "cdcd/records")
+PACKAGES = ("cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/records", "cdcd/engine")
 
 INTERPRETED = {
     "cdcd/protocol/lsn.py": "a subclass of int has no native form",

@@ -724,10 +724,9 @@ def test_the_stream_begins_while_the_last_rows_are_still_out(tmp_path: Path):
         action, Ship
     ):
         daemon.carry_out(action)
-    actions = [action]
-    while not isinstance(action, Wait):
-        actions.append(action := daemon.next())
-    assert any(isinstance(each, Begin) for each in actions)
+    assert isinstance(action, Ship)
+    assert isinstance(daemon.until(Begin), Begin)
+    assert daemon.shipped == []
 
 
 def test_a_snapshot_of_empty_tables_begins_the_stream_at_once(tmp_path: Path):
@@ -789,7 +788,6 @@ def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: D
     update = wire.frame(Update(None, OID, "", None, (b"1", UNCHANGED)))
     daemon.feed(transaction(200, 200, update))
     again = daemon.until(Ask)
-    assert isinstance(again.question, Read)
     assert again.question.query.keys == (((False, b"1"),),)
     daemon.engine.answered(ask.ticket, Rows([b"1\told\n"], 6, Visibility(150, 150), 0), daemon.now)
     daemon.engine.answered(again.ticket, Rows([b"1\told\n"], 6, Visibility(201, 201), 0), daemon.now)
