@@ -190,7 +190,7 @@ class Engine:
         observe: Observer,
         now: float,
         exported: ExportedTables | None = None,
-        excluded: Callable[[str], bool] = lambda name: False,
+        excluded: Callable[[str], bool] = lambda _name: False,
         unstreamed_until: int = 0,
         parts: Parts = ORDINARY,
     ) -> None:
@@ -857,16 +857,16 @@ def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
 _Handler = Callable[[Engine, Any, float], None]
 
 _HANDLERS: Final[dict[type[Step], _Handler]] = {
-    Opened: lambda engine, step, now: engine._opened(step),
+    Opened: lambda engine, step, _now: engine._opened(step),
     Closed: lambda engine, step, now: engine._closed(step, now),
-    Described: lambda engine, step, now: engine._described_in_stream(step),
-    RelationPreview: lambda engine, step, now: engine._previewed(step),
-    OriginChanged: lambda engine, step, now: engine._origin_changed(step),
+    Described: lambda engine, step, _now: engine._described_in_stream(step),
+    RelationPreview: lambda engine, step, _now: engine._previewed(step),
+    OriginChanged: lambda engine, step, _now: engine._origin_changed(step),
     RolledBack: lambda engine, step, now: engine._rolled_back(step, now),
-    TransactionalMessage: lambda engine, step, now: engine._transactional(step),
+    TransactionalMessage: lambda engine, step, _now: engine._transactional(step),
     NonTransactionalMessage: lambda engine, step, now: engine._alone(step, now),
     KeepaliveReceived: lambda engine, step, now: engine._heard(step, now),
-    CommitWithoutPrepare: lambda engine, step, now: engine._commit_without_prepare(step),
-    AssemblerTurn: lambda engine, step, now: None,
+    CommitWithoutPrepare: lambda engine, step, _now: engine._commit_without_prepare(step),
+    AssemblerTurn: lambda _engine, _step, _now: None,
 }
 """What each step of the assembler does, but for `Changes`."""

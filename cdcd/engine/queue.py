@@ -222,7 +222,7 @@ class BatchQueue:
         self._asked |= asked and wal_end > ledger.flushed
 
     def insert(self, records: list[Record], size: int) -> None:
-        """Take over records of a snapshot, `size` bytes, between two transactions. Set the progress with them before."""
+        """Take over records of a snapshot, `size` bytes, between two transactions. Set their progress before."""
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
         filling = self._filling

@@ -86,7 +86,8 @@ class Requests:
                 self._incremental.cancel(task, "cancelled")
         if signal.tables and kept:
             raise ValueError(
-                f"the configuration asks for {', '.join(kept[:5])}: set snapshot.mode: never to go on without their rows"
+                f"the configuration asks for {', '.join(kept[:5])}: "
+                "set snapshot.mode: never to go on without their rows"
             )
 
 

@@ -303,7 +303,7 @@ class Progress:
         return replace(self, tasks=tuple(added), next_number=number)
 
     def begin_next(self, names: Mapping[int, str]) -> tuple[Self, TableTask] | None:
-        """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid, as far as known."""
+        """Take the next table of `waiting` among the tasks; None: there is none. `names`, by oid, may lack some."""
         if self.begun >= len(self.waiting):
             return None
         oid = self.waiting.oids[self.begun]
