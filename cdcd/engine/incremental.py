@@ -463,7 +463,8 @@ class Incremental:
     def _open_keys(self, reading: _Reading) -> _Open | None:
         """Rows that the table owes, unless some are being read already."""
         owed = self._owed.get(reading.task.number)
-        if not owed or any(each.keys for each in reading.open):
+        # By its length: compiled, the truth of an object that may be None is whether it is there.
+        if owed is None or len(owed) == 0 or any(each.keys for each in reading.open):
             return None
         assert reading.latest is not None
         return _Open(reading, None, owed.some(reading.keys_at_once), reading.latest)

@@ -1,4 +1,4 @@
-"""A snapshot that says "complete" has delivered every row and every value, whatever happened to the tables meanwhile."""
+"""A snapshot that says "complete" has delivered every row and every value, whatever happened to its tables."""
 
 import random
 import threading
@@ -17,7 +17,7 @@ StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 ROWS: Final = 4000
 BIG: Final = "(SELECT string_agg(md5((g * 100 + k)::text), '') FROM generate_series(1, 90) k)"
-"""2,880 characters that do not compress, so that they lie out of line: an update that leaves them alone does not send them."""
+"""2,880 characters that lie out of line: an update that leaves them alone does not send them."""
 
 
 class Writers:
@@ -190,7 +190,8 @@ def test_a_table_that_is_added_while_the_first_snapshot_is_read_is_read_or_told(
         assert told["rows"] > 0
         assert told["command"] == "cdcd snapshot start --table public.late"
         database.execute(
-            """SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{"action": "start", "tables": ["public.late"]}')"""
+            "SELECT pg_logical_emit_message(true, 'cdcd.snapshot', "
+            """'{"action": "start", "tables": ["public.late"]}')"""
         )
     process.await_event("table.read", table="public.late")
     database.execute("UPDATE late SET note = 'changed' WHERE id < 10")

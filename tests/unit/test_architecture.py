@@ -1,6 +1,7 @@
-"""The direction of imports and the purity of the core, read from the sources with `ast`."""
+"""The direction of imports, the purity of the core, and what documents say of both."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,17 +23,7 @@ LAYERS["telemetry"] = {*PATH, "config"}
 LAYERS["checks"] = {*PATH, *BESIDE}
 LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
 LAYERS["cli"] = {*LAYERS["daemon"], "daemon"}
-LAYERS["spark"] = {
-    "errors",
-    "build",
-    "facts",
-    "retry",
-    "protocol",
-    "snapshots",
-    "transactions",
-    "records",
-    "engine",
-}
+LAYERS["spark"] = set(PATH)
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
@@ -125,6 +116,23 @@ def impurities(tree: ast.AST) -> Iterator[str]:
             yield f"line {node.lineno} prints"
 
 
+def test_the_engine_is_as_pure_as_what_it_decides_with():
+    assert {"engine", "snapshots", "transactions", "records", "protocol"} <= PURE
+    assert LAYERS["engine"].isdisjoint({*BESIDE, "daemon", "telemetry", "checks"})
+
+
+def test_every_pure_package_is_compiled():
+    (assigned,) = [
+        node.value
+        for node in ast.parse((ROOT / "setup.py").read_text()).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id == "PACKAGES"
+    ]
+    compiled = {path.removeprefix("cdcd/") for path in ast.literal_eval(assigned)}
+    assert compiled == {name for name in PURE if (ROOT / "cdcd" / name).is_dir()}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_one_way_and_the_core_is_pure(module: str):
     path = MODULES[module]
@@ -185,3 +193,88 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
 )
 def test_what_is_allowed_is_no_offence(module: str, source: str):
     assert offences(module, source) == []
+
+
+# What the documents say.
+
+DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+MADE = {".venv", ".cache", "dist"}
+"""Folders that a command makes."""
+
+
+def named(text: str) -> set[str]:
+    """Paths and names of files between backticks; `{a,b}` stands for both, `*` and `<…>` for anything."""
+    found = set()
+    for word in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        path = word.removeprefix("./")
+        if (
+            " " in path
+            or not re.search(r"/|\.(py|md|toml|yaml|json|lock)$", path)
+            or path.startswith(("$", "/", "@"))
+        ):
+            continue
+        listed = re.search(r"\{([^}]*)\}", path)
+        for each in listed[1].split(",") if listed else [""]:
+            found.add(re.sub(r"<[^>]*>", "*", path.replace(listed[0], each) if listed else path))
+    return found
+
+
+def is_there(path: str) -> bool:
+    """Whether a path leads somewhere from the root or from `cdcd/`, or a bare name is that of a module."""
+    path = path.rstrip("/")
+    if path.split("/")[0] in MADE:
+        return True
+    places = (ROOT, ROOT / "cdcd", ROOT / "tests")
+    if "/" not in path:
+        return any((place / path).exists() for place in places) or any((ROOT / "cdcd").rglob(path))
+    return any(next(place.glob(path), None) is not None for place in places)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_that_a_document_names_is_there(document: str):
+    names = named((ROOT / document).read_text())
+    assert len(names) > 10
+    assert {name for name in names if not is_there(name)} == set()
+
+
+def test_a_name_that_leads_nowhere_is_found():
+    text = (
+        "`cdcd/engine/engine.py`, `engine/batches.py`, `deploy/{sql,nothing}`, `intake.py`, `tests/<kind>/`"
+    )
+    assert {name for name in named(text) if not is_there(name)} == {
+        "engine/batches.py",
+        "deploy/nothing",
+        "intake.py",
+    }
+
+
+def test_the_code_map_has_every_package_and_says_which_are_pure():
+    table = dict(
+        re.findall(
+            r"^\| `cdcd/(\w+)(?:/|\.py)` \| (yes|) ?\|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE
+        )
+    )
+    packages = {path.name for path in (ROOT / "cdcd").iterdir() if (path / "__init__.py").exists()}
+    assert packages <= table.keys()
+    assert {name for name, pure in table.items() if pure} == PURE - {"retry"}
+
+
+def test_the_stages_that_a_document_numbers_are_the_modules_that_say_so():
+    """`name.py` (3: …) or name (3) in the code map: a module of that folder opens with this number."""
+    claimed = []
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        folder = re.match(r"\| `(cdcd/\w+)/`", line)
+        if folder:
+            claimed += [(folder[1], int(number)) for number in re.findall(r"\((\d)[):]", line)]
+    opened = {
+        (str(path.parent.relative_to(ROOT)), int(head[1]))
+        for path in MODULES.values()
+        if (head := re.match(r'r?"""Stage (\d)', path.read_text()))
+    }
+    inside = {(folder, number) for folder, number in claimed if not number_is_below(opened, folder, number)}
+    assert inside == set()
+    assert {number for _, number in claimed} == set(range(1, 10))
+
+
+def number_is_below(opened: set[tuple[str, int]], folder: str, number: int) -> bool:
+    return any(number == other and (at + "/").startswith(folder + "/") for at, other in opened)

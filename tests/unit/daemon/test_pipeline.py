@@ -123,11 +123,12 @@ class Session:
         self.done: list[Any] = []
         self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.stop = asyncio.Event()
+        self.lock = SimpleNamespace(wait_lost=self._wait_lost, lapsed=False)
         self.thread = ThreadPoolExecutor(1)
         self.pipeline = Pipeline(
             engine,  # type: ignore[arg-type]
             stream=self.stream,  # type: ignore[arg-type]
-            lock=SimpleNamespace(wait_lost=self._wait_lost, lapsed=False),  # type: ignore[arg-type]
+            lock=self.lock,  # type: ignore[arg-type]
             sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
             kafka=SimpleNamespace(thread=self.thread, await_topics=self._did("topics")),  # type: ignore[arg-type]
             snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
@@ -236,7 +237,7 @@ async def test_an_action_that_takes_time_does_not_stop_the_others():
         return Published({}, 0, {})
 
     session.pipeline._sink.deliver = deliver  # type: ignore[method-assign]
-    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign,assignment]
+    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign]
     await session.run()
     assert [each[0] for each in engine.reported if each[0] != "tick"] == ["answered", "delivered"]
 
@@ -264,7 +265,7 @@ async def test_frames_are_read_again_when_the_engine_comes_to_want_them():
         engine.wants_frames = True
         return Published({}, 0, {})
 
-    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign,assignment]
+    session.pipeline._snapshots.answer = answer  # type: ignore[method-assign]
     await session.run()
     assert engine.said("frames_received") == [("frames_received", [b"one"])]
 
@@ -326,7 +327,7 @@ async def test_a_lost_lock_is_reported_with_what_it_means(admin: bool, lapsed: b
     engine = Engine()
     ends_after(engine, "lock_lost")
     session = Session(engine)
-    session.pipeline._lock.lapsed = lapsed
+    session.lock.lapsed = lapsed
     session.lost.set_result(SimpleNamespace(message="gone", sqlstate="57P01", admin_shutdown=admin))
     await session.run()
     # The stand-in leaves out the last positional argument, which elsewhere is the time.

@@ -12,7 +12,7 @@ from cdcd.facts import SnapshotFinished, SnapshotTableFailed, SnapshotTableFinis
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
-from tests.unit.engine.tables import PAGE, Facts, Rendering, table
+from tests.unit.engine.tables import KEYED, PAGE, Facts, Rendering, table
 
 T, U = table(1, "t", pages=2), table(2, "u", pages=1)
 
@@ -35,7 +35,7 @@ class Daemon:
         names = {each.oid: each.name for each in tables} if published is None else published
         self.rendering, self.facts = Rendering(), Facts()
         for each in tables:
-            self.rendering.define(each.relation, None, {})  # type: ignore[arg-type]  it is not looked at
+            self.rendering.define(each.relation, KEYED, {})
         self.incremental = Incremental(
             initial(Progress(), names, excluded, exported=True),
             self.rendering,
@@ -160,7 +160,7 @@ def test_a_table_that_changed_since_the_snapshot_is_left_to_be_read_beside_the_s
     daemon.finish()
     # THEN its rows so far count, and no row of it is said to be its last
     assert sorted(daemon.rendering.put_rows) == [(1, [1]), (2, [3])]
-    assert [last for _, last in daemon.rendering.markers if last].count("last") == 1  # type: ignore[misc]
+    assert [each[1] for each in daemon.rendering.markers if each].count("last") == 1
     assert [(task.name, task.pages_done) for task in daemon.progress.tasks] == [("public.t", 1)]
     assert not daemon.progress.is_done
 

@@ -38,6 +38,9 @@ class Daemon:
         data = content.encode().encode() if isinstance(content, Signal) else content
         self.requests.take(LogicalMessage(None, False, 1, prefix, data))
 
+    def is_paused(self) -> bool:
+        return self.incremental.progress.paused
+
     @property
     def tasks(self) -> tuple[TableTask, ...]:
         return self.incremental.progress.tasks
@@ -54,9 +57,9 @@ def test_requests_change_what_is_to_be_read():
     daemon.take(Signal("start", ("a.b",)))
     assert len(daemon.tasks) == 2
     daemon.take(Signal("pause"))
-    assert daemon.incremental.progress.paused
+    assert daemon.is_paused()
     daemon.take(Signal("resume"))
-    assert not daemon.incremental.progress.paused
+    assert not daemon.is_paused()
     daemon.take(Signal("cancel", ("a.b",)))
     assert [task.name for task in daemon.tasks] == ["a.c"]
     assert daemon.incremental.progress.outcomes[0].error == "cancelled"
