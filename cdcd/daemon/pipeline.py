@@ -174,7 +174,7 @@ class Pipeline:
 
     async def _describe(self, action: Describe) -> None:
         description, types, seen = await self._look_up(action.relation)
-        self._engine.described(action.relation, description, types, time.monotonic(), seen)
+        self._engine.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         await self._kafka.await_topics(action.topics, keyless=action.keyless)

@@ -56,8 +56,8 @@ class PublishedTables:
         self._owners: dict[str, int] = {}
         self._unnamed: dict[int, int] = {}
         """Tables of which the stream had another name than the list has now, by the checksum of that name."""
-        self._vacated: set[int] = set(incremental.progress.vacated)
-        """Checksums of names whose topics may hold rows of a table that has the name no more.
+        self._vacated: dict[int, int] = dict.fromkeys(incremental.progress.vacated, 0)
+        """Checksums of names whose topics may hold rows of a table that has the name no more, and its oid if known.
 
         Whoever takes such a name begins with a truncate record, also the table that had it before: what was deleted of
         it meanwhile is still in the topic. `ANY_NAME` stands for all names.
@@ -106,17 +106,15 @@ class PublishedTables:
         """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
         if not self.is_new(oid, name):
             return False
-        former = self._owner(name)
-        replaces = former is not None or self._is_vacated(name)
+        former = self._owner(name) or self._vacated.get(name_sum(name), 0)
+        replaces = former > 0 or self._is_vacated(name)
         self._take_name(oid, name)
         if not replaces:
             self._unlisted.add(oid)
             return False
         self._unlisted.discard(oid)
         self._observe(
-            TableReplaced(
-                table=name, former_oid=former or 0, oid=oid, truncated=self._reads, read=self._reads
-            )
+            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._reads, read=self._reads)
         )
         return True
 
@@ -205,7 +203,7 @@ class PublishedTables:
     def _take_name(self, oid: int, name: str) -> None:
         self._leave_name(oid)
         self._unnamed.pop(name_sum(name), None)
-        self._vacated.discard(name_sum(name))
+        self._vacated.pop(name_sum(name), None)
         self._owners[name] = oid
         self._names[oid] = name
 
@@ -213,13 +211,13 @@ class PublishedTables:
         """Whoever takes the table's name next finds rows of this one under it."""
         before = self._names.get(oid)
         if before is not None and self._owners.get(before) == oid:
-            self._vacated.add(name_sum(before))
+            self._vacated[name_sum(before)] = oid
             del self._owners[before]
         for checksum in [each for each, owner in self._unnamed.items() if owner == oid]:
-            self._vacated.add(checksum)
+            self._vacated[checksum] = oid
             del self._unnamed[checksum]
         if len(self._vacated) > VACATED_MAX:
-            self._vacated = {ANY_NAME}
+            self._vacated = {ANY_NAME: 0}
 
     def _added(self, oid: int, name: str, rows: int) -> None:
         """It has a name that no table had: it is new in the publication, or was renamed."""

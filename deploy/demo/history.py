@@ -183,7 +183,7 @@ def _event(raw: Raw) -> Event:
         source["schema"],
         source["table"],
         source["txId"],
-        source["snapshot"] != "false",
+        source.get("snapshot", "false") != "false",
     )
     if event.op not in _ROWS:
         raise ValueError(f"op {event.op!r}")

@@ -141,7 +141,7 @@ class Session:
         )
 
     def _did(self, what: str) -> Callable[..., Awaitable[None]]:
-        async def do(*arguments: Any) -> None:
+        async def do(*arguments: Any, **options: Any) -> None:
             if what in self.fails:
                 raise self.fails[what]
             self.done.append((what, *arguments))
@@ -162,7 +162,7 @@ class Session:
 
     async def _look_up(self, relation: Any) -> Any:
         await self._did("look up")(relation)
-        return "description", {}
+        return "description", {}, None
 
     async def run(self) -> None:
         try:
@@ -179,11 +179,11 @@ ACTIONS = [
     pytest.param(
         Describe(RELATION, False),
         ("look up", RELATION),
-        ("described", RELATION, "description", {}),
+        ("described", RELATION, "description", {}, None),
         id="Describe",
     ),
     pytest.param(
-        EnsureTopics(("a", "b")), ("topics", ["a", "b"]), ("topics_ready", ("a", "b")), id="EnsureTopics"
+        EnsureTopics(("a", "b")), ("topics", ("a", "b")), ("topics_ready", ("a", "b")), id="EnsureTopics"
     ),
     pytest.param(Begin(), ("begin",), ("stream_begun",), id="Begin"),
     pytest.param(

@@ -343,7 +343,7 @@ def test_work_on_many_frames_lets_others_have_their_turn(daemon: Daemon):
     daemon.take(transaction(1, 80, described(), row(0)))
     daemon.feed(frames)
     turns = 0
-    while daemon.engine._steps is not None:
+    while not daemon.engine._ingest.is_idle:
         action = daemon.next()
         turns += isinstance(action, Turn)
         daemon.carry_out(action)

@@ -275,7 +275,7 @@ def test_rows_that_are_too_large_are_read_in_halves():
     assert spans == [(0, 2), (2, 4)]
 
 
-def test_a_table_that_changed_is_planned_anew_and_what_was_delivered_stays():
+def test_a_table_whose_columns_changed_is_read_from_its_beginning_in_its_new_form():
     daemon = reading(chunk_bytes=2 * PAGE, parallelism=1)
     daemon.answer(rows(1))
     daemon.between()
@@ -286,8 +286,8 @@ def test_a_table_that_changed_is_planned_anew_and_what_was_delivered_stays():
     _, read = daemon.ask()
     assert isinstance(read, Read)
     assert isinstance(read.query, PageQuery)
-    assert (read.query.begin, read.query.end, read.query.table.columns) == (2, 4, "id,note,more")
-    assert daemon.facts.of(SnapshotRestarted) == []
+    assert (read.query.begin, read.query.end, read.query.table.columns) == (0, 2, "id,note,more")
+    assert [fact.reason for fact in daemon.facts.of(SnapshotRestarted)] == ["its columns were altered"]
 
 
 def test_a_table_that_was_rewritten_is_read_from_its_beginning():
@@ -303,7 +303,7 @@ def test_a_table_that_was_rewritten_is_read_from_its_beginning():
     assert isinstance(read, Read)
     assert isinstance(read.query, PageQuery), "nothing is owed of pages that are all read again"
     assert (read.query.begin, read.query.filenode) == (0, 101)
-    assert [fact.reason for fact in daemon.facts.of(SnapshotRestarted)] == ["the table was rewritten"]
+    assert [fact.reason for fact in daemon.facts.of(SnapshotRestarted)] == ["it was rewritten"]
 
 
 def test_a_partition_that_was_rewritten_is_read_again_and_the_others_are_not():
@@ -570,7 +570,7 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
     daemon = Daemon(asked_for())
     task = daemon.progress.tasks[0]
     parts = (Part(1, 100, 4, 4 * PAGE),)
-    daemon.incremental.replace(daemon.progress.plan(task, 1, T, parts).deliver(task, 1, 0, 1, 5))
+    daemon.incremental.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
     daemon.incremental.defined(1, T)
     assert daemon.incremental.watches
     daemon.incremental.note(50, T, key(3), values(3), moved=False)

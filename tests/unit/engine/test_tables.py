@@ -134,6 +134,7 @@ def test_a_table_that_left_the_publication_and_is_back_is_added_again():
     # What was changed meanwhile is in no topic.
     daemon = Daemon()
     daemon.listing(a=1)
+    daemon.due()
     daemon.listing(a=1, b=2)
     assert daemon.to_read == [(2, "public.b", ADDED)]
 
@@ -198,6 +199,7 @@ def test_a_name_that_was_freed_by_a_rename_is_still_known():
 def test_drop_and_create_is_another_table():
     daemon = Daemon()
     daemon.listing(b=2)
+    daemon.due()
     assert daemon.listing(a=9, b=2) == [9]
     assert daemon.due() == [9]
     assert daemon.replaced == [("public.a", 1, 9)]

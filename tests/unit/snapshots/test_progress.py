@@ -29,7 +29,7 @@ from cdcd.transactions.position import Checkpoint, Position
 
 ITEMS = TableTask("public.items", 7, number=1)
 PLANNED = Progress(EXPORTED, (ITEMS,), next_number=2).plan(
-    ITEMS, 7, "public.items", (Part(7, 70, 10, 1000), Part(8, 80, 2, 10))
+    ITEMS, 7, "public.items", (Part(7, 70, 10, 1000), Part(8, 80, 2, 10)), 1
 )
 
 
@@ -49,7 +49,7 @@ def test_pages_are_delivered_once_their_rows_are():
 
 def test_an_empty_table_is_done_when_it_is_planned_and_not_before():
     assert not ITEMS.is_done
-    task = Progress(tasks=(ITEMS,)).plan(ITEMS, 7, "public.items", ()).find(ITEMS)
+    task = Progress(tasks=(ITEMS,)).plan(ITEMS, 7, "public.items", (), 1).find(ITEMS)
     assert task is not None
     assert task.is_done
     assert (task.share, ITEMS.share) == (1.0, 0.0)
@@ -101,7 +101,7 @@ def test_a_table_keeps_its_number_whatever_becomes_of_it():
     found = progress.find(ITEMS)
     assert found is not None
     assert (found.parts, found.owed, found.number) == (None, (), 1)
-    renamed = progress.plan(ITEMS, 7, "public.goods", ()).find(ITEMS)
+    renamed = progress.plan(ITEMS, 7, "public.goods", (), 1).find(ITEMS)
     assert renamed is not None
     assert renamed.name == "public.goods"
 
@@ -236,7 +236,7 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
         assert begun is not None
         progress, task = begun
         parts = (Part(task.oid, task.oid, 100_000, 1 << 40),)
-        progress = progress.plan(task, task.oid, task.name, parts)
+        progress = progress.plan(task, task.oid, task.name, parts, 0xFFFFFFFF)
         for page in range(0, 20, 2):
             progress = progress.deliver(task, task.oid, page, page + 1, 1000)
         owed = Owed(key_of(number, text) for number in range(OWED_KEYS_MAX))
