@@ -487,7 +487,7 @@ def visible(servers: str, topic: str) -> int:
 
 
 @pytest.mark.postgres(only=[14, 18])
-@pytest.mark.parametrize("streaming", ["off", "on"])
+@pytest.mark.parametrize("streaming", ["off"])
 def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, streaming: str
 ):
@@ -506,14 +506,14 @@ def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_kil
     process.await_streaming()
     insert(dsn, 1)
     process.await_metric("cdcd_events_total", lambda count: count >= 1, "c", "public.t")
-    database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1001, 41000) g")
+    database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1001, 101000) g")
     # WHEN the daemon is killed in the middle of it, again and again
-    for least in (1, 3000, 6000, 9000):
+    for least in (1, 1000, 3000):
         await_events(process, least)
         process.kill()
         # THEN a reader sees all of it, or nothing
-        assert visible(broker.bootstrap_servers, f"{unique}.public.t") in (1, 40_001)
+        assert visible(broker.bootstrap_servers, f"{unique}.public.t") in (1, 100_001)
         process.start()
-    assert assert_equal(dsn, broker, unique) == 40_001
+    assert assert_equal(dsn, broker, unique) == 100_001
     assert not process.saw("transaction.large")
     assert process.stop() == 0
