@@ -474,7 +474,7 @@ def visible(servers: str, topic: str) -> int:
         consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
         count, ended = 0, 0
         while ended < len(partitions):
-            for message in consumer.consume(1000, 30):
+            for message in consumer.consume(1000, 0.2):
                 error = message.error()
                 if error is None:
                     count += 1
@@ -487,7 +487,7 @@ def visible(servers: str, topic: str) -> int:
 
 
 @pytest.mark.postgres(only=[14, 18])
-@pytest.mark.parametrize("streaming", ["off"])
+@pytest.mark.parametrize("streaming", ["off", "on"])
 def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, streaming: str
 ):
