@@ -58,7 +58,7 @@ class IgnoresTruncate(Incremental):
 
 
 class AwaitsNobody(Incremental):
-    """Whoever wrote to the table before the window opened may commit after a chunk was read."""
+    """Who wrote to the table before the window opened may be streamed already, and yet no snapshot sees it."""
 
     def _found_writers(self, reading: Any, answer: Writers, now: float) -> None:
         super()._found_writers(reading, Writers(frozenset(), answer.seen), now)
@@ -73,14 +73,21 @@ class ForgetsTooMuch(Incremental):
 
 
 class TakesOldChunks(Incremental):
-    """A chunk of a former plan counts for the present one."""
+    """A chunk of a former plan that waits for its place counts for the present one."""
 
-    def _read(self, each: Any, answer: Any, now: float) -> None:
-        current = self._readings.get(each.reading.task.number)
-        if current is not None and current is not each.reading and current.chunks is not None:
-            each.reading = current
-            current.open.append(each)
-        super()._read(each, answer, now)
+    def _forget(self, reading: Any) -> None:
+        kept = [each for each in reading.open if each.rows is not None]
+        super()._forget(reading)
+        self._waiting += kept
+        self._waiting_bytes += sum(each.rows.size for each in kept)
+
+    def between(self, position: int, now: float) -> None:
+        for each in self._waiting:
+            current = self._readings.get(each.reading.task.number)
+            if each not in each.reading.open and current is not None and current.chunks is not None:
+                each.reading = current
+                current.open.append(each)
+        super().between(position, now)
 
 
 class KeepsPagesOfTheFormerFile(Incremental):
@@ -117,7 +124,7 @@ class EndsWithPages(Incremental):
     """A table is complete when its pages are delivered, whatever is owed."""
 
     def _finish(self, reading: Any, now: float) -> None:
-        if reading.chunks.is_exhausted(reading.task):
+        if reading.chunks.is_exhausted(reading.task) and not reading.open:
             self._end(reading.task, now=now)
         else:
             super()._finish(reading, now)
@@ -218,6 +225,13 @@ class ByNameClient(UncheckedClient):
                 query, filenode=table.filenode, table=replace(query.table, columns=table.fingerprint)
             )
         return super().read(query, snapshot, bytes_max)
+
+
+class KeepsThePlan(Incremental):
+    """A table that is altered in the stream is read on as it was planned."""
+
+    def redefined(self, oid: int) -> None:
+        pass
 
 
 class AnyFileClient(UncheckedClient):

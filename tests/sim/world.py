@@ -1,8 +1,8 @@
 """One seed: who moves next, what breaks, and that everything comes to rest as promised."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from cdcd.errors import PositionError
 from cdcd.facts import Fact
@@ -32,7 +32,11 @@ ORDINARY: Final = Parts()
 
 
 class World:
-    """All models, one random number generator, and the clock."""
+    """All models, one random number generator, and the clock.
+
+    Args:
+        focus: settings that do not depend on the seed.
+    """
 
     def __init__(
         self,
@@ -40,9 +44,10 @@ class World:
         spool_directory: str,
         parts: Parts = ORDINARY,
         log: Callable[[str], None] | None = None,
+        focus: Mapping[str, Any] | None = None,
     ) -> None:
         self.rng = Random(seed)
-        self.settings = draw(self.rng)
+        self.settings = draw(self.rng, focus)
         settings = self.settings
         self.oracle = Oracle(
             exactly_once=settings.exactly_once,
