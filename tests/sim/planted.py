@@ -117,7 +117,13 @@ ALTERED: Final[Mapping[str, Any]] = {
 }
 """Columns that are added between two chunks."""
 
-REWRITTEN: Final[Mapping[str, Any]] = {**ALTERED, "ddl": ("cluster", "retype"), "p_decode": 0.2}
+REWRITTEN: Final[Mapping[str, Any]] = {
+    **ALTERED,
+    "ddl": ("cluster",),
+    "p_ddl": 0.3,
+    "p_truncate": 0.0,
+    "p_decode": 0.2,
+}
 """Files that are rewritten between two chunks, with a stream that is behind."""
 
 SWAPPED: Final[Mapping[str, Any]] = {
@@ -164,18 +170,47 @@ UNSEEN: Final[Mapping[str, Any]] = {
 OWED_AND_KILLED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "incremental",
+    "tables": 1,
+    "keys_max": 100,
     "p_keep_toast": 0.95,
     "p_insert": 0.05,
     "p_delete": 0.02,
     "p_key_change": 0.0,
     "p_full": 0.0,
     "p_truncate": 0.0,
-    "p_end": 0.5,
-    "ask_ticks_max": 10,
+    "p_end": 0.6,
+    "p_decode": 1.0,
+    "unseen_ticks_max": 40,
+    "ask_ticks_max": 5,
+    "parallelism": 2,
     "faults": ("crash_daemon",),
-    "p_fault": 0.03,
+    "p_fault": 0.02,
 }
 """Updates that leave TOAST alone beside chunks, and daemons that die before the rows are read again."""
+
+TAKEN_OVER: Final[Mapping[str, Any]] = {
+    "exactly_once": True,
+    "snapshot_mode": "never",
+    "faults": ("freeze",),
+    "p_fault": 0.02,
+    "p_workload": 0.3,
+    "p_decode": 1.0,
+    "p_hold": 0.5,
+    "idle_s": 0.0,
+}
+"""Two instances that take over from each other, with a Kafka transaction in their hands."""
+
+RESTARTED_AT_REST: Final[Mapping[str, Any]] = {
+    "messages": False,
+    "snapshot_mode": "never",
+    "slot_exists": False,
+    "operations": 40,
+    "p_keepalive": 0.02,
+    "idle_s": 0.2,
+    "status_interval_s": 1.0,
+    "faults": (),
+}
+"""A daemon that dies when Kafka has everything, and PostgreSQL has not heard so."""
 
 HOSTILE: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
@@ -216,10 +251,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "cut_not_recorded": _in_engine(queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
-        "rest_never_told": _in_engine(queue=stream.NeverTellsTheRest),
+        "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
-        "no_fencing": _in_session(sink=sink.DoesNotFence),
+        "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),
         "checkpoint_before_records": _in_session(sink=sink.WritesTheCheckpointFirst),
         "checkpoint_before_records_at_least_once": _in_session(
             AT_LEAST_ONCE, sink=sink.NotesFirstAtLeastOnce

@@ -178,25 +178,33 @@ class FailsOnMalformed(Requests):
         super().take(message)
 
 
+def _signal(message: LogicalMessage) -> Signal:
+    """What the message asks for; what can not be read asks for nothing."""
+    try:
+        return Signal.decode(message.content if message.prefix == PREFIX else b"")
+    except ValueError:
+        return Signal("")
+
+
 class TakesAnySize(Requests):
     """All requests go into the checkpoint."""
 
-    def _start(self, signal: Signal) -> None:
-        request = signal.request or "signal"
-        self._incremental.add(
-            [TableTask(name, request=request, where=signal.where) for name in signal.tables]
-        )
+    def take(self, message: LogicalMessage) -> None:
+        signal = _signal(message)
+        if signal.action == "start":
+            request = signal.request or "signal"
+            self._incremental.add(
+                [TableTask(name, request=request, where=signal.where) for name in signal.tables]
+            )
+        super().take(message)
 
 
 class CancelsEverything(Requests):
     """Also what the configuration asked for."""
 
     def take(self, message: LogicalMessage) -> None:
-        try:
-            signal = Signal.decode(message.content)
-        except ValueError:
-            signal = Signal("resume")
-        if message.prefix == PREFIX and signal.action == "cancel":
+        signal = _signal(message)
+        if signal.action == "cancel":
             for task in self._incremental.progress.tasks:
                 if not signal.tables or task.name in signal.tables:
                     self._incremental.cancel(task, "cancelled")
