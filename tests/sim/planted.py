@@ -191,11 +191,18 @@ OWED_AND_KILLED: Final[Mapping[str, Any]] = {
 TAKEN_OVER: Final[Mapping[str, Any]] = {
     "exactly_once": True,
     "snapshot_mode": "never",
+    "operations": 250,
+    "tables": 3,
+    "p_end": 0.3,
+    "p_abort": 0.0,
     "faults": ("freeze",),
-    "p_fault": 0.02,
+    "p_fault": 0.01,
+    "p_aftershock": 0.0,
+    "p_reject": 0.0,
+    "p_unknown": 0.0,
     "p_workload": 0.3,
     "p_decode": 1.0,
-    "p_hold": 0.5,
+    "p_hold": 0.1,
     "idle_s": 0.0,
 }
 """Two instances that take over from each other, with a Kafka transaction in their hands."""
