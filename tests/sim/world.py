@@ -25,6 +25,9 @@ QUIET_TICKS_MAX: Final = 20_000
 REST_TICKS: Final = 160
 """So long nothing must move: within it the publication is looked at once more."""
 
+RENAMED_REST_TICKS: Final = 260
+"""Likewise, and once again: a table with another name is described first, and added then."""
+
 AFTERSHOCK_TICKS: Final = 40
 """So long after a fault another restart is more likely: some bugs need two in a row."""
 
@@ -256,6 +259,7 @@ class World:
         postgres, oracle = self.postgres, self.oracle
         kill = self.rng.random() < 0.3
         quiet = 0
+        rest_ticks = RENAMED_REST_TICKS if "swap" in self.settings.ddl else REST_TICKS
         for _ in range(QUIET_TICKS_MAX):
             self._tick()
             if kill and postgres.confirmed < postgres.wal.end and self._kafka_is_complete():
@@ -263,7 +267,7 @@ class World:
                 kill = False
                 self._crash_daemon()
             quiet = quiet + 1 if self._is_at_rest() else 0
-            if quiet > REST_TICKS:
+            if quiet > rest_ticks:
                 break
         else:
             self._stalled()
