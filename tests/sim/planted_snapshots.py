@@ -98,7 +98,7 @@ class KeepsPagesOfTheFormerFile(Incremental):
         current = self.progress.find(reading.task)
         if current is not None and current.parts is not None:
             parts = tuple(replace(part, filenode=files.get(part.oid, 0)) for part in current.parts)
-            self.progress = self.progress.plan(reading.task, current.oid, current.name, parts)
+            self.progress = self.progress.plan(reading.task, current.oid, current.name, parts, current.form)
         super()._plan(reading, table, now)
 
 
