@@ -6,10 +6,13 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cdcd.build import is_compiled
-from tests.sim.session import Parts
 from tests.sim.world import ORDINARY, World
+
+if TYPE_CHECKING:
+    from tests.sim.planted import Planted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--keep-going", action="store_true", help="report every failing seed, not only the first"
     )
     arguments = parser.parse_args(argv)
-    parts = planted()[arguments.planted] if arguments.planted else ORDINARY
+    plant = planted()[arguments.planted] if arguments.planted else None
+    parts, focus = (ORDINARY, None) if plant is None else (plant.parts, plant.focus)
     seeds = range(arguments.start, arguments.start + arguments.seeds)
     if arguments.seed is not None:
         seeds = range(arguments.seed, arguments.seed + 1)
@@ -32,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as directory:
         for seed in seeds:
             try:
-                World(seed, directory, parts, print if arguments.trace else None).run()
+                World(seed, directory, parts, print if arguments.trace else None, focus).run()
             except Exception as error:  # noqa: BLE001  # whatever it is, the seed is what matters
                 failed += 1
                 print(f"seed {seed}: {type(error).__name__}: {error}")
@@ -46,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def planted() -> Mapping[str, Parts]:
+def planted() -> "Mapping[str, Planted]":
     """The planted bugs: none where the product is compiled, whose classes can not be subclassed by what is not."""
     if is_compiled():
         return {}

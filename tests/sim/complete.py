@@ -12,8 +12,8 @@ class Completeness:
     def __init__(self, settings: Settings, workload: Workload) -> None:
         self.settings = settings
         self.workload = workload
-        self.initial: set[int] = set()
-        """The tables of which an initial snapshot was begun."""
+        self.initial: dict[int, str] = {}
+        """The tables of which an initial snapshot was begun, and their names then."""
         self._finished: dict[str, int] = {}
 
     def observe(self, fact: Fact) -> None:
@@ -34,10 +34,10 @@ class Completeness:
         if not settings.truncate_records and (table.oid in workload.emptied or not alone):
             return False
         if settings.snapshot_mode != "never":
-            if table.oid in self.initial or settings.added_tables:
+            if self.initial.get(table.oid) == table.full_name or settings.added_tables:
                 return True
-            if not alone and workload.database.owners[table.name] & self.initial:
-                # It took the place of a table that was read.
+            if (workload.database.owners[table.name] - {table.oid}) & self.initial.keys():
+                # It took the place of a table that was read. One that took another name is added under it.
                 return True
         # By request, if it is certain that no condition left rows out.
         certain = not {"where", "hostile"} & set(settings.requests)

@@ -74,6 +74,8 @@ class Database:
         """Which tables have or had a name."""
         self.named: dict[str, set[int]] = {}
         """Likewise, with those of which nobody but their own transaction has seen it."""
+        self.published: set[int] = set()
+        """Tables that are or were published."""
         self.held: Visibility | None = None
         """The snapshot that a slot exported, while somebody has it."""
         self.next_xid = FIRST_XID
@@ -134,6 +136,8 @@ class Database:
             names[column.name] = column
         self.first.setdefault(definition.oid, definition)
         self.named.setdefault(definition.name, set()).add(definition.oid)
+        if definition.published:
+            self.published.add(definition.oid)
 
     def of(self, transaction: Transaction, oid: int) -> Definition | None:
         """A table as the transaction sees it."""

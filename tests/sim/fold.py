@@ -106,6 +106,8 @@ class Fold:
         oid = self._database.oids.get(event)
         if oid is None:
             raise PromiseBrokenError(f"G9: a row of event {event}, which wrote none: {record}")
+        if oid not in self._database.published:
+            raise PromiseBrokenError(f"G12: a row of the table {oid}, which was never published: {record}")
         self._check_row(oid, event, key, values)
         assert key is not None
         newest = max(topic.newest.get((oid, key), 0), topic.truncated.get(oid, 0))

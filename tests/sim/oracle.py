@@ -49,6 +49,8 @@ class Oracle:
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
         self._sizes: list[int] = []
+        self._ends: dict[int, list[int]] = {}
+        """Sizes of records before an expected one that end the rows of other tables: the daemon counts them too."""
         self._cut: set[int] = set()
         self._index: dict[tuple[int, int], int] = {}
         self._starts: list[int] = []
@@ -94,7 +96,10 @@ class Oracle:
         for record in records:
             fields = decoded(record)
             if is_of_snapshot(fields) or self._ends_rows(fields, self.delivered if at < 0 else at):
-                self._snapshot(record, fields, self.delivered if at < 0 else at)
+                here = self.delivered if at < 0 else at
+                if not is_of_snapshot(fields):
+                    self._ends.setdefault(here, []).append(_size(record))
+                self._snapshot(record, fields, here)
                 continue
             if at < 0:
                 at = first = self._first(fields)
@@ -135,7 +140,7 @@ class Oracle:
             raise PromiseBrokenError(f"G2: after the last record, {record} came")
         check(wanted, record)
         if at == len(self._sizes):
-            self._sizes.append(len(record[1] or b"") + len(record[2] or b""))
+            self._sizes.append(_size(record))
         assert self.fold is not None
         self.fold.change(wanted, record, fields)
 
@@ -173,11 +178,12 @@ class Oracle:
             last = self._lengths[at]
             if last <= self.delivered:
                 before = self._lengths[at - 1] if at else 0
-                size = sum(self._sizes[before:last])
-                small = last - before < self.part_records and size < self.part_bytes
+                ends = [size for index in range(before, last) for size in self._ends.get(index, ())]
+                records, size = last - before + len(ends), sum(self._sizes[before:last]) + sum(ends)
+                small = records < self.part_records and size < self.part_bytes
                 if small or size < self.whole_bytes:
                     raise PromiseBrokenError(
-                        f"G10: a transaction of {last - before} records and {size} bytes is cut"
+                        f"G10: a transaction of {records} records and {size} bytes is cut"
                     )
                 self._cut.discard(at)
 
@@ -214,6 +220,10 @@ class Oracle:
             raise PromiseBrokenError(
                 f"G1: {len(self.expected) - self.delivered} committed records never came"
             )
+
+
+def _size(record: Record) -> int:
+    return len(record[1] or b"") + len(record[2] or b"")
 
 
 def _is_at(wanted: Expected, fields: dict[str, Any]) -> bool:

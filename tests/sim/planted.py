@@ -1,10 +1,12 @@
 """Bugs that the simulation must find: each is one that this program, or another one, had or nearly had.
 
 They are put in place of the real classes by subclasses that undo one decision. A bug that is not found says that the
-models do not exercise what it breaks.
+models do not exercise what it breaks. One that needs several rare things at once is looked for in seeds that share the
+settings which bring them about (`Planted.focus`): all else is drawn as ever.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -13,23 +15,228 @@ from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_stream as stream
 from tests.sim.session import Parts
+from tests.sim.settings import RESTARTS, SNAPSHOT
 
 
-def _in_engine(**parts: Any) -> Parts:
-    return Parts(engine=engine.Parts(**parts))
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """The classes with the bug, and the settings of all seeds that look for it; None: as each seed draws them."""
+
+    parts: Parts
+    focus: Mapping[str, Any] | None = None
 
 
-def _in_assembler(part: Any) -> Parts:
-    return _in_engine(assembler=stream.assembler_with(part))
+def _in_engine(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
+    return Planted(Parts(engine=engine.Parts(**parts)), focus)
 
 
-PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
+def _in_assembler(part: Any, focus: Mapping[str, Any] | None = None) -> Planted:
+    return _in_engine(focus, assembler=stream.assembler_with(part))
+
+
+def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
+    return Planted(Parts(**parts), focus)
+
+
+MOVED_BEHIND_PREPARES: Final[Mapping[str, Any]] = {
+    "version": 17,
+    "two_phase": "on",
+    "slot_exists": False,
+    "p_abort": 0.1,
+    "p_prepare": 0.7,
+    "p_keep_prepared": 0.95,
+    "faults": ("move_slot",),
+    "p_fault": 0.02,
+}
+"""Somebody moves the slot while a PREPARE is undecided."""
+
+DESCRIBED_BETWEEN: Final[Mapping[str, Any]] = {
+    "version": 18,
+    "streaming": ("off",),
+    "two_phase": "on",
+    "p_publication": 0.3,
+    "p_membership": 0.0,
+    "p_ddl": 0.0,
+    "p_abort": 0.1,
+    "p_prepare": 0.5,
+    "p_keep_prepared": 0.7,
+    "operations": 250,
+    "faults": (),
+}
+"""A table's column list changes between PREPARE and COMMIT PREPARED."""
+
+STREAMED_AGAIN: Final[Mapping[str, Any]] = {
+    "version": 17,
+    "streaming": ("on",),
+    "two_phase": "later",
+    "work_mem_max": 3,
+    "operations": 250,
+    "p_workload": 0.3,
+    "p_decode": 1.0,
+    "p_abort": 0.1,
+    "p_prepare": 0.7,
+    "p_keep_prepared": 0.9,
+    "p_message": 0.0,
+    "faults": RESTARTS,
+    "p_fault": 0.03,
+}
+"""What was prepared before the slot knew of two phases is streamed once more after a restart, and rolled back."""
+
+AT_LEAST_ONCE: Final[Mapping[str, Any]] = {
+    "exactly_once": False,
+    "p_hold": 0.5,
+    "p_fault": 0.05,
+    "faults": ("crash_daemon", "broker_away"),
+}
+"""Daemons that die between two writes without a Kafka transaction."""
+
+REWRITTEN_WHILE_EXPORTED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "exported",
+    "slot_exists": False,
+    "ddl": ("cluster",),
+    "p_ddl": 0.3,
+    "p_vacuum": 0.07,
+    "p_end": 0.5,
+    "p_workload": 1.0,
+    "ask_ticks_max": 10,
+    "parallelism": 1,
+    "faults": (),
+}
+"""Files that are rewritten while they are read at the slot's snapshot."""
+
+ALTERED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "ddl": ("add_column",),
+    "p_ddl": 0.15,
+    "p_end": 0.3,
+    "ask_ticks_max": 10,
+    "parallelism": 1,
+    "faults": (),
+}
+"""Columns that are added between two chunks."""
+
+REWRITTEN: Final[Mapping[str, Any]] = {
+    **ALTERED,
+    "ddl": ("cluster",),
+    "p_ddl": 0.3,
+    "p_truncate": 0.0,
+    "p_decode": 0.2,
+}
+"""Files that are rewritten between two chunks, with a stream that is behind."""
+
+SWAPPED: Final[Mapping[str, Any]] = {
+    **ALTERED,
+    "ddl": ("swap",),
+    "p_ddl": 0.3,
+    "tables": 3,
+    "truncate_records": True,
+}
+"""Names that change hands between two chunks."""
+
+TRUNCATED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "messages": False,
+    "sessions": 1,
+    "p_truncate": 0.3,
+    "p_end": 0.6,
+    "p_keepalive": 0.02,
+    "p_workload": 1.0,
+    "ask_ticks_max": 10,
+    "faults": (),
+}
+"""TRUNCATE right behind the reading of a chunk, with nothing in the stream between them."""
+
+UNSEEN: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "signals": "all",
+    "requests": ("start",),
+    "p_message": 0.15,
+    "p_request": 0.9,
+    "p_end": 0.6,
+    "sessions": 4,
+    "p_decode": 1.0,
+    "receive_max": 30,
+    "ask_ticks_max": 1,
+    "lock_ticks": 100,
+    "p_truncate": 0.0,
+    "unseen_ticks_max": 120,
+    "faults": (),
+}
+"""Commits that are streamed long before snapshots see them, and tables that are read at that moment."""
+
+OWED_AND_KILLED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "tables": 1,
+    "keys_max": 100,
+    "p_keep_toast": 0.95,
+    "p_insert": 0.05,
+    "p_delete": 0.02,
+    "p_key_change": 0.0,
+    "p_full": 0.0,
+    "p_truncate": 0.0,
+    "p_end": 0.6,
+    "p_decode": 1.0,
+    "unseen_ticks_max": 40,
+    "ask_ticks_max": 5,
+    "parallelism": 2,
+    "faults": ("crash_daemon",),
+    "p_fault": 0.02,
+}
+"""Updates that leave TOAST alone beside chunks, and daemons that die before the rows are read again."""
+
+TAKEN_OVER: Final[Mapping[str, Any]] = {
+    "exactly_once": True,
+    "snapshot_mode": "never",
+    "operations": 250,
+    "tables": 3,
+    "p_end": 0.3,
+    "p_abort": 0.0,
+    "faults": ("freeze",),
+    "p_fault": 0.01,
+    "p_aftershock": 0.0,
+    "p_reject": 0.0,
+    "p_unknown": 0.0,
+    "p_workload": 0.3,
+    "p_decode": 1.0,
+    "p_hold": 0.1,
+    "idle_s": 0.0,
+}
+"""Two instances that take over from each other, with a Kafka transaction in their hands."""
+
+RESTARTED_AT_REST: Final[Mapping[str, Any]] = {
+    "messages": False,
+    "snapshot_mode": "never",
+    "slot_exists": False,
+    "operations": 40,
+    "p_keepalive": 0.02,
+    "idle_s": 0.2,
+    "status_interval_s": 1.0,
+    "faults": (),
+}
+"""A daemon that dies when Kafka has everything, and PostgreSQL has not heard so."""
+
+HOSTILE: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "signals": "all",
+    "requests": ("hostile",),
+    "p_message": 0.2,
+    "p_request": 0.9,
+    "p_end": 0.4,
+    "faults": (),
+}
+"""Requests that are meant badly."""
+
+PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
         "ack_before_delivery": _in_engine(ledger=stream.AcksWhenSent),
         "entry_opened_late": _in_engine(ledger=stream.OpensLate),
         "idle_ticket_resealed": _in_engine(ledger=stream.ResealsIdleTickets),
-        "bound_past_prepare": _in_engine(ledger=stream.ForgetsHolds),
+        "bound_past_prepare": _in_engine(MOVED_BEHIND_PREPARES, ledger=stream.ForgetsHolds),
         "rollback_releases_at_once": _in_engine(assembler=stream.ReleasesAtRollback),
         "flushed_falls": _in_engine(ledger=stream.StartsAtZero),
         "drop_all_on_subtransaction_abort": _in_assembler(stream.DropsAllOnSubtransactionAbort),
@@ -37,49 +244,59 @@ PLANTED: Final[Mapping[str, Parts]] = MappingProxyType(
         "message_of_aborted_subtransaction_kept": _in_assembler(stream.KeepsMessagesOfAborted),
         "relation_of_aborted_subtransaction_dropped": _in_assembler(stream.DropsRelationsOfAborted),
         "old_description_stays": _in_assembler(stream.LeavesOldDescriptions),
-        "replay_by_new_description": _in_assembler(stream.ReplaysByNewDescriptions),
+        "replay_by_new_description": _in_assembler(stream.ReplaysByNewDescriptions, DESCRIBED_BETWEEN),
         "prepared_not_held": _in_engine(
             assembler=stream.assembler_with(stream.DoesNotHoldPrepared), ledger=stream.AcksTwice
         ),
-        "streamed_again_kept": _in_assembler(stream.KeepsWhatIsStreamedAgain),
+        "streamed_again_kept": _in_assembler(stream.KeepsWhatIsStreamedAgain, STREAMED_AGAIN),
         "every_keepalive_counts": _in_engine(assembler=stream.CountsEveryKeepalive),
-        "skip_one_too_many": Parts(position=stream.SkipsOneTooMany),
-        "skip_one_too_few": Parts(position=stream.SkipsOneTooFew),
-        "skip_the_next": Parts(position=stream.SkipsTheNext),
+        "skip_one_too_many": _in_session(position=stream.SkipsOneTooMany),
+        "skip_one_too_few": _in_session(position=stream.SkipsOneTooFew),
+        "skip_the_next": _in_session(position=stream.SkipsTheNext),
         "message_ends_late": _in_engine(queue=stream.EndsMessagesLate),
         "message_sealed_late": _in_engine(assembler=stream.SealsMessagesLate),
         "cut_not_recorded": _in_engine(queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
-        "rest_never_told": _in_engine(queue=stream.NeverTellsTheRest),
-        "producer_kept": Parts(sink=sink.KeepsTheProducer),
-        "unknown_taken_for_failed": Parts(sink=sink.TakesUnknownForFailed),
-        "no_fencing": Parts(sink=sink.DoesNotFence),
-        "checkpoint_before_records": Parts(sink=sink.WritesTheCheckpointFirst),
-        "checkpoint_before_records_at_least_once": Parts(sink=sink.NotesFirstAtLeastOnce),
-        "part_committed": Parts(sink=sink.CommitsParts),
-        "last_part_sent_again": Parts(sink=sink.SendsTheLastPartAgain),
+        "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
+        "producer_kept": _in_session(sink=sink.KeepsTheProducer),
+        "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
+        "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),
+        "checkpoint_before_records": _in_session(sink=sink.WritesTheCheckpointFirst),
+        "checkpoint_before_records_at_least_once": _in_session(
+            AT_LEAST_ONCE, sink=sink.NotesFirstAtLeastOnce
+        ),
+        "part_committed": _in_session(sink=sink.CommitsParts),
+        "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
         "unsent_value_forgotten": _in_engine(incremental=snapshots.ForgetsUnsentValues),
-        "unsent_value_not_written_down": _in_engine(incremental=snapshots.ForgetsUnsentValuesAtARestart),
-        "unsent_value_not_awaited": _in_engine(incremental=snapshots.EndsWithPages),
-        "change_not_noted": _in_engine(incremental=snapshots.NotesNothing),
+        "unsent_value_not_written_down": _in_engine(
+            OWED_AND_KILLED, incremental=snapshots.ForgetsUnsentValuesAtARestart
+        ),
+        "unsent_value_not_awaited": _in_engine(OWED_AND_KILLED, incremental=snapshots.EndsWithPages),
+        "change_not_noted": _in_engine(UNSEEN, incremental=snapshots.NotesNothing),
         "chunk_sent_at_once": _in_engine(incremental=snapshots.SendsAtOnce),
-        "truncate_not_noted": _in_engine(incremental=snapshots.IgnoresTruncate),
-        "writers_not_awaited": _in_engine(incremental=snapshots.AwaitsNobody),
+        "truncate_not_noted": _in_engine(TRUNCATED, incremental=snapshots.IgnoresTruncate),
+        "writers_not_awaited": _in_engine(UNSEEN, incremental=snapshots.AwaitsNobody),
         "window_forgets_too_much": _in_engine(incremental=snapshots.ForgetsTooMuch),
-        "chunk_of_former_plan_taken": _in_engine(incremental=snapshots.TakesOldChunks),
-        "pages_of_former_file_kept": _in_engine(incremental=snapshots.KeepsPagesOfTheFormerFile),
+        "chunk_of_former_plan_taken": _in_engine(REWRITTEN, incremental=snapshots.TakesOldChunks),
+        "pages_of_former_file_kept": _in_engine(REWRITTEN, incremental=snapshots.KeepsPagesOfTheFormerFile),
         "pages_counted_before_delivery": _in_engine(incremental=snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_engine(incremental=snapshots.MergesByName),
-        "changed_chunk_settled": _in_engine(exported=snapshots.SettlesWhatChanged),
+        "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
         "malformed_request_ends_the_session": _in_engine(requests=snapshots.FailsOnMalformed),
-        "requests_without_limit": _in_engine(requests=snapshots.TakesAnySize),
+        "requests_without_limit": _in_engine(HOSTILE, requests=snapshots.TakesAnySize),
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),
-        "table_read_by_name": Parts(asker=snapshots.asking(snapshots.ByNameClient)),
-        "table_read_in_any_file": Parts(asker=snapshots.asking(snapshots.AnyFileClient)),
-        "table_read_by_old_columns": Parts(asker=snapshots.asking(snapshots.AnyColumnsClient)),
+        "table_read_by_name": _in_session(SWAPPED, asker=snapshots.asking(snapshots.ByNameClient)),
+        "table_read_in_any_file": _in_session(REWRITTEN, asker=snapshots.asking(snapshots.AnyFileClient)),
+        "table_read_by_old_columns": Planted(
+            Parts(
+                engine=engine.Parts(incremental=snapshots.KeepsThePlan),
+                asker=snapshots.asking(snapshots.AnyColumnsClient),
+            ),
+            ALTERED,
+        ),
     }
 )

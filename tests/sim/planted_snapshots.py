@@ -58,7 +58,7 @@ class IgnoresTruncate(Incremental):
 
 
 class AwaitsNobody(Incremental):
-    """Whoever wrote to the table before the window opened may commit after a chunk was read."""
+    """Who wrote to the table before the window opened may be streamed already, and yet no snapshot sees it."""
 
     def _found_writers(self, reading: Any, answer: Writers, now: float) -> None:
         super()._found_writers(reading, Writers(frozenset(), answer.seen), now)
@@ -73,14 +73,21 @@ class ForgetsTooMuch(Incremental):
 
 
 class TakesOldChunks(Incremental):
-    """A chunk of a former plan counts for the present one."""
+    """A chunk of a former plan that waits for its place counts for the present one."""
 
-    def _read(self, each: Any, answer: Any, now: float) -> None:
-        current = self._readings.get(each.reading.task.number)
-        if current is not None and current is not each.reading and current.chunks is not None:
-            each.reading = current
-            current.open.append(each)
-        super()._read(each, answer, now)
+    def _forget(self, reading: Any) -> None:
+        kept = [each for each in reading.open if each.rows is not None]
+        super()._forget(reading)
+        self._waiting += kept
+        self._waiting_bytes += sum(each.rows.size for each in kept)
+
+    def between(self, position: int, now: float) -> None:
+        for each in self._waiting:
+            current = self._readings.get(each.reading.task.number)
+            if each not in each.reading.open and current is not None and current.chunks is not None:
+                each.reading = current
+                current.open.append(each)
+        super().between(position, now)
 
 
 class KeepsPagesOfTheFormerFile(Incremental):
@@ -117,7 +124,7 @@ class EndsWithPages(Incremental):
     """A table is complete when its pages are delivered, whatever is owed."""
 
     def _finish(self, reading: Any, now: float) -> None:
-        if reading.chunks.is_exhausted(reading.task):
+        if reading.chunks.is_exhausted(reading.task) and not reading.open:
             self._end(reading.task, now=now)
         else:
             super()._finish(reading, now)
@@ -171,25 +178,33 @@ class FailsOnMalformed(Requests):
         super().take(message)
 
 
+def _signal(message: LogicalMessage) -> Signal:
+    """What the message asks for; what can not be read asks for nothing."""
+    try:
+        return Signal.decode(message.content if message.prefix == PREFIX else b"")
+    except ValueError:
+        return Signal("")
+
+
 class TakesAnySize(Requests):
     """All requests go into the checkpoint."""
 
-    def _start(self, signal: Signal) -> None:
-        request = signal.request or "signal"
-        self._incremental.add(
-            [TableTask(name, request=request, where=signal.where) for name in signal.tables]
-        )
+    def take(self, message: LogicalMessage) -> None:
+        signal = _signal(message)
+        if signal.action == "start":
+            request = signal.request or "signal"
+            self._incremental.add(
+                [TableTask(name, request=request, where=signal.where) for name in signal.tables]
+            )
+        super().take(message)
 
 
 class CancelsEverything(Requests):
     """Also what the configuration asked for."""
 
     def take(self, message: LogicalMessage) -> None:
-        try:
-            signal = Signal.decode(message.content)
-        except ValueError:
-            signal = Signal("resume")
-        if message.prefix == PREFIX and signal.action == "cancel":
+        signal = _signal(message)
+        if signal.action == "cancel":
             for task in self._incremental.progress.tasks:
                 if not signal.tables or task.name in signal.tables:
                     self._incremental.cancel(task, "cancelled")
@@ -206,18 +221,26 @@ class UncheckedClient(Client):
         return reason if reason in self.checks else ""
 
 
-class ByNameClient(UncheckedClient):
-    """The table that has the name now is read, whichever it is."""
-
-    checks = ("it was rewritten", "it was altered")
+class ByNameClient(Client):
+    """Pages are read of the table that has the name now, whichever it is."""
 
     def read(self, query: Any, snapshot: Any, bytes_max: int) -> Any:
         table = self.database.by_name(self.name_of(query))
-        if table is not None and isinstance(query, PageQuery) and table.oid != query.oid:
-            query = replace(
-                query, filenode=table.filenode, table=replace(query.table, columns=table.fingerprint)
-            )
+        if table is not None and isinstance(query, PageQuery) and table.key == self._key(query):
+            planned = replace(query.table, relation=replace(query.table.relation, oid=table.oid))
+            query = replace(query, filenode=table.filenode, table=replace(planned, columns=table.fingerprint))
         return super().read(query, snapshot, bytes_max)
+
+    def _key(self, query: PageQuery) -> tuple[str, ...]:
+        """Where the names of columns differ, the query fails."""
+        return self.database.first[query.table.oid].key
+
+
+class KeepsThePlan(Incremental):
+    """A table that is altered in the stream is read on as it was planned."""
+
+    def redefined(self, oid: int) -> None:
+        pass
 
 
 class AnyFileClient(UncheckedClient):

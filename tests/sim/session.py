@@ -215,7 +215,7 @@ class Session:
         progress = beginning.progress
         if beginning.initial:
             progress = initial(progress, published, (), exported=exported is not None)
-            self.around.complete.initial = set(published)
+            self.around.complete.initial = dict(published)
         start = resume(found, source, accept_gap=False)
         if not settings.exactly_once:
             start = replace(start, epoch=start.epoch + 1)

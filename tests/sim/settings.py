@@ -4,6 +4,7 @@ Each seed takes part of the features and faults only ("swarm testing", Groce et 
 shows when it is absent.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
@@ -296,8 +297,10 @@ DDL: Final = ("add_column", "drop_column", "retype", "cluster", "identity", "swa
 REQUESTS: Final = ("start", "pause", "resume", "cancel", "where", "hostile")
 
 
-def draw(rng: Random) -> Settings:
-    settings = replace(_draw(rng), **rng.choice(FOCUSES))
+def draw(rng: Random, focus: Mapping[str, Any] | None = None) -> Settings:
+    """A seed's settings; `focus`: what some of them are, instead of one of `FOCUSES`."""
+    drawn = _draw(rng)
+    settings = replace(drawn, **(rng.choice(FOCUSES) if focus is None else focus))
     if "replace" in settings.ddl:
         # Nobody knows the key of a table with REPLICA IDENTITY FULL that was dropped before its changes are described.
         ddl = tuple([kind for kind in settings.ddl if kind != "identity"])

@@ -198,9 +198,9 @@ class Workload:
             return
         if table.published:
             self.removed.add(table.oid)
-        self.database.definitions[table.oid] = table.altered(
-            self.database.version(), published=not table.published
-        )
+        altered = table.altered(self.database.version(), published=not table.published)
+        self.database.definitions[table.oid] = altered
+        self.database.learn(altered)
 
     def _vacuum_full(self) -> None:
         transaction = Transaction("")

@@ -1,8 +1,8 @@
 """One seed: who moves next, what breaks, and that everything comes to rest as promised."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from cdcd.errors import PositionError
 from cdcd.facts import Fact
@@ -25,6 +25,9 @@ QUIET_TICKS_MAX: Final = 20_000
 REST_TICKS: Final = 160
 """So long nothing must move: within it the publication is looked at once more."""
 
+RENAMED_REST_TICKS: Final = 260
+"""Likewise, and once again: a table with another name is described first, and added then."""
+
 AFTERSHOCK_TICKS: Final = 40
 """So long after a fault another restart is more likely: some bugs need two in a row."""
 
@@ -32,7 +35,11 @@ ORDINARY: Final = Parts()
 
 
 class World:
-    """All models, one random number generator, and the clock."""
+    """All models, one random number generator, and the clock.
+
+    Args:
+        focus: settings that do not depend on the seed.
+    """
 
     def __init__(
         self,
@@ -40,9 +47,10 @@ class World:
         spool_directory: str,
         parts: Parts = ORDINARY,
         log: Callable[[str], None] | None = None,
+        focus: Mapping[str, Any] | None = None,
     ) -> None:
         self.rng = Random(seed)
-        self.settings = draw(self.rng)
+        self.settings = draw(self.rng, focus)
         settings = self.settings
         self.oracle = Oracle(
             exactly_once=settings.exactly_once,
@@ -251,6 +259,7 @@ class World:
         postgres, oracle = self.postgres, self.oracle
         kill = self.rng.random() < 0.3
         quiet = 0
+        rest_ticks = RENAMED_REST_TICKS if "swap" in self.settings.ddl else REST_TICKS
         for _ in range(QUIET_TICKS_MAX):
             self._tick()
             if kill and postgres.confirmed < postgres.wal.end and self._kafka_is_complete():
@@ -258,7 +267,7 @@ class World:
                 kill = False
                 self._crash_daemon()
             quiet = quiet + 1 if self._is_at_rest() else 0
-            if quiet > REST_TICKS:
+            if quiet > rest_ticks:
                 break
         else:
             self._stalled()

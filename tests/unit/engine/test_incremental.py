@@ -374,6 +374,26 @@ def test_the_rows_of_a_renamed_table_go_to_the_topic_of_its_new_name_all_of_them
     assert daemon.progress.outcomes[0].name == "public.renamed"
 
 
+def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
+    # GIVEN a table of which a part is read, and a request for it by its new name, which is looked at first
+    progress = asked_for(TableTask(T, 1), TableTask("public.renamed", request="me", where="id > 1"))
+    daemon = Daemon(progress, chunk_bytes=2 * PAGE, parallelism=2)
+    first, _ = daemon.ask()
+    second, _ = daemon.ask()
+    daemon.incremental.answered(first, looked(table()), daemon.now)
+    daemon.answers(nobody(), looked(table()), rows(1))
+    daemon.between()
+    daemon.incremental.redefined(1)
+    daemon.incremental.answered(second, looked(table(name="renamed")), daemon.now)
+    # WHEN what was read of it is no part of the task any more
+    asked = [daemon.ask(), daemon.ask()]
+    again = next(one for one, question in asked if question == Look(1, T, ""))
+    daemon.incremental.answered(again, looked(table(name="renamed")), daemon.now)
+    # THEN a change under the former name is nobody's
+    daemon.incremental.note(150, T, key(1), values(1), moved=False)
+    assert not daemon.incremental.is_watched(T)
+
+
 # Changes that overtake rows.
 
 
