@@ -158,7 +158,7 @@ class Ingest:
         """Work off steps for a turn; False: nothing can be done before something is answered or delivered."""
         self._unix_us = unix_us
         steps = self._steps
-        if steps is None or self.describing is not None:
+        if steps is None or self._waits():
             return False
         left = TURN_EVENTS
         while left > 0:
@@ -173,9 +173,17 @@ class Ingest:
             else:
                 self._held = None
             left -= self._take(step, now)
-            if self._held is not None or self.describing is not None:
+            if self._is_held() or self._waits():
                 return False
         return True
+
+    def _waits(self) -> bool:
+        """Whether steps wait for the catalog."""
+        return self.describing is not None
+
+    def _is_held(self) -> bool:
+        """Whether a step waits for its topics."""
+        return self._held is not None
 
     def _take(self, step: Step, now: float) -> int:
         """Do what the step says; returns what it counts of a turn."""
