@@ -542,8 +542,7 @@ class Incremental:
             # What was delivered of another table, or of this one to another topic, is no part of this task.
             keeps = current.oid in (0, table.oid) and current.name in ("", table.name)
             parts = current.parts if keeps else None
-            if not keeps:
-                self._owed.pop(task.number, None)
+            dropped = None if keeps else self._owed.pop(task.number, None)
             self._set(
                 replace(
                     self.progress,
@@ -555,6 +554,9 @@ class Incremental:
                     ),
                 )
             )
+            if dropped is not None:
+                # The caller may give up before the table is watched anew, and the stream goes on.
+                self._index_owed()
         found = self.progress.find(task)
         assert found is not None, "a task that is being read has not ended"
         self._readings[task.number].task = found

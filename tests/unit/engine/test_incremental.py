@@ -371,6 +371,25 @@ def test_the_rows_of_a_renamed_table_go_to_the_topic_of_its_new_name_all_of_them
     assert daemon.progress.outcomes[0].name == "public.renamed"
 
 
+def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
+    # GIVEN a table of which a part is read, and a request for it by its new name, which is looked at first
+    progress = asked_for(TableTask(T, 1), TableTask("public.renamed", request="me", where="id > 1"))
+    daemon = Daemon(progress, chunk_bytes=2 * PAGE, parallelism=2)
+    first, _ = daemon.ask()
+    second, _ = daemon.ask()
+    daemon.incremental.answered(first, looked(table()), daemon.now)
+    daemon.answers(nobody(), looked(table()), rows(1))
+    daemon.between()
+    daemon.incremental.redefined(1)
+    again, question = daemon.ask()
+    assert question == Look(1, T, "")
+    daemon.incremental.answered(second, looked(table(name="renamed")), daemon.now)
+    # WHEN what was read of it is no part of the task any more
+    daemon.incremental.answered(again, looked(table(name="renamed")), daemon.now)
+    # THEN nobody asks what a change means to it
+    daemon.incremental.note(150, "public.renamed", key(1), values(1), moved=False)
+
+
 # Changes that overtake rows.
 
 
