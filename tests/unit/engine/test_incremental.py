@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.build import is_compiled
 from cdcd.engine.actions import Busy, FindWriters, Look, Lost, Question, Read, Writers
 from cdcd.engine.incremental import RETRY_S, WAITING_S, Incremental
 from cdcd.errors import SourceError, TransientError
@@ -704,6 +705,7 @@ def test_so_many_rows_are_asked_for_at_a_time():
     assert daemon.asks_nothing()
 
 
+@pytest.mark.skipif(is_compiled(), reason="a compiled constant can not be replaced")
 def test_rows_that_wait_for_their_place_have_a_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cdcd.engine.incremental.WAITING_BYTES_MAX", 5)
     daemon = reading(chunk_bytes=PAGE)
