@@ -93,7 +93,7 @@ def await_rows(process: Daemon, least: int) -> None:
     process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > least)
 
 
-@pytest.mark.postgres(only=[13, 16, 18])
+@pytest.mark.postgres(only=[13, 18])
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
@@ -114,7 +114,7 @@ def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.postgres(only=[18])
 @pytest.mark.parametrize(
     "change",
     [
@@ -145,7 +145,7 @@ def test_a_table_that_changes_while_it_is_read_is_read_as_it_is_now(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[16, 18])
+@pytest.mark.postgres(only=[18])
 @pytest.mark.parametrize("method", ["exported", "incremental"])
 def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
@@ -168,7 +168,7 @@ def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[16, 18])
+@pytest.mark.postgres(only=[18])
 @pytest.mark.parametrize("added", [True, False])
 def test_a_table_that_is_added_while_the_first_snapshot_is_read_is_read_or_told(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, added: bool
