@@ -33,6 +33,14 @@ NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 
+NO_ANSWER_YET: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+)
+"""A topic that was created a moment ago may have no leader yet."""
+
+LEADER_S: Final = 0.05
+"""How long until a partition is asked again that has no leader."""
+
 FIRST_PATIENCE_S: Final = 0.5
 """Blocking calls return after so long to see whether we are being stopped."""
 
@@ -161,9 +169,11 @@ def _ends(
         try:
             ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
         except KafkaException as error:
-            timed_out = error.args[0].code() == KafkaError._TIMED_OUT
-            if not timed_out or stopping.is_set() or time.monotonic() > deadline:
+            code = error.args[0].code()
+            if code not in NO_ANSWER_YET or stopping.is_set() or time.monotonic() > deadline:
                 raise
+            if code != KafkaError._TIMED_OUT:
+                stopping.wait(LEADER_S)
         else:
             return ends
 
