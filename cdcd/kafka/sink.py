@@ -128,6 +128,7 @@ class Sink:
         self._former: Batch | None = None
         self._checkpoint: Checkpoint | None = None
         self._begun_at: float | None = None
+        self._left_open = False
         self._answered_at = 0.0
         self._failed: FailedRecord | None = None
         self._failure: CdcdError | None = None
@@ -229,6 +230,8 @@ class Sink:
         settings = self._settings
         self._client = {**settings.client, **self._credentials()}
         self._failed = None
+        # The coordinator may time out what the former producer left open after this one has begun, which fences it too.
+        self._left_open = self._begun_at is not None and not self._left_open
         self._begun_at = None
         self._context = self._where
         self._producer = Producer(
@@ -343,6 +346,7 @@ class Sink:
     def _commit(self) -> None:
         self._insist(self._live.commit_transaction)
         self._begun_at = None
+        self._left_open = False
         self._answered_at = time.monotonic()
 
     def _insist(self, call: Callable[[float], object]) -> None:
@@ -435,5 +439,10 @@ class Sink:
         return mapped
 
     def _has_expired(self) -> bool:
-        """Whether the coordinator has aborted our transaction by now: it fences its producer, as a successor does."""
+        """Whether the coordinator may have aborted our transaction: it fences its producer, as a successor does.
+
+        Once after an outage also on behalf of the former producer's transaction. Only the holder of the lock goes on.
+        """
+        if self._left_open:
+            return True
         return self._begun_at is not None and time.monotonic() - self._begun_at >= self._settings.timeout_s
