@@ -13,7 +13,7 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import Daemon, configuration, until
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -25,7 +25,7 @@ def settings(name: str, database: Database, broker: KafkaBroker, **snapshot: Any
         name,
         database.dsn(),
         broker.bootstrap_servers,
-        snapshot={"mode": "never", "chunk_bytes": 16_384, **snapshot},
+        snapshot={"mode": "never", "chunk_bytes": 16_384, "signals": "all", **snapshot},
     )
 
 
@@ -208,8 +208,8 @@ def test_a_table_without_a_key_is_read_at_the_slots_snapshot_only(
     process.await_streaming()
     ask(database, action="start", tables=["public.t"])
     assert "no key" in process.await_event("table.failed", table="public.t")["error"]
+    until(lambda: True if len(rows_of(broker, unique)) == 50 else None, "the rows are delivered")
     assert process.stop() == 0
-    assert len(rows_of(broker, unique)) == 50
 
 
 @pytest.mark.postgres(only=18)

@@ -32,7 +32,7 @@ def settings(name: str, dsn: str, broker: KafkaBroker, **snapshot: Any) -> dict[
         name,
         dsn,
         broker.bootstrap_servers,
-        snapshot={"mode": "initial", "chunk_bytes": 65_536, "parallelism": 2, **snapshot},
+        snapshot={"mode": "initial", "chunk_bytes": 65_536, "parallelism": 2, "signals": "all", **snapshot},
         kafka={"transaction": {"bytes_max": 131_072}, "queue_bytes_max": 262_144},
     )
 
