@@ -188,30 +188,3 @@ def test_a_standby_is_no_source_and_the_daemon_says_so(
         assert standby.execute("SELECT FROM pg_replication_slots WHERE slot_type = 'logical'") == []
     finally:
         standby.destroy()
-
-
-@pytest.mark.postgres(only=18)
-def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
-    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
-):
-    # GIVEN a daemon that looks for added tables, and a table that somebody alters and does not finish
-    create(database.server, database.name, "a")
-    process = daemon(settings(unique, database.dsn(), broker, mode="never", added_tables=True))
-    process.await_streaming()
-    waiting = (
-        "SELECT count(*) FROM pg_stat_activity "
-        "WHERE wait_event_type = 'Lock' AND application_name LIKE '% snapshot catalog'"
-    )
-    with database.connect(autocommit=False) as writer:
-        writer.execute("LOCK TABLE a")
-        # WHEN the look waits for it
-        until(lambda: database.execute(waiting) == [(1,)] or None, "nobody waits for the lock")
-        # THEN a table that the stream meets for the first time is looked up and delivered
-        database.execute("CREATE TABLE b (id int PRIMARY KEY)")
-        database.execute("INSERT INTO b VALUES (1)")
-        process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.b")
-        # AND the look gives up, and tries again
-        until(lambda: database.execute(waiting) == [(0,)] or None, "it waits for ever")
-        until(lambda: database.execute(waiting) == [(1,)] or None, "it does not try again")
-        assert not process.saw("reconnect.scheduled")
-    assert process.stop() == 0
