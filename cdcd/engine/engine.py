@@ -253,7 +253,6 @@ class Engine:
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
         )
         self._streams = False
-        self._begun = False
         self._out: Batch | None = None
         self._shipped = start
         self._todo: deque[Action] = deque()
@@ -295,11 +294,11 @@ class Engine:
     @property
     def is_reading(self) -> bool:
         """Whether the initial snapshot is being read, for whose end the stream waits."""
-        return not self._begun
+        return not self._streams
 
     def stream_begun(self, now: float) -> None:
         """START_REPLICATION was accepted."""
-        self._streams = self._begun = True
+        self._streams = True
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again."""
@@ -369,7 +368,7 @@ class Engine:
             return
         for ticket in batch.tickets:
             self.ledger.ack(ticket)
-        self.checkpoint = self._checkpoint_of(batch, acked=True)
+        self.checkpoint = self._shipped
         if 0 < self._unstreamed_until < batch.position.end_lsn and now > self._stream_again_at:
             self._error = StreamingAgainError("Streaming of large transactions is possible again.")
 
@@ -410,7 +409,11 @@ class Engine:
         if self._stopping:
             return self._finish(now)
         if self._grace_until is not None and (now >= self._grace_until or not self._undelivered()):
-            return self._let_go()
+            return self._end_with(
+                TransientError(
+                    "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
+                )
+            )
         if self._todo:
             return self._todo.popleft()
         batch = self._next_batch(now)
@@ -441,22 +444,15 @@ class Engine:
     def _finish(self, now: float) -> Action:
         if self._out is not None:
             return Wait(self._feedback.next_at(self.ledger.flushed) if self._streams else None)
-        if self._streams and not self._stopped:
-            self._stopped = True
-            self._feedback.ask()
-            return Turn()
-        return End()
+        return self._end_with(None)
 
-    def _let_go(self) -> Action:
+    def _end_with(self, error: CdcdError | None) -> Action:
+        """End the session, after PostgreSQL was told once more what is delivered."""
         if self._streams and not self._stopped:
             self._stopped = True
             self._feedback.ask()
             return Turn()
-        return End(
-            TransientError(
-                "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
-            )
-        )
+        return End(error)
 
     def _undelivered(self) -> bool:
         return self.ledger.open_entries > self.assembler.prepared_open
@@ -468,20 +464,16 @@ class Engine:
         if due is None or due > now:
             return None
         batch = self._out = self.queue.take(now)
-        if batch.closes:
-            self.ledger.send(batch.position.end_lsn)
-        return Ship(batch, self._checkpoint_of(batch, acked=False) if batch.closes else self.checkpoint)
-
-    def _checkpoint_of(self, batch: Batch, *, acked: bool) -> Checkpoint:
-        """As it was shipped; once the tickets are acknowledged they no longer say what is held."""
-        if acked:
-            return self._shipped
+        if not batch.closes:
+            return Ship(batch, self.checkpoint)
+        self.ledger.send(batch.position.end_lsn)
+        # Kept until it is delivered: once the tickets are acknowledged they no longer say what is held.
         held = self.ledger.held_at(batch.tickets)
         self._shipped = replace(self.checkpoint.moved(batch.position, held), snapshot=batch.snapshot)
-        return self._shipped
+        return Ship(batch, self._shipped)
 
     def _next_question(self, now: float) -> Ask | None:
-        if self._exported is not None and not self._begun:
+        if self._exported is not None:
             return self._next_of_the_export(now)
         if not self._streams:
             return None
@@ -528,15 +520,14 @@ class Engine:
         times = [self.queue.due_at(now) if self._out is None else None]
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
-            if self._begun:
-                times.append(self.incremental.next_at() if self.queue.room else None)
-                times.append(None if self._listing else self._list_at)
+            times.append(self.incremental.next_at() if self.queue.room else None)
+            times.append(None if self._listing else self._list_at)
         times += [self._grace_until, self._ingest.describe_at]
         return min([each for each in times if each is not None], default=None)
 
     def _all_is_read(self) -> bool:
         progress = self.incremental.progress
-        return self._begun and progress.is_done and (self.checkpoint.snapshot or Progress()) == progress
+        return self._streams and progress.is_done and (self.checkpoint.snapshot or Progress()) == progress
 
     def tick(self, now: float, unix_us: int) -> None:
         """Once a second: what nothing but time brings about."""
