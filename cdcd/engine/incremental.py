@@ -51,6 +51,7 @@ from cdcd.facts import (
 from cdcd.protocol.messages import Relation
 from cdcd.records.formats.snapshot_rows import Encoded
 from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.retry import Backoff
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked
 from cdcd.snapshots.placement import Owed, Window, oldest
@@ -154,7 +155,7 @@ class _Reading:
         self.state = _State.LOOK
         self.asked = False
         self.retry_at = now
-        self.retry_s = RETRY_S
+        self.backoff = Backoff(RETRY_S, RETRY_S_MAX)
         self.began = now
         self.told = False
         self.table: SourceTable | None = None
@@ -168,12 +169,12 @@ class _Reading:
 
     def later(self, now: float) -> None:
         """Ask again after a while."""
-        self.retry_at = now + self.retry_s
-        self.retry_s = min(2 * self.retry_s, RETRY_S_MAX)
+        self.retry_at = now + self.backoff.next(1)
 
     def at_once(self, state: _State, now: float) -> None:
         self.state = state
-        self.retry_at, self.retry_s = now, RETRY_S
+        self.retry_at = now
+        self.backoff.reset()
 
 
 @dataclass(slots=True)
@@ -527,7 +528,7 @@ class Incremental:
             return
         self._know(task, table)
         if topic in self._windows:
-            # Another task reads this table, which nobody could know by the name: it waits like others.
+            # The table that had this name before is still being read into the topic: this one waits.
             self._forget(reading)
             return
         reading.topic = topic
@@ -544,17 +545,7 @@ class Incremental:
             keeps = current.oid in (0, table.oid) and current.name in ("", table.name)
             parts = current.parts if keeps else None
             dropped = None if keeps else self._owed.pop(task.number, None)
-            self._set(
-                replace(
-                    self.progress,
-                    tasks=tuple(
-                        replace(each, oid=table.oid, name=table.name, parts=parts)
-                        if each.number == task.number
-                        else each
-                        for each in self.progress.tasks
-                    ),
-                )
-            )
+            self._set(self.progress.plan(task, table.oid, table.name, parts, current.form))
             if dropped is not None:
                 # The caller may give up before the table is watched anew, and the stream goes on.
                 self._index_owed()
@@ -651,10 +642,10 @@ class Incremental:
                     task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}"
                 )
                 return
-        wait_s, began, told = reading.retry_s, reading.began, reading.told
+        backoff, began, told = reading.backoff, reading.began, reading.told
         self._forget(reading)
         again = self._readings[task.number] = _Reading(task, now)
-        again.retry_s, again.began, again.told = wait_s, began, told
+        again.backoff, again.began, again.told = backoff, began, told
         again.later(now)
         self._say_waiting(again, [reason], now)
 

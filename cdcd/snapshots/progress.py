@@ -344,7 +344,7 @@ class Progress:
             task,
         )
 
-    def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...], form: int) -> Self:
+    def plan(self, task: TableTask, oid: int, name: str, parts: tuple[Part, ...] | None, form: int) -> Self:
         """What is to be read of the table, for the first time or anew."""
         return self._update(task, oid=oid, name=name, parts=parts, form=form)
 
