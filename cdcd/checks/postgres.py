@@ -13,8 +13,8 @@ from cdcd.postgres.connection import Dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.postgres.replication import STREAMED_FROM, identifier
-from cdcd.postgres.slot import ALTER_TWO_PHASE_SINCE, check_slot
-from cdcd.protocol.versions import Options, StreamingMode, start_options
+from cdcd.postgres.slot import check_slot
+from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.records.routing import collisions
 
 NAMED_MAX: Final = 8

@@ -164,7 +164,7 @@ async def _position(config: Config) -> Position | None:
         source = await read_source(
             stream,
             identity,
-            slot,
+            None if slot is None else slot.confirmed_flush_lsn,
             found,
             slot_name=config.postgres.slot,
             options=config.postgres.stream_options,

@@ -1,7 +1,8 @@
 """PostgreSQL as a life of the pipeline sees it: lock, publication and slot, found or made, and watched."""
 
 from cdcd.config.loading import Config
-from cdcd.errors import FencedError, PositionError, SourceError, TransientError
+from cdcd.engine.startup import SlotMade, SlotSeen
+from cdcd.errors import FencedError, PositionError, SourceError
 from cdcd.facts import (
     LockAcquired,
     Observer,
@@ -10,8 +11,6 @@ from cdcd.facts import (
     SlotCreated,
     SlotWaiting,
     StandbyWaiting,
-    TwoPhaseEnded,
-    TwoPhaseKept,
 )
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
@@ -19,8 +18,6 @@ from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
-    ALTER_TWO_PHASE_SINCE,
-    SlotState,
     check_slot,
     create_slot,
     drop_slot,
@@ -80,19 +77,11 @@ class PostgresSide:
         self._telemetry.role = "active"
         self._observe(LockAcquired(slot=slot))
 
-    async def refuse_standby(self, sql: Connection) -> None:
-        """TransientError where the server is a standby: one may be promoted any moment.
-
-        Since 16 a standby can decode, but what snapshots write and are ordered by (a position in the WAL that it
-        writes itself) it has not, and recovery would end our readers.
-        """
+    async def is_standby(self, sql: Connection) -> bool:
+        """Whether the server is in recovery."""
         with translated("asking whether it is a standby", {}):
             row = await (await sql.execute(b"SELECT pg_is_in_recovery()")).fetchone()
-        if row is not None and row[0]:
-            raise TransientError(
-                "The server is a standby.",
-                hint="Point postgres.dsn at the primary; with several hosts, add target_session_attrs=read-write.",
-            )
+        return row is not None and bool(row[0])
 
     async def end_former_stream(self, sql: Connection) -> None:
         """End the stream of a former instance of this pipeline: whoever has the lock is the only one."""
@@ -106,39 +95,34 @@ class PostgresSide:
         if await ensure_publication(sql, postgres.publication, tables):
             self._observe(PublicationCreated(publication=postgres.publication))
 
-    async def find_slot(self, sql: Connection, identity: Identity) -> SlotState | None:
-        """The slot, if there is one; SourceError or PositionError when it can not be used."""
-        postgres = self._config.postgres
-        state = await read_slot(sql, postgres.slot)
+    async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
+        """The slot, None if there is none. SourceError: the slot is not one of a pipeline of this database."""
+        state = await read_slot(sql, self._config.postgres.slot)
         if state is None:
             return None
-        check_slot(state, identity.database)
-        return state
+        problem = None
+        try:
+            check_slot(state, identity.database)
+        except PositionError as error:
+            problem = error
+        return SlotSeen(state.confirmed_flush_lsn, state.two_phase, state.failover, problem)
 
-    async def settle_two_phase(self, stream: ReplicationStream, slot: SlotState) -> bool:
-        """Whether the stream has prepared transactions at PREPARE: as configured, or as the slot will have it."""
-        if self._config.postgres.two_phase or not slot.two_phase:
-            return self._config.postgres.two_phase
-        if stream.server_version < ALTER_TWO_PHASE_SINCE:
-            self._observe(TwoPhaseKept(slot=slot.name))
-            return True
-        await end_two_phase(stream, slot.name)
-        self._observe(TwoPhaseEnded(slot=slot.name))
-        return False
+    async def end_two_phase(self, stream: ReplicationStream) -> None:
+        """Take two_phase from the slot."""
+        await end_two_phase(stream, self._config.postgres.slot)
 
-    async def ensure_failover(self, stream: ReplicationStream, slot: SlotState) -> None:
-        """Let the standbys have the slot, if they shall. What somebody else switched on stays on."""
-        if self._config.postgres.failover and not slot.failover:
-            await set_failover(stream, slot.name)
+    async def set_failover(self, stream: ReplicationStream) -> None:
+        """Have the slot copied to standbys."""
+        await set_failover(stream, self._config.postgres.slot)
 
     async def drop_slot(self, sql: Connection) -> None:
-        """Remove a slot that is of no more use."""
+        """Drop the slot."""
         await drop_slot(sql, self._config.postgres.slot)
 
     async def create_slot(
         self, sql: Connection, stream: ReplicationStream, identity: Identity, *, export: bool
-    ) -> tuple[SlotState, str | None]:
-        """A new slot, and its snapshot's name if `export`; waits for transactions that are open."""
+    ) -> SlotMade:
+        """Create the slot, with an exported snapshot if `export`. Waits until every open transaction has ended."""
         postgres = self._config.postgres
         created = await create_slot(
             stream,
@@ -152,13 +136,15 @@ class PostgresSide:
             ),
         )
         self._observe(SlotCreated(slot=postgres.slot, position=str(Lsn(created.consistent_point))))
-        state = await self.find_slot(sql, identity)
-        if state is None:
+        slot = await self.look_at_slot(sql, identity)
+        if slot is None:
             raise PositionError(
                 f"Slot {postgres.slot} was dropped as soon as it was created.",
                 hint="Find out what dropped it (log_replication_commands = on), then start cdcd again.",
             )
-        return state, created.snapshot if export else None
+        if slot.problem is not None:
+            raise slot.problem
+        return SlotMade(slot, created.snapshot if export else None)
 
     async def survey(self, sql: Connection) -> None:
         """Look whether slot and publication are still there, and how much WAL the slot holds."""

@@ -1,7 +1,6 @@
 """Puts a session together: the engine with all that it is made of, and the pipeline that runs it."""
 
 import time
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,9 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.engine import Engine, EngineSettings
 from cdcd.engine.feedback import interval_for
+from cdcd.engine.startup import Ready, StartSettings
 from cdcd.errors import LimitError
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.sink import Sink
@@ -23,7 +23,6 @@ from cdcd.postgres.connection import Connection
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
-from cdcd.protocol.versions import Options
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
@@ -34,7 +33,6 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.spool import Spool
 
 SLOT_WAIT_SHARE: Final = 1.25
@@ -46,7 +44,7 @@ SLOT_WAIT_S: Final = 75.0
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What the steps of the start-up have made."""
+    """Everything that a start has made, and that a session is put together from."""
 
     config: Config
     telemetry: Telemetry
@@ -57,14 +55,11 @@ class Wiring:
     lock: AdvisoryLock
     sql: Connection
     stream: ReplicationStream
-    options: Options
     wal_sender_timeout_s: float
     sink: Sink
     database: str
     snapshots: SnapshotDriver
-    checkpoint: Checkpoint
-    published: Mapping[int, str]
-    exported: ExportedTables | None
+    ready: Ready
     unstreamed_until: int
     binary: bool
 
@@ -75,7 +70,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     Raises:
         LimitError: the spool's directory can not be made.
     """
-    config = wiring.config
+    config, ready = wiring.config, wiring.ready
     envelope = EnvelopeSettings(
         version=__version__,
         prefix=config.topics.prefix,
@@ -93,27 +88,27 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     assembler = Assembler(
         ledger,
         spool,
-        wiring.checkpoint.position,
+        ready.checkpoint.position,
         encoder.draft_all,
-        abort_info=wiring.options.abort_info,
+        abort_info=ready.options.abort_info,
     )
     wiring.stack.callback(assembler.close)
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
     engine = Engine(
         engine_settings(config, wiring.wal_sender_timeout_s),
-        wiring.checkpoint,
+        ready.checkpoint,
         assembler=assembler,
         ledger=ledger,
         encoder=encoder,
         rows=SnapshotEncoder(envelope),
-        published=wiring.published,
+        published=ready.published,
         observe=wiring.observe,
         now=time.monotonic(),
-        exported=wiring.exported,
+        exported=ready.exported,
         excluded=matcher(config.snapshot.exclude or (), "snapshot.exclude"),
         unstreamed_until=wiring.unstreamed_until,
     )
-    if wiring.exported is None:
+    if ready.exported is None:
         engine.stream_begun(time.monotonic())
     return Pipeline(
         engine,
@@ -131,8 +126,29 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     )
 
 
+def start_settings(config: Config) -> StartSettings:
+    """The part of the configuration that the decisions of a start depend on."""
+    postgres, snapshot = config.postgres, config.snapshot
+    return StartSettings(
+        slot=postgres.slot,
+        publication=postgres.publication,
+        checkpoint_topic=config.topics.checkpoint,
+        topics=config.topic_names(),
+        protocol=postgres.protocol,
+        streaming=postgres.streaming,
+        two_phase=postgres.two_phase,
+        messages=postgres.messages,
+        origin=postgres.origin,
+        failover=postgres.failover,
+        snapshot_mode=snapshot.mode,
+        snapshot_method=snapshot.method,
+        exclude=tuple(snapshot.exclude or ()),
+        counts_epochs=config.kafka.delivery == "at_least_once",
+    )
+
+
 def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
-    """What of the configuration the engine's decisions depend on."""
+    """The part of the configuration that the engine's decisions depend on."""
     transaction, snapshot = config.kafka.transaction, config.snapshot
     exactly_once = config.kafka.delivery == "exactly_once"
     return EngineSettings(
@@ -157,7 +173,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
 
 async def start_replication(wiring: Wiring) -> None:
     """START_REPLICATION from the slot's own position. Errors as `ReplicationStream.start`."""
-    config, stream, options = wiring.config, wiring.stream, wiring.options
+    config, stream, options = wiring.config, wiring.stream, wiring.ready.options
     await stream.start(
         config.postgres.slot,
         0,
@@ -175,7 +191,7 @@ async def start_replication(wiring: Wiring) -> None:
             server_version=stream.server_version,
             protocol=options.protocol,
             streaming=options.streaming.value,
-            position=str(wiring.checkpoint.position),
+            position=str(wiring.ready.checkpoint.position),
         )
     )
 

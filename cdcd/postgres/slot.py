@@ -21,13 +21,12 @@ from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import SlotActiveError, translated
 from cdcd.postgres.replication import ReplicationStream, identifier
 from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE
 
 PLUGIN: Final = "pgoutput"
 TWO_PHASE_SINCE: Final = 150000
 """pgoutput decodes prepared transactions as such since 15; 14 only let slots have the flag."""
 FAILOVER_SINCE: Final = 170000
-ALTER_TWO_PHASE_SINCE: Final = 180000
-"""The server version that can take two_phase from a slot; before it, a slot that has it keeps it."""
 
 END_STREAM_S: Final = 2.0
 END_STREAM_POLL_S: Final = 0.05

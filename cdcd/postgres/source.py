@@ -1,23 +1,23 @@
-"""What the server says of itself before a stream starts, as the engine judges it against the checkpoint."""
+"""Describes the server before a stream starts, in the words in which `position.resume` judges the checkpoint."""
 
 from cdcd.postgres.replication import Identity, ReplicationStream
-from cdcd.postgres.slot import SlotState
 from cdcd.transactions.position import Checkpoint, Source
 
 
 async def read_source(
     stream: ReplicationStream,
     identity: Identity,
-    slot: SlotState | None,
+    slot_confirmed: int | None,
     found: Checkpoint | None,
     *,
     slot_name: str,
     options: str,
 ) -> Source:
-    """Describe the server beside the checkpoint that was found.
+    """Describe the server, compared with the checkpoint that was found.
 
     Args:
-        options: what the stream depends on (`Source.stream`): publication, messages, origin.
+        slot_confirmed: where the slot stands; None: there is no slot.
+        options: the options that decide which events the server sends (`Source.stream`): publication, messages, origin.
 
     Raises:
         TransientError: the connection is lost.
@@ -27,7 +27,7 @@ async def read_source(
         system_identifier=identity.system_identifier,
         timeline=identity.timeline,
         wal_end=identity.flushed,
-        slot_confirmed=None if slot is None else slot.confirmed_flush_lsn,
+        slot_confirmed=slot_confirmed,
         stream=options,
         branched_at=await stream.branched_at(before, identity.timeline),
         slot=slot_name,

@@ -51,6 +51,9 @@ OPTION_SINCE: Final = {
 
 TWO_PHASE_PROTOCOL: Final = 3
 
+ALTER_TWO_PHASE_SINCE: Final = 180000
+"""The `server_version_num` that can take two_phase from a slot. On an older server, a slot that has it keeps it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from cdcd.engine import engine
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
+from tests.sim import planted_start as start
 from tests.sim import planted_stream as stream
 from tests.sim.session import Parts
 from tests.sim.settings import RESTARTS, SNAPSHOT
@@ -49,6 +50,14 @@ MOVED_BEHIND_PREPARES: Final[Mapping[str, Any]] = {
     "p_fault": 0.02,
 }
 """Somebody moves the slot while a PREPARE is undecided."""
+
+MOVED: Final[Mapping[str, Any]] = {
+    "two_phase": "off",
+    "snapshot_mode": "initial",
+    "faults": ("move_slot",),
+    "p_fault": 0.02,
+}
+"""Somebody moves the slot."""
 
 DESCRIBED_BETWEEN: Final[Mapping[str, Any]] = {
     "version": 18,
@@ -268,6 +277,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "part_committed": _in_session(sink=sink.CommitsParts),
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
+        "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
+        "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
+        "slot_made_before_fencing": _in_session(steps=start.SLOT_BEFORE_FENCE),
+        "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
+        "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
         "unsent_value_forgotten": _in_engine(incremental=snapshots.ForgetsUnsentValues),
         "unsent_value_not_written_down": _in_engine(
             OWED_AND_KILLED, incremental=snapshots.ForgetsUnsentValuesAtARestart

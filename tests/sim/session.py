@@ -1,15 +1,16 @@
-"""One session of the daemon: the order of the start, then whatever the engine wants done, with the world's delays.
+"""One session of the daemon: carries out what `engine/startup.py` wants done, then what the engine wants done.
 
-Nothing here decides anything. The start asks the same functions as `daemon/startup.py`, in the same order; the rest is
-the engine's. Everything that takes time is a generator, which stands still where the real shell awaits.
+Nothing here decides anything. Everything that takes time is a generator, which stands still where the real shell
+awaits.
 """
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cdcd.engine import engine as engines
+from cdcd.engine import startup
 from cdcd.engine.actions import (
     Action,
     Ask,
@@ -22,8 +23,8 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables, first_flush
-from cdcd.engine.queue import Batch
+from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.startup import STEPS, Ready, Start, StartSettings, Step
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact
 from cdcd.protocol.frames import read_status
@@ -31,9 +32,9 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.snapshots.beginning import begin, initial
+from cdcd.records.routing import TopicNames
 from cdcd.snapshots.progress import Progress
-from cdcd.transactions.position import Checkpoint, Position, resume
+from cdcd.transactions.position import Checkpoint, Position, Source
 from cdcd.transactions.spool import Spool
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
@@ -41,7 +42,7 @@ from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.oracle import Oracle
-from tests.sim.postgres import Connection, Postgres
+from tests.sim.postgres import NEVER, Connection, Postgres
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
 from tests.sim.walsender import Options
@@ -52,9 +53,14 @@ if TYPE_CHECKING:
 UNIX_US: Final = 1_700_000_000_000_000
 """The wall clock when the simulation begins."""
 
+TICK_S: Final = 0.05
+
 ACTIONS_AT_ONCE: Final = 6
 
-JUDGE_AGAIN_TICKS: Final = 20
+T = TypeVar("T")
+
+Answered = Generator[None, None, T]
+"""Something that takes time, and then gives an answer."""
 
 
 class StoppedError(Exception):
@@ -69,6 +75,7 @@ class Parts:
     position: type[Position] = Position
     sink: type[Sink] = Sink
     asker: type[Asker] = Asker
+    steps: tuple[Callable[[Start], Step], ...] = STEPS
 
 
 @dataclass(slots=True)
@@ -114,6 +121,10 @@ class Session:
         self._tasks: list[Iterator[None]] = []
         self._shipping: Iterator[None] | None = None
         self._lock_lost = False
+        self._traces: list[str] = []
+        """What others notice of this start."""
+        self._found: Checkpoint | None = None
+        self._published: dict[int, str] = {}
         self._opening: Iterator[None] | None = self._open()
 
     @property
@@ -177,7 +188,7 @@ class Session:
         if self._tasks:
             self._move_on()
 
-    # The start, in the order of daemon/startup.py.
+    # What the start wants done.
 
     def _prove_ownership(self) -> None:
         postgres = self.around.postgres
@@ -185,68 +196,80 @@ class Session:
             raise TransientError("the advisory lock is lost")
 
     def _open(self) -> Iterator[None]:
-        postgres, settings, instance = self.around.postgres, self.settings, self.instance
-        while not postgres.lock(instance):
-            yield
-        # Nobody is fenced before it is known that we could go on.
-        yield from self._judge()
-        found = yield from self.sink.open()
-        source = postgres.source()
-        resume(found, source, accept_gap=False)
-        yield
-        published = self.asker.client.published()
-        beginning = begin(
-            settings.snapshot_mode,
-            None if found is None else found.snapshot,
-            has_checkpoint=found is not None,
-            has_gap=False,
+        settings = self.settings
+        streaming: Any = self.rng.choice(settings.streaming)
+        start = Start(
+            StartSettings(
+                slot="simulated",
+                publication="simulated",
+                checkpoint_topic="checkpoint",
+                topics=TopicNames(TOPIC_PREFIX, {}, "messages", None, "checkpoint", None),
+                streaming=streaming,
+                two_phase=self.instance.two_phase,
+                messages=settings.messages,
+                snapshot_mode=settings.snapshot_mode,
+                snapshot_method=settings.snapshot_method,
+                counts_epochs=not settings.exactly_once,
+            ),
+            self.around.observe,
+            flushed=self.ledger.flushed,
+            unstreamed_until=self.instance.unstreamed_until,
+            steps=self.parts.steps,
         )
-        exported: ExportedTables | None = None
-        if source.slot_confirmed is None:
-            export = beginning.initial and settings.snapshot_method == "exported"
-            yield from self._create_slot()
-            source = postgres.source()
-            yield
-            if export:
-                exported = yield from self._export()
-            else:
-                postgres.release(instance)
-        yield
-        progress = beginning.progress
-        if beginning.initial:
-            progress = initial(progress, published, (), exported=exported is not None)
-            self.around.complete.initial = dict(published)
-        start = resume(found, source, accept_gap=False)
-        if not settings.exactly_once:
-            start = replace(start, epoch=start.epoch + 1)
-        snapshot = None if progress == Progress() else progress
-        position = start.position
-        position = self.parts.position(position.commit_lsn, position.end_lsn, position.events_done)
-        start = replace(start, position=position, snapshot=snapshot)
-        if start != found:
-            yield from self.sink.deliver(Batch(position, position, snapshot=snapshot), start)
-        yield
-        self._build(start, source.slot_confirmed or 0, published, exported)
-        if exported is None:
-            self._begin()
-        instance.say(f"goes on from {Lsn(source.slot_confirmed or 0)}, {position}, {self.options}")
-
-    def _judge(self) -> Iterator[None]:
-        for left in (2, 1, 0):
-            source = self.around.postgres.source()
-            yield
-            peeked = yield from self._peek()
+        requests = start.run()
+        answer: Any = None
+        while True:
             try:
-                resume(peeked, source, accept_gap=False)
-            except PositionError:
-                if not left:
-                    raise
-                for _ in range(JUDGE_AGAIN_TICKS):
-                    yield
-            else:
-                return
+                request = requests.send(answer)
+            except StopIteration as end:
+                ready = end.value
+                break
+            except PositionError as error:
+                self._must_have_left_no_trace(error)
+                raise
+            answer = yield from REQUESTS[type(request)](self, request)
+        yield
+        self._build(ready)
+        if ready.exported is None:
+            self._begin()
+        self.instance.say(
+            f"goes on from {Lsn(ready.slot_confirmed)}, {ready.checkpoint.position}, {self.options}"
+        )
 
-    def _peek(self) -> Generator[None, None, Checkpoint | None]:
+    def _must_have_left_no_trace(self, error: PositionError) -> None:
+        """G7: whoever must refuse to start disturbs nobody. The slot is moved only while no instance runs."""
+        if self._traces:
+            raise PromiseBrokenError(f"refused after {', '.join(self._traces)}: {error}") from error
+
+    def _take_lock(self, _request: startup.TakeLock) -> Answered[None]:
+        while not self.around.postgres.lock(self.instance):
+            yield
+
+    def _connect_catalog(self, _request: startup.ConnectCatalog) -> Answered[bool]:
+        self.around.postgres.must_be_up()
+        yield from ()
+        return False
+
+    def _end_former_stream(self, _request: startup.EndFormerStream) -> Answered[None]:
+        self.around.postgres.disconnect()
+        yield from ()
+
+    def _connect_stream(self, _request: startup.ConnectStream) -> Answered[int]:
+        self.around.postgres.must_be_up()
+        yield from ()
+        return self.settings.version * 10000
+
+    def _nothing(self, _request: startup.Request[None]) -> Answered[None]:
+        yield from ()
+
+    def _look_at_slot(self, _request: startup.LookAtSlot) -> Answered[startup.SlotSeen | None]:
+        postgres = self.around.postgres
+        source = postgres.source()
+        seen = startup.SlotSeen(source.slot_confirmed, two_phase=postgres.two_phase_at != NEVER)
+        yield
+        return None if source.slot_confirmed is None else seen
+
+    def _peek(self, _request: startup.PeekCheckpoint) -> Answered[Checkpoint | None]:
         broker = self.around.broker
         try:
             yield from broker.read_checkpoint()
@@ -255,13 +278,42 @@ class Session:
         read = broker.checkpoint
         return None if read is None else Checkpoint.decode(read, "the checkpoint topic")
 
-    def _create_slot(self) -> Iterator[None]:
-        postgres = self.around.postgres
-        postgres.request_slot(self.instance)
-        while not postgres.slot_is_made(self.instance, two_phase=self.instance.two_phase):
+    def _read_source(self, request: startup.ReadSource) -> Answered[Source]:
+        source = self.around.postgres.source()
+        yield from ()
+        return replace(source, slot_confirmed=request.slot_confirmed)
+
+    def _pause(self, request: startup.Pause) -> Answered[None]:
+        for _ in range(round(request.seconds / TICK_S)):
             yield
 
-    def _export(self) -> Generator[None, None, ExportedTables]:
+    def _fence(self, _request: startup.Fence) -> Answered[Checkpoint | None]:
+        self._traces.append("it fenced")
+        self._found = yield from self.sink.open()
+        return self._found
+
+    def _ensure_publication(self, _request: startup.EnsurePublication) -> Answered[dict[int, str]]:
+        yield
+        self._published = self.asker.client.published()
+        return self._published
+
+    def _create_slot(self, request: startup.CreateSlot) -> Answered[startup.SlotMade]:
+        self._traces.append("it created a slot")
+        postgres, two_phase = self.around.postgres, self.instance.two_phase
+        postgres.request_slot(self.instance)
+        while not postgres.slot_is_made(self.instance, two_phase=two_phase):
+            yield
+        slot = startup.SlotSeen(postgres.source().slot_confirmed, two_phase)
+        yield
+        if not request.export:
+            postgres.release(self.instance)
+        return startup.SlotMade(slot, "exported" if request.export else None)
+
+    def _end_two_phase(self, _request: startup.EndTwoPhase) -> Answered[None]:
+        self.around.postgres.two_phase_at = NEVER
+        yield
+
+    def _import_snapshot(self, _request: startup.ImportSnapshot) -> Answered[ExportedTables]:
         yield from self.asker.delay()
         tables = self.around.postgres.exported_tables()
         yield from self.asker.delay()
@@ -269,20 +321,27 @@ class Session:
         descriptions = self.asker.client.describe(oids)
         return ExportedTables({table.oid: table for table in tables}, descriptions, TYPES)
 
-    def _build(
-        self, start: Checkpoint, confirmed: int, published: dict[int, str], exported: ExportedTables | None
-    ) -> None:
+    def _write_checkpoint(self, request: startup.WriteCheckpoint) -> Answered[None]:
+        if self._found is None and self.settings.snapshot_mode != "never":
+            self.around.complete.initial = dict(self._published)
+        yield
+        yield from self.sink.deliver(request.batch, request.checkpoint)
+
+    def _build(self, ready: Ready) -> None:
         settings, parts = self.settings, self.parts
-        self.ledger = parts.engine.ledger(first_flush(self.ledger.flushed, start, confirmed))
+        self.ledger = parts.engine.ledger(ready.flushed)
+        two_phase = dict(ready.options.options).get("two_phase") == "true"
         self.options = Options(
-            streaming="off" if self.instance.unstreamed_until else self.rng.choice(settings.streaming),
-            two_phase=self.instance.two_phase,
+            streaming=ready.options.streaming.value,
+            two_phase=two_phase,
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
         envelope = EnvelopeSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
         encoder = DebeziumJsonEncoder(envelope)
+        at = ready.checkpoint.position
+        position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)
         assembler = parts.engine.assembler(
-            self.ledger, self.spool, start.position, encoder.draft_all, abort_info=self.options.abort_info
+            self.ledger, self.spool, position, encoder.draft_all, abort_info=ready.options.abort_info
         )
         self.engine = Engine(
             EngineSettings(
@@ -299,15 +358,15 @@ class Session:
                 signals=settings.signals,
                 truncate=settings.truncate_records,
             ),
-            start,
+            replace(ready.checkpoint, position=position),
             assembler=assembler,
             ledger=self.ledger,
             encoder=encoder,
             rows=SnapshotEncoder(envelope),
-            published=published,
+            published=ready.published,
             observe=self.around.observe,
             now=self.around.now,
-            exported=exported,
+            exported=ready.exported,
             unstreamed_until=self.instance.unstreamed_until,
             parts=parts.engine,
         )
@@ -449,6 +508,25 @@ class Session:
             self._lock_lost = True
             self.engine.lock_lost(error, "57P01", shutting_down=False, now=self.around.now)
 
+
+REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answered[Any]]]] = {
+    startup.TakeLock: Session._take_lock,
+    startup.ConnectCatalog: Session._connect_catalog,
+    startup.EndFormerStream: Session._end_former_stream,
+    startup.ConnectStream: Session._connect_stream,
+    startup.StreamEarly: Session._nothing,
+    startup.PrepareSink: Session._nothing,
+    startup.LookAtSlot: Session._look_at_slot,
+    startup.PeekCheckpoint: Session._peek,
+    startup.ReadSource: Session._read_source,
+    startup.Pause: Session._pause,
+    startup.Fence: Session._fence,
+    startup.EnsurePublication: Session._ensure_publication,
+    startup.CreateSlot: Session._create_slot,
+    startup.EndTwoPhase: Session._end_two_phase,
+    startup.ImportSnapshot: Session._import_snapshot,
+    startup.WriteCheckpoint: Session._write_checkpoint,
+}
 
 ACTIONS: Final[dict[type[Action], Callable[[Session, Any], None]]] = {
     Ship: Session._start_shipping,

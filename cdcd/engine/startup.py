@@ -1,0 +1,511 @@
+"""All decisions of a session's start: requests out, answers in, and at the end what the session begins with.
+
+`STEPS` is the order, which is the only safe one. Each step is a generator: it yields a `Request`, is resumed with the
+answer, and decides. The daemon (`daemon/startup.py`) and the simulator only carry the requests out.
+
+1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
+   server any more, and the stream of a former one is ended.
+2. Make sure that the topics exist, and look at the checkpoint without a trace. The checkpoint is compared with server
+   and slot before another instance could notice anything. So a daemon that must refuse to start, because its
+   configuration names a former primary or another cluster, disturbs no healthy instance.
+3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
+   because only now it can not change any more, and compare again. This second comparison is the one that counts.
+4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
+   checkpoint.
+5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
+   covers is skipped by cdcd, because a server that was told to start later would leave out prepared transactions that
+   are not decided yet. An initial snapshot is read before replication starts.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from cdcd.engine.engine import ExportedTables, first_flush
+from cdcd.engine.queue import Batch
+from cdcd.errors import PositionError, TransientError
+from cdcd.facts import (
+    CheckpointRead,
+    GapAccepted,
+    Observer,
+    SnapshotNeeded,
+    SnapshotResumed,
+    TwoPhaseEnded,
+    TwoPhaseKept,
+)
+from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
+from cdcd.records.routing import TopicNames, collisions
+from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, initial
+from cdcd.snapshots.progress import EXPORTED, Progress
+from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
+
+JUDGE_AGAIN_S: Final = 1.0
+"""Seconds until a checkpoint that does not fit the slot is read again: a commit may become visible in the checkpoint
+topic this long after PostgreSQL was told of it."""
+
+JUDGEMENTS: Final = 3
+"""How often a checkpoint is read before cdcd believes that it does not fit the slot."""
+
+T = TypeVar("T")
+
+
+# Requests.
+
+
+class Request(Generic[T]):
+    """Something to be done, and answered with a `T`. An error that it raises ends the start."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """The slot as the server shows it. `problem`: why cdcd can not use the slot any more, None if it can."""
+
+    confirmed: int | None
+    two_phase: bool = False
+    failover: bool = False
+    problem: PositionError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMade:
+    """A slot that was just created; `snapshot` is the name of the snapshot that it exports, None if it exports none."""
+
+    slot: SlotSeen
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLock(Request[None]):
+    """Wait until this instance holds the advisory lock, and keep it from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectCatalog(Request[bool]):
+    """Open the connection for look-ups. Answer: whether the server is a standby."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndFormerStream(Request[None]):
+    """End the replication connection that a former instance of the pipeline left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectStream(Request[int]):
+    """Open the replication connection. Answer: the server's version (`server_version_num`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEarly(Request[None]):
+    """Let the server send large transactions before their commit, even when they are not very large."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSink(Request[None]):
+    """Make the sink, which disturbs nobody yet, and the topics it needs. `messages`: logical messages will come."""
+
+    messages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtSlot(Request[SlotSeen | None]):
+    """Identify the server, and read the slot. Answer: None if there is no slot of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeekCheckpoint(Request[Checkpoint | None]):
+    """Read the newest checkpoint that is visible, without changing anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource(Request[Source]):
+    """Describe the server that `LookAtSlot` identified, compared with this checkpoint; `slot_confirmed` as given."""
+
+    found: Checkpoint | None
+    slot_confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Request[None]):
+    """Wait for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Request[Checkpoint | None]):
+    """Shut out every other writer, then read the checkpoint, which nobody else can change any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsurePublication(Request[Mapping[int, str]]):
+    """Create the publication if it is missing. Answer: its tables as `schema.table`, by oid."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropSlot(Request[None]):
+    """Drop the slot, which is of no more use."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSlot(Request[SlotMade]):
+    """Create the slot. `export`: with a snapshot that lives until the next command on the replication connection."""
+
+    export: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTwoPhase(Request[None]):
+    """Alter the slot: it sends prepared transactions at COMMIT PREPARED from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetFailover(Request[None]):
+    """Alter the slot: standbys get a copy of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSnapshot(Request[ExportedTables]):
+    """Open readers at the exported snapshot. From then on, the snapshot lives as long as they do."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint(Request[None]):
+    """Deliver this batch, which has no records, with this checkpoint."""
+
+    batch: Batch
+    checkpoint: Checkpoint
+
+
+# The start.
+
+
+@dataclass(frozen=True, slots=True)
+class StartSettings:
+    """The part of the configuration that the start depends on.
+
+    Attributes:
+        slot, publication, checkpoint_topic: names.
+        protocol, streaming, two_phase, messages, origin: as `versions.start_options` takes them.
+        failover: standbys get a copy of the slot.
+        snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
+        counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
+        topics: the names of the pipeline's topics.
+    """
+
+    slot: str
+    publication: str
+    checkpoint_topic: str
+    topics: TopicNames
+    protocol: int | Literal["auto"] = "auto"
+    streaming: Literal["auto", "off", "on", "parallel"] = "auto"
+    two_phase: bool = False
+    messages: bool = True
+    origin: Literal["any", "none"] = "any"
+    failover: bool = False
+    snapshot_mode: str = "initial"
+    snapshot_method: str = EXPORTED
+    exclude: tuple[str, ...] = ()
+    counts_epochs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the session begins with.
+
+    Attributes:
+        checkpoint: where it resumes.
+        published: the published tables as `schema.table`, by oid.
+        exported: the tables at the slot's snapshot, which are read before replication starts; None: it starts at once.
+        options: what START_REPLICATION is told.
+        flushed: the position that PostgreSQL is told first.
+        slot_confirmed: where the slot stands.
+    """
+
+    checkpoint: Checkpoint
+    published: Mapping[int, str]
+    exported: ExportedTables | None
+    options: Options
+    flushed: int
+    slot_confirmed: int
+
+
+Step = Generator[Request[Any], Any, None]
+
+
+class Start:
+    """One start of a session: `run` it once, and answer every request that it yields.
+
+    Args:
+        flushed: the position that PostgreSQL was told by former sessions of this process.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: as configured.
+        binary: values come in binary form.
+        accept_gap: start although slot and checkpoint do not meet.
+        steps: the steps in their order; a planted bug has others.
+    """
+
+    def __init__(
+        self,
+        settings: StartSettings,
+        observe: Observer,
+        *,
+        flushed: int = 0,
+        unstreamed_until: int = 0,
+        binary: bool = False,
+        accept_gap: bool = False,
+        steps: "tuple[Callable[[Start], Step], ...] | None" = None,
+    ) -> None:
+        self.settings = settings
+        self._observe = observe
+        self._flushed = flushed
+        self._unstreamed_until = unstreamed_until
+        self._binary = binary
+        self._accept_gap = accept_gap
+        self._steps = STEPS if steps is None else steps
+        # What the steps find out, in this order.
+        self._server_version = 0
+        self._options: Options | None = None
+        self._slot: SlotSeen | None = None
+        self._unusable: PositionError | None = None
+        self._found: Checkpoint | None = None
+        self._source: Source | None = None
+        self._gap: PositionError | None = None
+        self._published: Mapping[int, str] = {}
+        self._snapshot: str | None = None
+        self._progress = Progress()
+        self._exported: ExportedTables | None = None
+        self._ready: Ready | None = None
+
+    def run(self) -> Generator[Request[Any], Any, Ready]:
+        """Take every step.
+
+        Raises:
+            TransientError: the server is a standby.
+            FatalError: configuration or positions: a person must act.
+        """
+        for step in self._steps:
+            yield from step(self)
+        assert self._ready is not None
+        return self._ready
+
+    # The steps.
+
+    def take_lock(self) -> Step:
+        yield TakeLock()
+
+    def connect_catalog(self) -> Step:
+        """TransientError if the server is a standby, because a standby may be promoted at any moment.
+
+        A standby can decode since 16. It can not write what orders a snapshot against the stream (a position in the
+        WAL), and its recovery would end our readers.
+        """
+        if (yield ConnectCatalog()):
+            raise TransientError(
+                "The server is a standby.",
+                hint="Point postgres.dsn at the primary; with several hosts, add target_session_attrs=read-write.",
+            )
+
+    def connect_stream(self) -> Step:
+        yield EndFormerStream()
+        self._server_version = yield ConnectStream()
+
+    def choose_options(self) -> Step:
+        self._options = self._options_for(two_phase=self.settings.two_phase)
+        if self._options.streaming is not StreamingMode.OFF:
+            yield StreamEarly()
+
+    def _options_for(self, *, two_phase: bool) -> Options:
+        settings = self.settings
+        return start_options(
+            self._server_version,
+            settings.protocol,
+            [settings.publication],
+            streaming="off" if self._unstreamed_until else settings.streaming,
+            two_phase=two_phase,
+            messages=settings.messages,
+            origin=settings.origin,
+            binary=self._binary,
+        )
+
+    def prepare_sink(self) -> Step:
+        assert self._options is not None
+        yield PrepareSink(self._options.messages)
+
+    def judge(self) -> Step:
+        """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
+        yield from self._look_at_slot()
+        for left in reversed(range(JUDGEMENTS)):
+            self._found = yield PeekCheckpoint()
+            try:
+                yield from self._compare()
+            except PositionError:
+                if not left:
+                    raise
+                yield Pause(JUDGE_AGAIN_S)
+            else:
+                return
+
+    def fence(self) -> Step:
+        """The slot is looked at afterwards: a former instance may have moved it until it was shut out."""
+        self._found = yield Fence()
+        yield from self._look_at_slot()
+        yield from self._compare()
+
+    def _look_at_slot(self) -> Step:
+        """To be done before the checkpoint is read: a running instance writes it first, and moves the slot later."""
+        slot: SlotSeen | None = yield LookAtSlot()
+        self._unusable = None if slot is None else slot.problem
+        if self._unusable is not None and self.settings.snapshot_mode != WHEN_NEEDED:
+            raise self._unusable
+        self._slot = None if self._unusable is not None else slot
+
+    def _compare(self) -> Step:
+        """Find out whether the slot continues where the checkpoint ends.
+
+        Raises:
+            PositionError: it does not, and nobody accepts the gap.
+        """
+        slot, found = self._slot, self._found
+        source = self._source = yield ReadSource(found, None if slot is None else slot.confirmed)
+        try:
+            resume(found, source, accept_gap=False)
+        except PositionError as gap:
+            if not (self._accept_gap or self._reads_again(source)):
+                raise
+            self._gap = gap
+        else:
+            self._gap = None
+
+    def _reads_again(self, source: Source) -> bool:
+        """Whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
+        found = self._found
+        return (
+            self.settings.snapshot_mode == WHEN_NEEDED
+            and found is not None
+            and only_slot_is_lost(found, source)
+        )
+
+    def ensure_publication(self) -> Step:
+        assert self._source is not None
+        if self._unusable is not None:
+            self._observe(SnapshotNeeded(message=self._unusable.message))
+        elif self._gap is not None and self._reads_again(self._source):
+            self._observe(SnapshotNeeded(message=self._gap.message))
+        self._published = yield EnsurePublication()
+
+    def refuse_collisions(self) -> Step:
+        """Two tables with one topic are refused before there is a slot, which would hold WAL for nobody."""
+        tables = [(schema, name) for schema, _, name in map(_split, self._published.values())]
+        for error in collisions(tables, self.settings.topics):
+            raise error
+        yield from ()
+
+    def ensure_slot(self) -> Step:
+        settings = self.settings
+        beginning = begin(
+            settings.snapshot_mode,
+            None if self._found is None else self._found.snapshot,
+            has_checkpoint=self._found is not None,
+            has_gap=self._gap is not None,
+        )
+        if self._slot is None:
+            yield from self._create_slot(beginning)
+        else:
+            yield from self._settle_two_phase(self._slot)
+        assert self._slot is not None
+        # After a slot was created with an exported snapshot, another command would end that snapshot.
+        if self._snapshot is None and settings.failover and not self._slot.failover:
+            yield SetFailover()
+        self._progress = beginning.progress
+        if beginning.initial:
+            self._progress = initial(
+                beginning.progress, self._published, settings.exclude, exported=self._snapshot is not None
+            )
+        elif beginning.interrupted:
+            self._observe(
+                SnapshotResumed(
+                    tables=self._progress.tables_left,
+                    rows=self._progress.event_no,
+                    was=beginning.interrupted,
+                )
+            )
+
+    def _create_slot(self, beginning: Beginning) -> Step:
+        assert self._source is not None
+        if self._unusable is not None:
+            yield DropSlot()
+        export = beginning.initial and self.settings.snapshot_method == EXPORTED
+        made: SlotMade = yield CreateSlot(export)
+        self._slot, self._snapshot = made.slot, made.snapshot
+        self._source = replace(self._source, slot_confirmed=made.slot.confirmed)
+
+    def _settle_two_phase(self, slot: SlotSeen) -> Step:
+        """A slot that has two_phase, against the configuration, loses it where the server can take it away."""
+        two_phase = self.settings.two_phase
+        if slot.two_phase and not two_phase:
+            two_phase = self._server_version < ALTER_TWO_PHASE_SINCE
+            if two_phase:
+                self._observe(TwoPhaseKept(slot=self.settings.slot))
+            else:
+                yield EndTwoPhase()
+                self._observe(TwoPhaseEnded(slot=self.settings.slot))
+        self._options = self._options_for(two_phase=two_phase)
+
+    def import_snapshot(self) -> Step:
+        if self._snapshot is not None:
+            self._exported = yield ImportSnapshot(self._snapshot)
+
+    def write_checkpoint(self) -> Step:
+        """Write where this session begins, if the former one did not end there."""
+        settings, source, slot = self.settings, self._source, self._slot
+        assert source is not None
+        assert slot is not None
+        assert slot.confirmed is not None
+        assert self._options is not None
+        start = resume(self._found, source, accept_gap=self._gap is not None)
+        position = start.position
+        if self._gap is not None:
+            self._observe(GapAccepted(message=self._gap.message, position=str(position)))
+        if settings.counts_epochs:
+            start = replace(start, epoch=start.epoch + 1)
+        snapshot = None if self._progress == Progress() else self._progress
+        start = replace(start, snapshot=snapshot)
+        self._observe(
+            CheckpointRead(
+                topic=settings.checkpoint_topic, found=self._found is not None, position=str(position)
+            )
+        )
+        if start != self._found:
+            yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
+        self._ready = Ready(
+            start,
+            self._published,
+            self._exported,
+            self._options,
+            flushed=first_flush(self._flushed, start, slot.confirmed),
+            slot_confirmed=slot.confirmed,
+        )
+
+
+STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
+    Start.take_lock,
+    Start.connect_catalog,
+    Start.connect_stream,
+    Start.choose_options,
+    Start.prepare_sink,
+    Start.judge,
+    Start.fence,
+    Start.ensure_publication,
+    Start.refuse_collisions,
+    Start.ensure_slot,
+    Start.import_snapshot,
+    Start.write_checkpoint,
+)
+"""What is done before a session runs, in this order."""
+
+
+def _split(name: str) -> tuple[str, str, str]:
+    return name.partition(".")

@@ -1,0 +1,35 @@
+"""Bugs in the order of a session's start."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cdcd.engine.startup import STEPS, Start, Step
+
+Steps = tuple[Callable[[Start], Step], ...]
+
+
+def without(step: Callable[[Start], Step]) -> Steps:
+    return tuple(one for one in STEPS if one is not step)
+
+
+def swapped(first: Callable[[Start], Step], then: Callable[[Start], Step]) -> Steps:
+    other = {first: then, then: first}
+    return tuple(other.get(one, one) for one in STEPS)
+
+
+def replaced(step: Callable[[Start], Step], by: Callable[[Start], Step]) -> Steps:
+    return tuple(by if one is step else one for one in STEPS)
+
+
+def fences_without_reading(start: Start) -> Step:
+    """Believes the checkpoint that was read before the former instance was shut out."""
+    peeked = start._found
+    yield from start.fence()
+    start._found = peeked
+
+
+FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
+NOT_JUDGED: Final = without(Start.judge)
+SLOT_BEFORE_FENCE: Final = swapped(Start.fence, Start.ensure_slot)
+READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
+NOT_LOCKED: Final = without(Start.take_lock)

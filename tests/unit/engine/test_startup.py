@@ -1,0 +1,344 @@
+"""The start of a session: what is done before what, and what it decides, with answers made by hand."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdcd.engine.engine import ExportedTables
+from cdcd.engine.startup import (
+    JUDGE_AGAIN_S,
+    JUDGEMENTS,
+    STEPS,
+    ConnectCatalog,
+    ConnectStream,
+    CreateSlot,
+    DropSlot,
+    EndFormerStream,
+    EndTwoPhase,
+    EnsurePublication,
+    Fence,
+    ImportSnapshot,
+    LookAtSlot,
+    Pause,
+    PeekCheckpoint,
+    PrepareSink,
+    ReadSource,
+    Ready,
+    Request,
+    SetFailover,
+    SlotMade,
+    SlotSeen,
+    Start,
+    StartSettings,
+    StreamEarly,
+    TakeLock,
+    WriteCheckpoint,
+)
+from cdcd.errors import PositionError, SinkError, TransientError
+from cdcd.facts import (
+    Fact,
+    GapAccepted,
+    SnapshotNeeded,
+    SnapshotResumed,
+    TwoPhaseEnded,
+    TwoPhaseKept,
+)
+from cdcd.protocol.versions import StreamingMode
+from cdcd.records.routing import TopicNames
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
+from cdcd.transactions.position import Checkpoint, Position, Source
+
+SERVER, STREAM = "7000", "publication=cdcd"
+SLOT = SlotSeen(100)
+TOPICS = TopicNames("shop", {}, "messages", None, "checkpoint", None)
+SETTINGS = StartSettings("cdcd", "cdcd", "checkpoint", TOPICS)
+HERE = Checkpoint(SERVER, 1, STREAM, Position(90, 100), 100)
+INVALID = PositionError("The slot has been invalidated.")
+EXPORT = ExportedTables({}, {}, {})
+
+
+class World:
+    """A server with a slot, a broker with a checkpoint, and everything that the start asked of them."""
+
+    def __init__(
+        self, *, slot: SlotSeen | None = SLOT, found: Checkpoint | None = HERE, **server: Any
+    ) -> None:
+        self.slot, self.found = slot, found
+        self.source = Source(SERVER, 1, 500, None, STREAM, slot="cdcd")
+        self.version = 180000
+        self.is_standby = False
+        self.published = {1: "public.t"}
+        self.peeked: list[Checkpoint | None] = []
+        """What is seen of the checkpoint before the fence, one look after the other, and then `found`."""
+        for name, value in server.items():
+            assert hasattr(self, name)
+            setattr(self, name, value)
+        self.asked: list[Request[Any]] = []
+        self.facts: list[Fact] = []
+
+    def start(self, settings: StartSettings = SETTINGS, **more: Any) -> Ready:
+        requests = Start(settings, self.facts.append, **more).run()
+        answer: Any = None
+        while True:
+            try:
+                request = requests.send(answer)
+            except StopIteration as end:
+                ready: Ready = end.value
+                return ready
+            self.asked.append(request)
+            answer = ANSWERS.get(type(request), _nothing)(self, request)
+
+    @property
+    def order(self) -> list[type[Request[Any]]]:
+        return [type(request) for request in self.asked]
+
+    def the(self, kind: type[Any]) -> Any:
+        (one,) = [request for request in self.asked if type(request) is kind]
+        return one
+
+    def said(self, kind: type[Fact]) -> list[Fact]:
+        return [fact for fact in self.facts if type(fact) is kind]
+
+
+def _nothing(_world: World, _request: Any) -> Any:
+    return None
+
+
+def _peeked(world: World, _request: Any) -> Any:
+    return world.peeked.pop(0) if world.peeked else world.found
+
+
+ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
+    ConnectCatalog: lambda world, _: world.is_standby,
+    ConnectStream: lambda world, _: world.version,
+    LookAtSlot: lambda world, _: world.slot,
+    PeekCheckpoint: _peeked,
+    Fence: lambda world, _: world.found,
+    ReadSource: lambda world, request: replace(world.source, slot_confirmed=request.slot_confirmed),
+    EnsurePublication: lambda world, _: world.published,
+    CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
+    ImportSnapshot: lambda _world, _: EXPORT,
+}
+
+
+def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
+    world = World(found=replace(HERE, snapshot=None))
+    ready = world.start()
+    assert world.order == [
+        TakeLock,
+        ConnectCatalog,
+        EndFormerStream,
+        ConnectStream,
+        StreamEarly,
+        PrepareSink,
+        LookAtSlot,
+        PeekCheckpoint,
+        ReadSource,
+        Fence,
+        LookAtSlot,
+        ReadSource,
+        EnsurePublication,
+    ]
+    assert ready.checkpoint == HERE
+    assert ready.exported is None
+    assert ready.published == {1: "public.t"}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "because"),
+    [
+        (Start.take_lock, Start.connect_stream, "a standby disturbs no stream"),
+        (Start.judge, Start.fence, "who must refuse to start shuts nobody out"),
+        (Start.judge, Start.ensure_publication, "who must refuse to start creates nothing"),
+        (Start.fence, Start.ensure_slot, "a former instance can not move the slot any more"),
+        (Start.refuse_collisions, Start.ensure_slot, "a slot that nobody uses would hold WAL"),
+        (Start.ensure_publication, Start.ensure_slot, "a slot decodes what is published when it was made"),
+        (Start.ensure_slot, Start.import_snapshot, "the slot exports it"),
+        (Start.import_snapshot, Start.write_checkpoint, "the snapshot goes with the next command"),
+        (Start.fence, Start.write_checkpoint, "the checkpoint is written by the one writer"),
+    ],
+)
+def test_the_steps_have_their_order(first: Any, then: Any, because: str):
+    assert STEPS.index(first) < STEPS.index(then), because
+
+
+def test_the_lock_is_first_and_the_checkpoint_last():
+    assert STEPS[0] is Start.take_lock
+    assert STEPS[-1] is Start.write_checkpoint
+    assert len(set(STEPS)) == len(STEPS)
+
+
+def test_a_standby_is_refused_before_a_stream_is_ended():
+    world = World(is_standby=True)
+    with pytest.raises(TransientError, match="standby"):
+        world.start()
+    assert world.order == [TakeLock, ConnectCatalog]
+
+
+REFUSED = [
+    World(source=Source("another", 1, 500, None, STREAM)),
+    World(slot=None),
+    World(slot=SlotSeen(200)),
+    World(slot=SlotSeen(100, problem=INVALID)),
+]
+
+
+@pytest.mark.parametrize("world", REFUSED)
+def test_who_must_refuse_disturbs_nobody(world: World):
+    with pytest.raises(PositionError):
+        world.start()
+    assert not {Fence, EnsurePublication, DropSlot, CreateSlot, WriteCheckpoint} & set(world.order)
+
+
+def test_a_checkpoint_that_becomes_visible_late_is_waited_for():
+    world = World(slot=SlotSeen(200), found=replace(HERE, position=Position(190, 200), flushed_lsn=200))
+    world.peeked = [HERE]
+    world.start()
+    assert world.order.count(PeekCheckpoint) == 2
+    assert world.the(Pause) == Pause(JUDGE_AGAIN_S)
+
+
+def test_a_checkpoint_is_not_waited_for_without_end():
+    world = World(slot=SlotSeen(200))
+    with pytest.raises(PositionError, match="confirmed up to"):
+        world.start()
+    assert world.order.count(PeekCheckpoint) == JUDGEMENTS
+    assert world.order.count(Pause) == JUDGEMENTS - 1
+
+
+def test_the_judgement_after_the_fence_is_the_one_that_counts():
+    """A former instance delivered more, and moved the slot, until it was shut out."""
+    later = replace(HERE, position=Position(140, 150), flushed_lsn=150)
+    world = World(found=later)
+    world.peeked = [HERE]
+    assert world.start().checkpoint.position == Position(140, 150)
+
+
+def test_an_accepted_gap_goes_on_from_the_slot_and_says_so():
+    world = World(slot=SlotSeen(200))
+    ready = world.start(accept_gap=True)
+    assert ready.checkpoint.position == Position(0, 200)
+    assert world.said(GapAccepted)
+    assert world.the(WriteCheckpoint).checkpoint == ready.checkpoint
+
+
+def test_when_needed_reads_the_tables_again_where_the_slot_is_lost():
+    world = World(slot=None)
+    ready = world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    assert len(world.said(SnapshotNeeded)) == 1
+    assert world.the(CreateSlot).export
+    assert ready.exported is EXPORT
+    assert ready.checkpoint.snapshot is not None
+
+
+def test_when_needed_refuses_another_server_and_leaves_its_slot():
+    """An invalidated slot of a server that is not the checkpoint's may be needed by those who know it."""
+    world = World(slot=SlotSeen(100, problem=INVALID), source=Source("another", 1, 500, None, STREAM))
+    with pytest.raises(PositionError, match="another cluster"):
+        world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    assert not {DropSlot, Fence} & set(world.order)
+
+
+def test_when_needed_drops_an_invalidated_slot_after_the_fence():
+    world = World(slot=SlotSeen(100, problem=INVALID))
+    world.start(replace(SETTINGS, snapshot_mode="when_needed"))
+    assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
+    assert [fact.message for fact in world.said(SnapshotNeeded)] == [INVALID.message]  # type: ignore[attr-defined]
+
+
+def test_two_tables_with_one_topic_are_refused_before_there_is_a_slot():
+    world = World(slot=None, found=None, published={1: "public.a_b", 2: "public_a.b"})
+    names = replace(TOPICS, names={("public", "a_b"): "shop.x_y", ("public_a", "b"): "shop.x.y"})
+    with pytest.raises(SinkError, match="collides"):
+        world.start(replace(SETTINGS, topics=names))
+    assert CreateSlot not in world.order
+
+
+def test_a_new_pipeline_exports_a_snapshot_and_imports_it_at_once():
+    world = World(slot=None, found=None)
+    ready = world.start(replace(SETTINGS, failover=True))
+    at = world.order.index(CreateSlot)
+    assert world.order[at:] == [CreateSlot, ImportSnapshot, WriteCheckpoint], "no other command comes between"
+    assert world.the(ImportSnapshot).name == "0003-1"
+    assert ready.exported is EXPORT
+    assert ready.checkpoint.position == Position(0, 300)
+    assert ready.checkpoint.snapshot is not None
+    assert ready.checkpoint.snapshot.method == EXPORTED
+
+
+@pytest.mark.parametrize(
+    "settings", [replace(SETTINGS, snapshot_method=INCREMENTAL), replace(SETTINGS, snapshot_mode="never")]
+)
+def test_nothing_is_exported_that_nobody_reads(settings: StartSettings):
+    world = World(slot=None, found=None)
+    ready = world.start(settings)
+    assert not world.the(CreateSlot).export
+    assert ready.exported is None
+    assert ImportSnapshot not in world.order
+
+
+def test_a_snapshot_that_was_interrupted_goes_on_and_says_so():
+    interrupted = Progress(waiting={1: "public.t"}, method=EXPORTED)  # type: ignore[arg-type]
+    world = World(found=replace(HERE, snapshot=interrupted))
+    ready = world.start()
+    assert [fact.was for fact in world.said(SnapshotResumed)] == [EXPORTED]  # type: ignore[attr-defined]
+    assert ready.checkpoint.snapshot == replace(interrupted, method=INCREMENTAL)
+
+
+def test_a_writer_that_kafka_does_not_fence_is_counted():
+    world = World()
+    ready = world.start(replace(SETTINGS, counts_epochs=True))
+    assert ready.checkpoint == replace(HERE, epoch=HERE.epoch + 1)
+    assert world.the(WriteCheckpoint).checkpoint == ready.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("version", "wanted", "slot_has", "told", "fact"),
+    [
+        (180000, True, False, True, None),
+        (180000, True, True, True, None),
+        (180000, False, False, False, None),
+        (180000, False, True, False, TwoPhaseEnded),
+        (170000, False, True, True, TwoPhaseKept),
+    ],
+)
+def test_two_phase_is_as_configured_where_the_server_can_change_it(
+    version: int, wanted: bool, slot_has: bool, told: bool, fact: type[Fact] | None
+):
+    world = World(version=version, slot=replace(SLOT, two_phase=slot_has))
+    ready = world.start(replace(SETTINGS, two_phase=wanted))
+    assert (EndTwoPhase in world.order) is (fact is TwoPhaseEnded)
+    assert (("two_phase", "true") in ready.options.options) is told
+    assert [type(one) for one in world.facts if isinstance(one, TwoPhaseEnded | TwoPhaseKept)] == (
+        [fact] if fact else []
+    )
+
+
+@pytest.mark.parametrize("slot_has", [True, False])
+def test_a_slot_is_given_to_standbys_once(slot_has: bool):
+    world = World(slot=replace(SLOT, failover=slot_has))
+    world.start(replace(SETTINGS, failover=True))
+    assert (SetFailover in world.order) is not slot_has
+
+
+def test_streaming_is_off_while_a_transaction_has_to_be_received_whole():
+    world = World()
+    ready = world.start(unstreamed_until=170)
+    assert ready.options.streaming is StreamingMode.OFF
+    assert StreamEarly not in world.order
+
+
+@pytest.mark.parametrize(("version", "messages"), [(130000, False), (180000, True)])
+def test_the_topic_of_messages_is_needed_only_where_the_server_sends_them(version: int, messages: bool):
+    world = World(version=version)
+    world.start()
+    assert world.the(PrepareSink).messages is messages
+
+
+def test_postgresql_is_told_no_less_than_before_and_no_more_than_the_checkpoint_allows():
+    found = replace(HERE, position=Position(140, 150), flushed_lsn=120)
+    assert World(found=found).start(flushed=110).flushed == 110
+    assert World(found=found).start(flushed=150).flushed == 120
+    assert World(found=found).start(flushed=0).flushed == 100
