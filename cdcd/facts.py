@@ -1,11 +1,11 @@
-"""What happens rarely and matters to an operator, as values: who reports does not know who listens.
+"""Facts: events that happen rarely and matter to an operator. Whoever reports a fact does not know who listens.
 
 A fact is reported where it happens, by calling the `Observer` that was handed in. `cdcd.telemetry.logs` writes
-facts to the log; tests collect them in a list. What happens often (rows, batches, positions) is not a fact
-but a number in `cdcd.telemetry.state.Telemetry`.
+facts to the log; tests collect them in a list. What happens often (rows, batches, positions) is counted in
+`cdcd.telemetry.state.Telemetry` instead.
 
-An event's name is constant and its details are fields, so that a search for the name finds every occurrence.
-Fields hold values (an `Lsn`, seconds, bytes), never sentences made of them. docs/events.md is made from this
+The name of an event is constant, and its details are fields, so that a search for the name finds every occurrence.
+Fields hold values (an `Lsn`, seconds, bytes), never sentences made of them. docs/events.md is generated from this
 module.
 """
 
@@ -33,7 +33,7 @@ Observer = Callable[[Fact], None]
 
 @dataclass(frozen=True, slots=True)
 class Started(Fact):
-    """The process has read its configuration and begins to connect; `http` is where it serves, if it does."""
+    """The process has read its configuration and begins to connect. `http` is the address that it serves, or empty."""
 
     event: ClassVar[str] = "daemon.started"
     name: str
@@ -44,7 +44,7 @@ class Started(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StandbyWaiting(Fact):
-    """Another instance holds the advisory lock; this one takes over when it lets go."""
+    """Another instance holds the advisory lock. This instance takes over when the other one releases the lock."""
 
     event: ClassVar[str] = "standby.waiting"
     slot: str
@@ -54,7 +54,7 @@ class StandbyWaiting(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LockAcquired(Fact):
-    """This instance holds the advisory lock of the slot and is the one that may write."""
+    """This instance now holds the advisory lock of the slot: it is the active one, and only it may write."""
 
     event: ClassVar[str] = "lock.acquired"
     slot: str
@@ -62,7 +62,7 @@ class LockAcquired(Fact):
 
 @dataclass(frozen=True, slots=True)
 class LockLost(Fact):
-    """The connection that held the advisory lock ended; sqlstate is empty when it went silently."""
+    """The connection that held the advisory lock ended. `sqlstate` is empty if the server gave no reason."""
 
     event: ClassVar[str] = "lock.lost"
     level: ClassVar[Level] = "warning"
@@ -72,8 +72,8 @@ class LockLost(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded(Fact):
-    """A session that a former active instance had left was ended: its lock, when it had been silent for the lease, or
-    its stream.
+    """cdcd ended a session that a former active instance had left behind. `held` says what the session held: the
+    advisory lock (it was silent for longer than the lease), or the replication stream.
     """
 
     event: ClassVar[str] = "session.ended"
@@ -85,7 +85,7 @@ class SessionEnded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SlotCreated(Fact):
-    """A replication slot was created: what commits from here on is delivered."""
+    """cdcd created the replication slot. Transactions that commit after `position` are delivered."""
 
     event: ClassVar[str] = "slot.created"
     slot: str
@@ -94,7 +94,9 @@ class SlotCreated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseEnded(Fact):
-    """postgres.two_phase is false, so the slot was altered: prepared transactions are sent at COMMIT PREPARED again."""
+    """cdcd took two_phase from the slot, because postgres.two_phase is false. Prepared transactions are sent at their
+    COMMIT PREPARED from now on.
+    """
 
     event: ClassVar[str] = "twophase.ended"
     slot: str
@@ -102,8 +104,8 @@ class TwoPhaseEnded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseKept(Fact):
-    """postgres.two_phase is false, but the slot sends prepared transactions at PREPARE, and no PostgreSQL before 18 can
-    change that. Nothing is lost or delivered earlier by it.
+    """postgres.two_phase is false, but the slot has two_phase, and PostgreSQL before 18 cannot take it away. The server
+    sends prepared transactions at PREPARE. cdcd still delivers them at COMMIT PREPARED, and nothing is lost.
     """
 
     event: ClassVar[str] = "twophase.kept"
@@ -113,7 +115,9 @@ class TwoPhaseKept(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SlotWaiting(Fact):
-    """The slot cannot be used yet: it is held by a walsender, or its creation waits for open transactions."""
+    """The slot cannot be used yet, because a walsender holds it, or because its creation waits for open
+    transactions.
+    """
 
     event: ClassVar[str] = "slot.waiting"
     level: ClassVar[Level] = "warning"
@@ -123,7 +127,7 @@ class SlotWaiting(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PublicationCreated(Fact):
-    """A publication was created."""
+    """cdcd created the publication."""
 
     event: ClassVar[str] = "publication.created"
     publication: str
@@ -131,7 +135,7 @@ class PublicationCreated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TopicCreated(Fact):
-    """A topic was created."""
+    """cdcd created a topic."""
 
     event: ClassVar[str] = "topic.created"
     topic: str
@@ -139,7 +143,9 @@ class TopicCreated(Fact):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRead(Fact):
-    """Where this life resumes; without a checkpoint found, from the slot's own position."""
+    """The position from which this session resumes. `found` is false if there is no checkpoint: then it
+    is the slot's.
+    """
 
     event: ClassVar[str] = "checkpoint.read"
     topic: str
@@ -149,8 +155,8 @@ class CheckpointRead(Fact):
 
 @dataclass(frozen=True, slots=True)
 class GapAccepted(Fact):
-    """Slot and checkpoint do not meet, and --accept-gap says to go on: changes between them are not
-    delivered.
+    """The slot does not continue where the checkpoint ends, and --accept-gap or snapshot.mode: when_needed accepts
+    that. The changes between the two are not delivered.
     """
 
     event: ClassVar[str] = "gap.accepted"
@@ -161,7 +167,7 @@ class GapAccepted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted(Fact):
-    """PostgreSQL sends changes; those before this position are with the broker already and are skipped."""
+    """PostgreSQL sends changes. cdcd skips those before `position`, because the broker has them already."""
 
     event: ClassVar[str] = "stream.started"
     slot: str
@@ -173,7 +179,9 @@ class StreamStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StreamingPaused(Fact):
-    """A transaction is received again after its commit: streamed, it does not say what was rolled back, or is a key."""
+    """Streaming is off until this transaction is delivered, because its streamed form does not tell which messages were
+    rolled back, or which columns are the key.
+    """
 
     event: ClassVar[str] = "streaming.paused"
     commit_lsn: int
@@ -181,7 +189,9 @@ class StreamingPaused(Fact):
 
 @dataclass(frozen=True, slots=True)
 class BinaryPaused(Fact):
-    """A column's type can be read in text form only: this process asks for all values as text from here on."""
+    """A column has a type that cdcd can read in text form only. This process receives all values as text
+    from now on.
+    """
 
     event: ClassVar[str] = "binary.paused"
     level: ClassVar[Level] = "warning"
@@ -190,7 +200,7 @@ class BinaryPaused(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StreamingResumed(Fact):
-    """The transaction that needed it is delivered; large transactions are streamed again."""
+    """The transaction that could not be streamed is delivered. Large transactions are streamed again."""
 
     event: ClassVar[str] = "streaming.resumed"
     commit_lsn: int
@@ -198,7 +208,9 @@ class StreamingResumed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStarted(Fact):
-    """Tables are read from here on: at the slot's snapshot before streaming (exported), or beside it (incremental)."""
+    """cdcd begins to read tables: at the slot's snapshot before streaming (`exported`), or beside it
+    (`incremental`).
+    """
 
     event: ClassVar[str] = "snapshot.started"
     tables: int
@@ -208,7 +220,9 @@ class SnapshotStarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded(Fact):
-    """Slot and checkpoint do not meet, and snapshot.mode: when_needed says to read the tables again."""
+    """cdcd reads the tables again (snapshot.mode: when_needed), because the slot is unusable or does not continue where
+    the checkpoint ends.
+    """
 
     event: ClassVar[str] = "snapshot.needed"
     level: ClassVar[Level] = "warning"
@@ -217,7 +231,9 @@ class SnapshotNeeded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResumed(Fact):
-    """A snapshot goes on with the tables and pages that an earlier life had not delivered."""
+    """A snapshot continues with the tables and pages that an earlier session did not deliver. `was` is its former
+    method.
+    """
 
     event: ClassVar[str] = "snapshot.resumed"
     tables: int
@@ -227,7 +243,7 @@ class SnapshotResumed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotProgressed(Fact):
-    """How far the reading of a table has got; `left_s` is by the pace so far."""
+    """Progress of reading a table. `left_s` is estimated from the pace so far."""
 
     event: ClassVar[str] = "snapshot.progress"
     table: str
@@ -240,7 +256,9 @@ class SnapshotProgressed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWaiting(Fact):
-    """A table is read when the transactions that write to it now have ended: `<virtual transaction> <pid>`."""
+    """Before cdcd reads a table, it waits until the transactions that write to it have ended. `writers` names them as
+    `<virtual transaction> <pid>`.
+    """
 
     event: ClassVar[str] = "snapshot.waiting"
     level: ClassVar[Level] = "warning"
@@ -250,7 +268,7 @@ class SnapshotWaiting(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRestarted(Fact):
-    """A table is read from its beginning again; rows that were delivered come once more, with op r."""
+    """cdcd reads a table from its beginning again. Rows that were delivered already come once more, with op r."""
 
     event: ClassVar[str] = "snapshot.restarted"
     level: ClassVar[Level] = "warning"
@@ -260,7 +278,7 @@ class SnapshotRestarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableReplaced(Fact):
-    """Another table has the name of a published one: its changes go to the same topic.
+    """Another table has taken the name of a published one. Its changes go to the same topic.
 
     `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
     """
@@ -276,9 +294,9 @@ class TableReplaced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableAdded(Fact):
-    """A table was added to the publication, or got another name. Only its changes are delivered unless `read`.
+    """A table was added to the publication, or renamed. Its existing rows are delivered only if `read` is true.
 
-    `rows` is the planner's estimate of the rows that it has already; `command` reads them.
+    `rows` is the planner's estimate of the existing rows. `command` is the command that reads them.
     """
 
     event: ClassVar[str] = "table.added"
@@ -290,7 +308,7 @@ class TableAdded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTableFinished(Fact):
-    """Every row of a table is on its way to Kafka."""
+    """cdcd has read every row of a table; the last ones are on their way to Kafka."""
 
     event: ClassVar[str] = "table.read"
     table: str
@@ -300,7 +318,7 @@ class SnapshotTableFinished(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTableFailed(Fact):
-    """A table that was asked for is not read, or not to its end; its changes are streamed as before."""
+    """The snapshot of a table failed, at its start or later. The changes of the table are streamed as before."""
 
     event: ClassVar[str] = "table.failed"
     level: ClassVar[Level] = "error"
@@ -310,7 +328,9 @@ class SnapshotTableFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFinished(Fact):
-    """Nothing is left to be read; `rows` were delivered since the pipeline began."""
+    """All snapshots are finished. `rows` is the number of rows delivered by snapshots since the pipeline
+    was created.
+    """
 
     event: ClassVar[str] = "snapshot.finished"
     rows: int
@@ -318,7 +338,7 @@ class SnapshotFinished(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSignalled(Fact):
-    """Somebody asked for a snapshot, or for a halt of those that run, by a logical message."""
+    """cdcd accepted a snapshot request (logical message `cdcd.snapshot`): to start, pause, resume or cancel."""
 
     event: ClassVar[str] = "snapshot.signalled"
     action: str
@@ -327,7 +347,7 @@ class SnapshotSignalled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSignalRefused(Fact):
-    """A logical message with the prefix cdcd.snapshot says nothing that can be done."""
+    """cdcd rejected a snapshot request (logical message `cdcd.snapshot`), because it is invalid or not allowed."""
 
     event: ClassVar[str] = "snapshot.refused"
     level: ClassVar[Level] = "warning"
@@ -336,7 +356,7 @@ class SnapshotSignalRefused(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
-    """Something failed in a way that is likely to pass; the next attempt is made after `wait_s`."""
+    """A session failed for a reason that is likely to pass. The next session begins after `wait_s`."""
 
     event: ClassVar[str] = "reconnect.scheduled"
     level: ClassVar[Level] = "warning"
@@ -348,7 +368,9 @@ class ReconnectScheduled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PostgresStopping(Fact):
-    """PostgreSQL shuts down and waits for what it sent to be confirmed; after the grace it is let go."""
+    """PostgreSQL shuts down, and waits until cdcd confirms what it received. After `grace_s`, cdcd
+    closes the stream.
+    """
 
     event: ClassVar[str] = "postgres.stopping"
     level: ClassVar[Level] = "warning"
@@ -358,7 +380,7 @@ class PostgresStopping(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RelationChanged(Fact):
-    """A table's columns or replica identity changed; its records follow from here on."""
+    """The columns or the replica identity of a table changed. Its records have the new form from now on."""
 
     event: ClassVar[str] = "relation.changed"
     schema: str
@@ -367,7 +389,9 @@ class RelationChanged(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TransactionLarge(Fact):
-    """A source transaction is larger than a Kafka transaction may be and spans several."""
+    """A source transaction is too large for one Kafka transaction (kafka.transaction.whole_bytes_max): it spans
+    several.
+    """
 
     event: ClassVar[str] = "transaction.large"
     xid: int
@@ -376,7 +400,7 @@ class TransactionLarge(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SpoolSpilled(Fact):
-    """Changes of undecided transactions went to disk for the first time since memory sufficed."""
+    """The changes of open and prepared transactions no longer fit into memory, so cdcd writes them to disk."""
 
     event: ClassVar[str] = "spool.spilled"
     memory_bytes: int
@@ -385,7 +409,9 @@ class SpoolSpilled(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PreparedOld(Fact):
-    """A prepared transaction waits for its COMMIT PREPARED or ROLLBACK PREPARED, and the WAL with it."""
+    """A prepared transaction has been waiting for COMMIT PREPARED or ROLLBACK PREPARED. The server keeps the WAL since
+    then.
+    """
 
     event: ClassVar[str] = "prepared.old"
     level: ClassVar[Level] = "warning"
@@ -396,7 +422,9 @@ class PreparedOld(Fact):
 
 @dataclass(frozen=True, slots=True)
 class PrepareMissing(Fact):
-    """A COMMIT PREPARED came without PREPARE: it only locked rows (PostgreSQL 15 to 17), or its changes are missing."""
+    """A COMMIT PREPARED came without its PREPARE. Either the transaction only locked rows (PostgreSQL 15 to 17), or its
+    changes are missing.
+    """
 
     event: ClassVar[str] = "prepare.missing"
     level: ClassVar[Level] = "warning"
@@ -407,7 +435,7 @@ class PrepareMissing(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RecordOversized(Fact):
-    """A record is larger than the broker takes and went where kafka.oversized says."""
+    """A record is larger than the broker accepts. cdcd sent it where kafka.oversized says."""
 
     event: ClassVar[str] = "record.oversized"
     level: ClassVar[Level] = "warning"
@@ -419,7 +447,9 @@ class RecordOversized(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimeoutUnknown(Fact):
-    """The brokers do not tell transaction.max.timeout.ms to this principal; Kafka transactions have this timeout."""
+    """This principal may not read the brokers' transaction.max.timeout.ms. Kafka transactions get this
+    timeout instead.
+    """
 
     event: ClassVar[str] = "timeout.unknown"
     level: ClassVar[Level] = "warning"
@@ -429,7 +459,7 @@ class TransactionTimeoutUnknown(Fact):
 
 @dataclass(frozen=True, slots=True)
 class KafkaRetry(Fact):
-    """Kafka did not take something; it is tried again after `wait_s`."""
+    """A request to Kafka failed for a reason that is likely to pass. cdcd repeats it after `wait_s`."""
 
     event: ClassVar[str] = "kafka.retry"
     level: ClassVar[Level] = "warning"
@@ -440,7 +470,7 @@ class KafkaRetry(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested(Fact):
-    """A signal asks the process to finish what is in flight and end; a second one ends it at once."""
+    """A signal asked the process to end. It finishes what is in flight first; a second signal ends it at once."""
 
     event: ClassVar[str] = "shutdown.requested"
     signal: str
@@ -448,7 +478,7 @@ class ShutdownRequested(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownFinished(Fact):
-    """The process ends as asked; everything before this position is with the broker."""
+    """The process ends as asked. The broker has everything before `flushed_lsn`."""
 
     event: ClassVar[str] = "shutdown.finished"
     flushed_lsn: int
@@ -456,7 +486,9 @@ class ShutdownFinished(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownForced(Fact):
-    """The time for ending in good order is over: the process ends, and what is not with the broker comes again."""
+    """shutdown_timeout_s is over, so the process ends at once. What the broker does not have yet is sent at the next
+    start.
+    """
 
     event: ClassVar[str] = "shutdown.forced"
     level: ClassVar[Level] = "warning"
@@ -466,7 +498,9 @@ class ShutdownForced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Fact):
-    """The process ends because a person must act; nothing is confirmed past what is with the broker."""
+    """The process ends, because a person must act; `hint` says how. PostgreSQL was told no position beyond what the
+    broker has.
+    """
 
     event: ClassVar[str] = "fatal"
     level: ClassVar[Level] = "critical"

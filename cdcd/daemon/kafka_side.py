@@ -1,4 +1,4 @@
-"""Kafka as a life of the pipeline sees it: the sink, the topics, and blocking calls in the right thread."""
+"""A session's work with Kafka: it makes the sink and the topics, and runs blocking calls in the right thread."""
 
 import asyncio
 import random
@@ -31,10 +31,10 @@ from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
 
 VERIFY_S: Final = 5.0
-"""How long PostgreSQL may take to say that the advisory lock is still ours."""
+"""Seconds that PostgreSQL may take to confirm that this instance still holds the advisory lock."""
 
 TOPICS_S: Final = 15.0
-"""How long the broker may take to answer about topics, or `startup_timeout_s` where that is shorter."""
+"""Seconds that the broker may take to answer about topics. A shorter `startup_timeout_s` counts instead."""
 
 TRANSACTION_S: Final = 60.0
 """The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
@@ -43,9 +43,9 @@ T = TypeVar("T")
 
 
 class KafkaSide:
-    """One life's dealings with Kafka. `thread` is the one that alone may touch the sink.
+    """Carries out what a session wants of Kafka. Only `thread` may touch the sink.
 
-    `sizes`: what brokers refused for its size; give each life of the process the same object.
+    `sizes`: the sizes that brokers refused. Give every session of the process the same object.
     """
 
     def __init__(
@@ -61,9 +61,10 @@ class KafkaSide:
         self._answer_s = min(TOPICS_S, max(1.0, config.startup_timeout_s))
 
     async def peek(self) -> Checkpoint | None:
-        """The checkpoint as it is now, to be judged before `Sink.open` shuts out another writer and reads it again.
+        """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
 
-        It changes nothing and creates nothing. A broker that is away: SinkUnavailableError.
+        Raises:
+            SinkUnavailableError: the broker is away.
         """
         config = self._config
         connection, _ = client.split(config.kafka.librdkafka())
@@ -75,7 +76,11 @@ class KafkaSide:
         )
 
     async def open_sink(self, lock: AdvisoryLock, *, messages: bool) -> Sink:
-        """The sink, not opened yet, with the topics it needs; `messages`: logical messages will come."""
+        """Make the topics that the sink needs, and the sink, which is not opened yet.
+
+        Args:
+            messages: the server sends logical messages, so their topic is needed.
+        """
         config = self._config
         loop = asyncio.get_running_loop()
 
@@ -101,7 +106,7 @@ class KafkaSide:
             topics.append(config.topics.message)
         if config.kafka.oversized == "dead_letter":
             topics.append(config.kafka.dead_letter_topic)
-        # A takeover meets every table within moments: what is there need not be asked for one by one.
+        # After a takeover, changes of every table come within moments. Ask once for all topics that exist.
         await self.ensure_topics(topics, prefix=config.topics.prefix)
         timeout_s = await self._transaction_timeout_s()
         return Sink(
@@ -150,14 +155,15 @@ class KafkaSide:
     async def ensure_topics(
         self, topics: Sequence[str], *, prefix: str = "", keyless: Collection[str] = ()
     ) -> None:
-        """Create or check topics by few requests, once each.
+        """Create or check each topic once, by few requests.
 
-        With a `prefix`, also learn which of those that begin with it are there. `keyless`: those of `topics` whose
-        records have no key, which must not be compacted.
+        Args:
+            prefix: also remember all existing topics that begin with it.
+            keyless: those of `topics` whose records have no key. They must not be compacted.
 
         Raises:
             SinkUnavailableError: the broker is away.
-            SinkError: a topic is missing and may not be created, or does not take what is to be written to it.
+            SinkError: a topic is missing and may not be created, or refuses the records that will be written to it.
         """
         missing = [topic for topic in topics if topic not in self._topics]
         unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
@@ -170,7 +176,7 @@ class KafkaSide:
         self._keyless.update(unchecked)
 
     def _look(self, missing: list[str], keyless: list[str], prefix: str) -> tuple[list[str], set[str]]:
-        """What was created, and what is there."""
+        """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
         config = self._config
         admin = self._admin()
         create = config.topics.create
@@ -185,12 +191,12 @@ class KafkaSide:
         return created, existing_topics(admin, prefix) if prefix else set()
 
     def _admin(self) -> Admin:
-        """A client that lives and ends in the calling thread: the end may block."""
+        """A client for the calling thread, which must also drop it, because dropping it may block."""
         connection, _ = client.split(self._config.kafka.librdkafka())
         return Admin(connection, self._answer_s, self.giving_up)
 
     async def await_topics(self, topics: Sequence[str], *, keyless: Collection[str] = ()) -> None:
-        """As `ensure_topics` for a stream that runs: leaving PostgreSQL would not bring the broker back."""
+        """As `ensure_topics`, but repeat it while the broker is away: a new session would not bring the broker back."""
         retry = self._config.kafka.retry
         backoff = Backoff(retry.initial_s, retry.max_s)
         while True:
@@ -204,7 +210,14 @@ class KafkaSide:
                 await asyncio.sleep(wait_s)
 
     async def call(self, call: Callable[[], T], *, anywhere: bool = False) -> T:
-        """Run a blocking Kafka call, `anywhere` if it does not touch the sink. A broker away: SinkUnavailableError."""
+        """Run a blocking call to Kafka.
+
+        Args:
+            anywhere: the call does not touch the sink, so any thread may run it.
+
+        Raises:
+            SinkUnavailableError: the broker is away.
+        """
         try:
             if anywhere:
                 return await asyncio.to_thread(call)
@@ -213,5 +226,5 @@ class KafkaSide:
             raise SinkUnavailableError(error.message, hint=error.hint) from error
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Run a call that may touch the sink."""
+        """Run a call that may touch the sink, in the sink's thread."""
         return asyncio.get_running_loop().run_in_executor(self.thread, call)

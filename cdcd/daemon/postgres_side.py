@@ -1,4 +1,4 @@
-"""PostgreSQL as a life of the pipeline sees it: lock, publication and slot, found or made, and watched."""
+"""A session's work with PostgreSQL, except the stream: the lock, and the publication and the slot, made and watched."""
 
 from cdcd.config.loading import Config
 from cdcd.engine.startup import SlotMade, SlotSeen
@@ -31,7 +31,7 @@ from cdcd.telemetry.state import Telemetry
 
 
 class PostgresSide:
-    """One life's dealings with PostgreSQL, apart from the stream itself."""
+    """Carries out what a session wants of PostgreSQL, except the stream itself."""
 
     def __init__(self, config: Config, telemetry: Telemetry, observe: Observer) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class PostgresSide:
         self._observe = observe
 
     async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
-        """A session for the advisory lock; the caller owes `close`."""
+        """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""
         config = self._config
         return await AdvisoryLock.open(
             dsn,
@@ -50,11 +50,14 @@ class PostgresSide:
         )
 
     async def acquire(self, lock: AdvisoryLock, lapsed: frozenset[int]) -> None:
-        """Become the active instance, however long that takes.
+        """Wait until this session holds the lock, however long that takes. This is then the active instance.
 
         Args:
-            lapsed: the server's processes that held the lock for us when we stood still or were cut off for longer than
-                the lease. Where there are any, and the lock is another's now: FencedError.
+            lapsed: the server processes that held the lock for this process when the lease ran out, because the process
+                stood still or was cut off.
+
+        Raises:
+            FencedError: the lease ran out, and another instance holds the lock now.
         """
         slot, lease_s = self._config.postgres.slot, self._config.postgres.lease_s
 
@@ -63,8 +66,8 @@ class PostgresSide:
                 raise FencedError(
                     f"Another instance ({held.application_name} from {held.client}, pid {held.pid}) took over while "
                     f"this one stood still, or was cut off, for longer than postgres.lease_s ({lease_s:g} s).",
-                    hint="Nothing is lost or written twice. Start this one again: it stands by. Was its machine "
-                    "overloaded, suspended, or without network?",
+                    hint="Nothing is lost or written twice. Start this instance again: it becomes the standby. Find "
+                    "out whether its machine was overloaded, suspended, or without network.",
                 )
             self._telemetry.stand_by()
             self._observe(StandbyWaiting(slot=slot, holder_pid=held.pid, holder=held.application_name))
@@ -84,12 +87,12 @@ class PostgresSide:
         return row is not None and bool(row[0])
 
     async def end_former_stream(self, sql: Connection) -> None:
-        """End the stream of a former instance of this pipeline: whoever has the lock is the only one."""
+        """End the stream that a former instance of this pipeline left behind. Only the holder of the lock may."""
         for pid in await end_stream(sql, self._config.postgres.slot, self._config.name):
             self._observe(SessionEnded(held="stream", pid=pid, silent_s=0.0))
 
     async def ensure_publication(self, sql: Connection) -> None:
-        """The publication, created if it is missing."""
+        """Create the publication if it is missing."""
         postgres = self._config.postgres
         tables = None if postgres.tables is None else list(postgres.tables)
         if await ensure_publication(sql, postgres.publication, tables):
@@ -147,18 +150,24 @@ class PostgresSide:
         return SlotMade(slot, created.snapshot if export else None)
 
     async def survey(self, sql: Connection) -> None:
-        """Look whether slot and publication are still there, and how much WAL the slot holds."""
+        """Check that slot and publication still exist, and measure how much WAL the slot holds.
+
+        Raises:
+            PositionError, SourceError: the slot or the publication was dropped.
+        """
         postgres = self._config.postgres
         state = await read_slot(sql, postgres.slot)
         if state is None:
             raise PositionError(
                 f"Slot {postgres.slot} was dropped while it was in use.",
-                hint="Changes since then are lost to it. Start again for a new slot, with --accept-gap.",
+                hint="The changes since then are lost to this pipeline. Start it with `cdcd run --accept-gap`, which "
+                "creates the slot again, and read the tables again (`cdcd snapshot start`).",
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes
         if not await has_publication(sql, postgres.publication):
             raise SourceError(
                 f"Publication {postgres.publication} was dropped while it was in use.",
-                hint="CREATE PUBLICATION as it was. Changes written in between can not be decoded any more: PostgreSQL "
-                "looks a publication up as of the change. The next start stops at them, and says what to do.",
+                hint="Create the publication again as it was (CREATE PUBLICATION), then start cdcd. PostgreSQL cannot "
+                "decode changes that were written while there was none. If there are any, the next start stops at "
+                "them, and says what to do.",
             )

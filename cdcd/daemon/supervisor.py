@@ -1,12 +1,12 @@
-"""The process: signals, the lives of the pipeline one after the other, and how it all ends.
+"""The process: it handles signals, runs sessions one after the other, and ends with an exit code.
 
-The rule: a transient failure ends a life, not the process; the next life begins after a back-off and finds everything
-it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal one ends the process with its exit code, because
-trying again would not help or would do harm. Until the first life has streamed, patience is bounded
-(`startup_timeout_s`): a wrong address should be heard of.
+The rule: a transient failure ends a session, not the process. The next session begins after a back-off, and finds
+everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure ends the process with its exit code,
+because trying again would not help or would do harm. Until the first session has streamed, the process gives up after
+`startup_timeout_s`, so that a wrong address is noticed.
 
-The first SIGTERM or SIGINT ends the life in good order, and the process within `shutdown_timeout_s` whatever is stuck:
-what is not delivered then comes again. The second one ends the process at once.
+The first SIGTERM or SIGINT ends the session in good order. The process then ends within `shutdown_timeout_s`, whatever
+is stuck; what is not delivered by then is delivered after the next start. A second signal ends the process at once.
 """
 
 import asyncio
@@ -54,7 +54,8 @@ from cdcd.telemetry.state import Telemetry
 HEARTBEAT_S: Final = 0.5
 
 LEAVING_S: Final = 1.0
-"""So long before the end of `shutdown_timeout_s` we stop waiting for Kafka: calls to it return every half second."""
+"""Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
+half second."""
 
 
 def run(config: Config, *, accept_gap: bool = False) -> int:
@@ -81,7 +82,7 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
 
 
 class Supervisor:
-    """Lives of the pipeline, until one is stopped or fails for good."""
+    """Runs sessions until it is told to stop, or until one fails for good."""
 
     def __init__(
         self,
@@ -112,13 +113,18 @@ class Supervisor:
         }
 
     async def run(self) -> int:
-        """Until stopped: 0. Raises FatalError, or the TransientError that outlasted the start."""
+        """Run until stopped, and return 0.
+
+        Raises:
+            FatalError: a person must act.
+            TransientError: no session had streamed when `startup_timeout_s` was over.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         heartbeat = asyncio.create_task(self._beat())
         try:
-            await self._lives()
+            await self._sessions()
         finally:
             heartbeat.cancel()
             self._kafka_thread.shutdown(wait=False)
@@ -132,7 +138,7 @@ class Supervisor:
         self._stop.set()
         timeout_s = self._config.shutdown_timeout_s
         asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
-        # A thread, for the event loop may be what is stuck, or at its end already.
+        # A thread, because the event loop itself may be stuck, or may have ended.
         end = threading.Timer(timeout_s, self._force)
         end.daemon = True
         end.start()
@@ -148,7 +154,7 @@ class Supervisor:
         self._exit(0)
 
     def _exit(self, code: int) -> NoReturn:
-        """At once; but the bars have hidden the terminal's cursor."""
+        """End the process at once. The terminal is closed first, because progress bars hide its cursor."""
         if self._screen is not None:
             self._screen.close()
         os._exit(code)
@@ -160,11 +166,11 @@ class Supervisor:
                 self._screen.tick()
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def _lives(self) -> None:
+    async def _sessions(self) -> None:
         began = time.monotonic()
         while not self._stop.is_set():
             try:
-                await self._life()
+                await self._session()
             except WithoutStreamingError as error:
                 self._unstreamed_until = error.commit_lsn
                 self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
@@ -190,7 +196,7 @@ class Supervisor:
             finally:
                 self._telemetry.streaming = False
 
-    async def _life(self) -> None:
+    async def _session(self) -> None:
         async with AsyncExitStack() as stack:
             self._startup = Startup(
                 reread(self._config),

@@ -1,4 +1,4 @@
-"""Puts a session together: the engine with all that it is made of, and the pipeline that runs it."""
+"""Puts a session together: the engine and its parts, and the pipeline that runs the engine."""
 
 import time
 from contextlib import AsyncExitStack
@@ -36,10 +36,12 @@ from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.spool import Spool
 
 SLOT_WAIT_SHARE: Final = 1.25
-"""A walsender whose client died silently holds the slot until `wal_sender_timeout`: wait a little longer."""
+"""How long to wait for a slot that is in use, as a share of `wal_sender_timeout`. A walsender whose client died
+silently holds the slot for that timeout, so cdcd waits a little longer."""
 
 SLOT_WAIT_S: Final = 75.0
-"""The same where the server has no such timeout: about what TCP keepalives need."""
+"""Seconds to wait for a slot that is in use if the server has no `wal_sender_timeout`. TCP keepalives need about that.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,10 @@ class Wiring:
 
 
 def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
-    """The session, ready to run.
+    """Make the session, which is then ready to run.
 
     Raises:
-        LimitError: the spool's directory can not be made.
+        LimitError: the spool directory cannot be created.
     """
     config, ready = wiring.config, wiring.ready
     envelope = EnvelopeSettings(
@@ -156,7 +158,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         bytes_max=transaction.bytes_max,
         records_max=transaction.records_max,
         queue_bytes_max=config.kafka.queue_bytes_max,
-        # Without Kafka transactions there is nothing to be seen as a whole.
+        # Without Kafka transactions, a source transaction is never seen as a whole.
         whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
         status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
         shutdown_grace_s=config.postgres.shutdown_grace_s,
@@ -172,7 +174,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
 
 
 async def start_replication(wiring: Wiring) -> None:
-    """START_REPLICATION from the slot's own position. Errors as `ReplicationStream.start`."""
+    """Send START_REPLICATION, from the slot's own position. Raises what `ReplicationStream.start` raises."""
     config, stream, options = wiring.config, wiring.stream, wiring.ready.options
     await stream.start(
         config.postgres.slot,
@@ -197,7 +199,7 @@ async def start_replication(wiring: Wiring) -> None:
 
 
 class _LookUp:
-    """What the catalog says of a relation of the stream; types are remembered."""
+    """Looks up in the catalog what a Relation message does not say. Remembers types."""
 
     def __init__(self, sql: Connection) -> None:
         self._sql = sql
@@ -224,6 +226,6 @@ def _spool_directory(config: Config) -> str:
     except OSError as error:
         raise LimitError(
             f"Cannot create the spool directory {directory}: {error.strerror}.",
-            hint="Create it for the daemon's user, or point spool.directory elsewhere.",
+            hint=f"Create {directory} so that the user of the daemon may write to it, or change spool.directory.",
         ) from error
     return str(directory)
