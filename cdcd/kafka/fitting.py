@@ -1,8 +1,8 @@
-"""What to do about a request or a record that the broker refuses for its size.
+"""Decides what to do after the broker refused a request or a record for its size.
 
-librdkafka does not split a request that the broker refuses, and the broker's limit (`max.message.bytes`) is for the
-request's whole record batch, compressed. So a record that is too large by itself is replaced (`kafka.oversized`); where
-none is found that could be, the requests are made smaller, down to one record each.
+The broker's limit (`max.message.bytes`) is for the compressed record batch of a whole request, and librdkafka does not
+split a request that the broker refuses. If one record alone exceeds the limit, cdcd replaces that record
+(`kafka.oversized`). If no such record is found, cdcd makes the requests smaller, down to one record each.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,15 @@ from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
 
 SHRINK: Final = 4
+"""Each refusal divides the size of requests by this."""
+
 SMALLEST_BATCH: Final = 16_384
+"""Smallest size of a request in bytes. The next smaller request is one record."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRecord:
-    """A record that was not delivered; `local`: librdkafka refused it before it was sent."""
+    """A record that was not delivered. `local`: librdkafka refused the record before sending it."""
 
     error: KafkaError
     topic: str
@@ -40,20 +43,20 @@ class FailedRecord:
 
 @dataclass(slots=True)
 class SizeLimits:
-    """What the brokers have refused for its size.
+    """The sizes that brokers have refused.
 
-    It outlives a sink: where a refusal is met after parts of a transaction were let go, the next session sends all of
-    the transaction again, and must not meet the same refusal again.
+    One object serves every sink of the process. If a refusal comes after memory of a transaction's parts was released,
+    the next session sends the whole transaction again, and must not meet the same refusal.
     """
 
     batch_size: int | None = None
-    """librdkafka's `batch.size` from now on, in bytes, 0 for one record in a request; None: what the settings say."""
+    """librdkafka's `batch.size` in bytes from now on; 0: one record in a request; None: as in the settings."""
     records: set[TooLarge] = field(default_factory=set)
-    """Records that are replaced before they are sent, until the transaction that holds them is committed."""
+    """Records to replace before they are sent, until the transaction that contains them is committed."""
 
 
 class Fitting:
-    """Learns from refusals, by the policy `oversized`, and keeps what it learned in `limits`."""
+    """Applies the policy `oversized` after a refusal, and remembers the refusal in `limits`."""
 
     def __init__(self, settings: SinkSettings, oversized: Oversized, limits: SizeLimits) -> None:
         self._settings = settings
@@ -62,30 +65,35 @@ class Fitting:
 
     @property
     def batch_size(self) -> int:
-        """librdkafka's `batch.size` for a new producer, or 0 for one record in a request."""
+        """librdkafka's `batch.size` for a new producer; 0: one record in a request."""
         size = self._limits.batch_size
         return self._settings.batch_size if size is None else size
 
     def prepare(self, batch: Batch) -> None:
-        """Replace the records that were refused before. Raises LimitError: a claim-check file can not be written."""
+        """Replace the records that were refused before. LimitError: a claim-check file cannot be written."""
         if self._limits.records:
             self._oversized.replace(batch, self._limits.records)
 
     def committed(self) -> None:
-        """What was refused is delivered in another form."""
+        """Forget the refused records: the broker now has their replacements."""
         self._limits.records.clear()
 
     def replace_here(self, batch: Batch, error: KafkaError) -> bool:
-        """Replace the record that librdkafka refuses before it is sent, which leaves its producer as it was."""
+        """Replace the record that librdkafka has just refused. It was not sent, so the producer can go on."""
         topic, key, value, _ = batch.records[batch.handed_over]
         if error.code() != KafkaError.MSG_SIZE_TOO_LARGE or value is None:
             return False
         return self._oversized.replace(batch, {TooLarge.of(topic, key, value)})
 
     def learn(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
-        """After the refusal of `failed`: make requests smaller, or have a record replaced when all is sent again.
+        """After the refusal of `failed`, plan how everything is sent again: in smaller requests, or with a record
+        replaced.
 
-        `sent`: the batches that may lie in the request that was refused. Returns the record for which neither helps.
+        Args:
+            sent: the batches whose records may have been in the refused request.
+
+        Returns:
+            The record that cannot be sent in either way; None if there is none.
         """
         if self.batch_size and not failed.local:
             found = self._find(failed, sent)
@@ -104,7 +112,7 @@ class Fitting:
         return None
 
     def _find(self, failed: FailedRecord, sent: Iterable[Batch]) -> FailedRecord | None:
-        """A record that is too large by itself. One for the dead letters is large, and is for another topic."""
+        """Find a record that alone exceeds the limit. Only the refused topic counts: dead letters may be larger."""
         limit = self._settings.record_bytes_max
         for batch in sent:
             for topic, key, value, _ in batch.records:

@@ -1,15 +1,15 @@
 """Stage 7: batches -> Kafka, each with its checkpoint, each exactly once.
 
 The rule: a batch and the checkpoint that covers it are one Kafka transaction, whose outcome is known before the next
-one begins. What is to be done next, also after a failure, is decided by `cdcd.kafka.transaction_state`; this module
-carries it out with librdkafka.
+one begins. `cdcd.kafka.transaction_state` decides what is done next, also after a failure. This module carries the
+decisions out with librdkafka.
 
-Before a new producer fences the old one, `prove_ownership` is called: only the holder of the advisory lock may, so
-that an instance that was frozen and wakes up does not take the topics away from its successor. The same is asked before
-a batch and, without Kafka transactions, before its checkpoint, when the last proof is older than the lease.
+Before a new producer fences the old one, `prove_ownership` is called. Only the holder of the advisory lock may fence,
+so that an instance that was frozen and wakes up does not shut its successor out. If the last proof is older than the
+lease, ownership is also proved before a batch and, without Kafka transactions, before the batch's checkpoint.
 
 Everything here blocks, and runs in one thread that nothing else uses. No message is awaited by itself:
-`commit_transaction` (or `flush`) is the acknowledgement, and the only callback is for messages that failed.
+`commit_transaction` (or `flush`) is the acknowledgement, and there is a callback only for messages that failed.
 """
 
 import random
@@ -44,23 +44,23 @@ from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
 
 SLICE_S: Final = 0.5
-"""Blocking calls return this often to see whether we are being stopped."""
+"""Seconds after which a blocking call returns, to see whether the sink is being stopped."""
 
 RELEASE_SLICE_S: Final = 0.002
-"""A part's acknowledgement is looked for this often: the next part is encoded meanwhile and waits for us."""
+"""Seconds between two looks for the acknowledgement of a part. The next part, already encoded, waits for it."""
 
 ABORT_S: Final = 2.0
-"""Longest wait for the abort of a transaction that is given up; if it fails, the next producer aborts it."""
+"""Longest wait in seconds for the abort of a transaction. If the abort fails, the next producer aborts it."""
 
 DRAIN_S: Final = 2.0
-"""Longest wait for the answers to what a producer without transactions has under way before it goes."""
+"""Longest wait in seconds for answers to a producer without transactions, before it is dropped."""
 
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 TOPICS_REFUSED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 )
-"""What the coordinator says when it takes a topic into a transaction, without the topic's name."""
+"""Errors of the coordinator when it adds topics to a transaction. They do not name the topic."""
 
 NAMED_MAX: Final = 8
 
@@ -68,35 +68,35 @@ NO_BROKER: Final = -1
 """The id of a bootstrap server, which does not say whose address it is."""
 
 MARKERS_S: Final = 0.001
-"""What the broker needs after its answer to a commit to write the markers, usually.
+"""Seconds that a broker usually needs to write the markers of a transaction, after its answer to the commit.
 
-A transaction that comes earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka waits 20 ms before it tries again
-(rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn): one in twenty where the next one follows at once.
+The broker refuses a transaction that begins earlier (CONCURRENT_TRANSACTIONS), and librdkafka waits 20 ms before it
+tries again (rdkafka_txnmgr.c, rd_kafka_txn_handle_AddPartitionsToTxn). Without this pause, that was one in twenty.
 """
 
 
 class _SilentError(KafkaException):
-    """No answer in time."""
+    """No answer came in time."""
 
     def __init__(self, why: str) -> None:
         super().__init__(KafkaError(KafkaError._TIMED_OUT, why))
 
 
 class _StoppedError(Exception):
-    """`stopping` was set while a back-off was waited out."""
+    """`stopping` was set during a back-off."""
 
 
 class Sink:
-    """The only writer to Kafka. `open`, then `deliver` batch after batch, then `close`.
+    """The only writer to Kafka. Call `open`, then `deliver` for one batch after the other, then `close`.
 
     Args:
-        prove_ownership: called before fencing; raises unless this instance holds the advisory lock at this moment.
-        credentials: those of the client's properties that may have changed, as they are now; asked for each producer.
-        lapsed: whether that was last proven longer ago than the lease allows.
-        stopping: set from outside to make a waiting call give up with a `TransientError`.
+        prove_ownership: called before fencing. Raises if this instance does not hold the advisory lock now.
+        credentials: the client's properties that may change, as they are now. Called for each producer.
+        lapsed: whether the last proof of ownership is older than the lease.
+        stopping: set from outside, so that a waiting call gives up with a `TransientError`.
         oversized: what to do with a record that the broker refuses for its size.
-        on_retry: told of each failure that is waited out, with the seconds until the next attempt.
-        sizes: what was refused for its size before; give each sink of the process the same object.
+        on_retry: called for each failure after which the sink tries again, with the seconds until then.
+        sizes: the sizes that brokers refused. Give every sink of the process the same object.
     """
 
     def __init__(
@@ -157,33 +157,32 @@ class Sink:
         }
 
     def open(self) -> Checkpoint | None:
-        """Fence any other producer of this pipeline and read where to resume.
+        """Fence any other producer of this pipeline, and read the checkpoint to resume from.
 
         Raises:
             TransientError: the broker does not answer.
-            FatalError: it refuses, or the record read is not ours.
-            LimitError: the directory for claim checks can not be written.
+            FatalError: the broker refuses, or cdcd did not write the record in the checkpoint topic.
+            LimitError: cdcd cannot write to the directory for claim checks.
         """
         self._oversized.prove()
         self._carry_out(self._state.open())
         return self._state.committed
 
     def close(self) -> None:
-        """Give up whatever is not committed: a transaction that is open is aborted, now or by the next producer."""
+        """Give up everything that is not committed. An open transaction is aborted, now or by the next producer."""
         self._carry_out(self._state.close())
 
     def deliver(self, batch: Batch, checkpoint: Checkpoint) -> None:
-        """Return when the broker holds the batch and `checkpoint`; wait as long as that takes.
+        """Return when the broker holds the batch and `checkpoint`, however long that takes.
 
-        A batch with `closes` False is a part of a Kafka transaction that stays open behind it; deliver the next part.
-        Without an error, the call returns when the parts before it are acknowledged and this one is under way. The
-        checkpoint is not written then.
+        A batch with `closes` False is a part, and leaves its Kafka transaction open for the next part. For a part, the
+        call returns when all earlier parts are acknowledged and this part is in flight. The checkpoint is not written.
 
         Raises:
             FencedError: another instance took over.
-            SinkError: the broker refuses a record, a topic or us.
-            TransientError: start over. Stopped while waiting, or the topic's checkpoint is not what we left there, or
-                the transaction failed after a part of it was let go.
+            SinkError: the broker refuses a record, a topic or this principal.
+            TransientError: the session must start over. The sink was stopped while it waited, or somebody changed the
+                checkpoint, or the transaction failed after memory of a part was released.
         """
         self._batch, self._checkpoint = batch, checkpoint
         batch.handed_over = 0
@@ -194,7 +193,7 @@ class Sink:
             self._fitting.committed()
 
     def _carry_out(self, action: Action) -> None:
-        """Do what the machine says until it says how the call ends."""
+        """Carry out one action after the other, until one says how the call ends."""
         while True:
             event = self._attempt(action)
             if action.end is not None:
@@ -206,14 +205,14 @@ class Sink:
             raise error_of(action.end, failure) from cause
 
     def _attempt(self, action: Action) -> Event:
-        """Carry out the steps; what came of it."""
+        """Carry out the steps of an action. Returns what happened."""
         try:
             for step in action.steps:
                 self._steps[step]()
         except _StoppedError:
             return Event.STOPPED
         except CdcdError as error:
-            # Not Kafka: the lock is lost, the checkpoint is not ours, a file can not be written.
+            # Not from Kafka: the lock is lost, cdcd did not write the checkpoint, or a file cannot be written.
             self._failure, self._cause = error, error.__cause__
             return Event.REFUSED
         except KafkaException as error:
@@ -230,7 +229,7 @@ class Sink:
         settings = self._settings
         self._client = {**settings.client, **self._credentials()}
         self._failed = None
-        # The coordinator may time out what the former producer left open after this one has begun, which fences it too.
+        # The coordinator may time out the former producer's transaction while this producer works, which fences it too.
         self._left_open = self._begun_at is not None and not self._left_open
         self._begun_at = None
         self._context = self._where
@@ -241,7 +240,7 @@ class Sink:
             self._batch.handed_over = 0
 
     def _credentials_hold(self) -> bool:
-        """Whether a producer that is not answered may be let in still: a new one is where they have changed."""
+        """Whether the credentials are still those of the producer. If not, a new producer may get an answer."""
         return self._client == {**self._settings.client, **self._credentials()}
 
     def _fence(self) -> None:
@@ -249,10 +248,11 @@ class Sink:
         self._insist(self._live.init_transactions)
 
     def _await_broker(self) -> None:
-        """Wait until one is connected, for a moment: what is in the way of that, the next call says better.
+        """Wait for a moment until a broker is connected. If none is, the next call raises the better error.
 
-        Without one that is, librdkafka looks again for one to ask for the coordinator only after half a second
-        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). It lets go of a bootstrap server once it has told of the brokers.
+        If no broker is connected, librdkafka looks for the coordinator again only after half a second
+        (rdkafka_txnmgr.c, rd_kafka_txn_coord_query). A bootstrap server does not count, because librdkafka leaves it
+        after it has named the brokers.
         """
         deadline = time.monotonic() + SLICE_S
         topic = self._settings.checkpoint_topic
@@ -309,8 +309,8 @@ class Sink:
                 if not self._fitting.replace_here(batch, error.args[0]):
                     topic, key, value, _ = batch.records[batch.handed_over]
                     self._failed = FailedRecord(error.args[0], topic, key, value, local=True)
-                    # librdkafka asserts, and takes the process with it, where a producer is destroyed at the moment at
-                    # which it sends the first partitions of a transaction (rdkafka_txnmgr.c,
+                    # Aborted first: an assertion in librdkafka ends the process if a producer is destroyed while it
+                    # sends the first partitions of a transaction (rdkafka_txnmgr.c,
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
                     self._abort()
                     raise
@@ -327,7 +327,7 @@ class Sink:
         self._await_acknowledged(0, SLICE_S)
 
     def _await_acknowledged(self, but: int, slice_s: float) -> None:
-        """Send what the producer has, and wait until at most `but` records are not acknowledged."""
+        """Send all records of the producer, and wait until at most `but` of them are not acknowledged."""
         producer = self._live
         left = len(producer)
         silent_at = time.monotonic() + self._settings.answer_s
@@ -350,7 +350,7 @@ class Sink:
         self._answered_at = time.monotonic()
 
     def _insist(self, call: Callable[[float], object]) -> None:
-        """A call that may be repeated to go on waiting, as librdkafka's transaction calls may after a timeout."""
+        """Repeat a call until it succeeds. librdkafka's transaction calls may be repeated after a timeout."""
         deadline = time.monotonic() + self._settings.answer_s
         while True:
             try:
@@ -377,25 +377,27 @@ class Sink:
                 self._producer.abort_transaction(ABORT_S)
 
     def _drain(self) -> None:
-        """Drop what is not sent, and hear what became of the rest: nothing of it may come after what follows."""
+        """Drop the records that are not sent yet, and wait for answers to the others: none may arrive after later
+        records.
+        """
         if self._producer is not None:
             self._producer.purge(in_flight=False)
             with suppress(KafkaException):
                 self._producer.flush(DRAIN_S)
 
     def _discard(self) -> None:
-        """Drop the producer and all that it has in flight, without waiting for a broker that may be away."""
+        """Drop the producer and all its records, without waiting for a broker that may be away."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.purge()
-            # Raises what made the producer unusable, which is known by now.
+            # It raises the error that made the producer unusable, which has been handled already.
             with suppress(KafkaException):
                 producer.poll(0)
         self._failed = None
         self._former = None
 
     def _fit(self) -> None:
-        """After a refusal for size. Raises the failure, if neither smaller requests nor another record would help."""
+        """Plan how to send again after a refusal for size. Raises the failure if nothing helps."""
         assert self._failed is not None, "a record was refused"
         sent = [batch for batch in (self._former, self._batch) if batch is not None]
         culprit = self._fitting.learn(self._failed, sent)
@@ -403,14 +405,14 @@ class Sink:
             self._failed = culprit
             raise self._map(KafkaException(culprit.error)) from self._cause
 
-    # What failed, in our words.
+    # Failures, in cdcd's words.
 
     def _raise_failed(self) -> None:
         if self._failed is not None:
             raise KafkaException(self._failed.error)
 
     def _on_failed(self, error: KafkaError | None, message: Message) -> None:
-        # The first failure is the cause; records purged are its consequence, or that of what the commit raises.
+        # The first failure is the cause. Purged records are a consequence, of this failure or of a failed commit.
         if error is not None and self._failed is None and error.code() not in PURGED:
             self._failed = FailedRecord(
                 error, message.topic() or "", message.key(), message.value(), local=False
@@ -439,9 +441,10 @@ class Sink:
         return mapped
 
     def _has_expired(self) -> bool:
-        """Whether the coordinator may have aborted our transaction: it fences its producer, as a successor does.
+        """Whether the coordinator may have aborted our transaction by its timeout, which also fences the producer.
 
-        Once after an outage also on behalf of the former producer's transaction. Only the holder of the lock goes on.
+        After an outage, this may happen once more, because of the former producer's transaction. Going on is safe,
+        because only the holder of the lock gets a new producer.
         """
         if self._left_open:
             return True

@@ -1,26 +1,26 @@
-"""What the sink does next, as two tables: one with Kafka transactions (exactly once), one without (at least once).
+"""Decides what the sink does next, by two tables: with Kafka transactions (exactly once), and without (at least once).
 
-The rule: the outcome of a Kafka transaction is known before the next one begins. Where it is unknown (a timeout, a lost
-coordinator), the producer is thrown away: a new one with the same `transactional.id` fences it, `init_transactions`
-waits until the broker has decided, and the checkpoint, read back, says what was decided (KAFKA-17754, KIP-890: a late
-EndTxn must not meet the next transaction). There is no other way of recovery.
+The rule: the outcome of a Kafka transaction is known before the next one begins. If the outcome is unknown (a timeout,
+a lost coordinator), the sink drops the producer. A new producer with the same `transactional.id` fences the old one,
+`init_transactions` waits until the broker has decided, and the checkpoint, read back, tells what the broker decided
+(KAFKA-17754, KIP-890: a late EndTxn must not meet the next transaction). There is no other way of recovery.
 
-A batch is sent again only while all of its Kafka transaction is in hand. A large source transaction comes as several
-batches, which are parts of one Kafka transaction: every one but the last leaves it open and is let go, so that memory
-stays bounded. If anything fails after that, the transaction is given up and the session begins again from the
-checkpoint: nothing of the transaction is visible.
+A batch is sent again only while memory holds its whole Kafka transaction. A large source transaction comes as several
+batches, the parts of one Kafka transaction. Every part but the last leaves the transaction open, and the part's memory
+is released, so that memory stays bounded. If anything fails after that, the sink gives the transaction up, and the
+session starts over from the checkpoint. Nothing of the transaction becomes visible.
 
-Without Kafka transactions nothing fences an old producer. A request of one that was thrown away could be appended
-after the records of its successor, an old value last. So a producer whose requests are not answered is kept: it sends
-the same requests again with the same sequence numbers, and the broker puts each in its place once (KIP-98, idempotent
-producer).
+Without Kafka transactions, nothing fences an old producer. If it were dropped, the broker could append one of its
+requests after the records of its successor, so that an old value came last. So a producer that gets no answer is kept.
+It sends the same requests again with the same sequence numbers, and the broker appends each of them once, in order
+(KIP-98, idempotent producer).
 
 Theory of operation: `open`, `deliver` and `close` ask the machine for an `Action`. The caller carries out the action's
-steps in their order. If the action has an `end`, the call ends so. If not, the caller tells `done` after the last step,
-or `failed` at the step that failed, and gets the next action.
+steps in their order. If the action has an `end`, the call ends in that way. If not, the caller calls `done` after the
+last step, or `failed` at the step that failed, and gets the next action.
 
-Nothing here blocks, reads a clock or knows a Kafka client: `cdcd.kafka.sink` carries the steps out with librdkafka,
-`tests/sim/sink.py` against a simulated broker.
+Nothing here blocks, reads a clock or knows a Kafka client. `cdcd.kafka.sink` carries the steps out with librdkafka, and
+`tests/sim/sink.py` carries them out against a simulated broker.
 """
 
 from collections.abc import Mapping
@@ -33,22 +33,22 @@ from cdcd.transactions.position import Checkpoint
 
 
 class State(Enum):
-    """What is true between two actions, or what the action under way does."""
+    """What is true between two actions, or what the current action does."""
 
     CLOSED = "there is no producer"
     OPENING = "the first producer fences others and reads the checkpoint"
-    READY = "a producer, no transaction open, and the checkpoint in Kafka is known"
-    WHOLE = "a batch that is a transaction by itself is sent and committed"
-    FIRST = "the first part of a transaction is sent; it is still in hand"
-    OPEN = "parts of a transaction were let go, and the next one is awaited"
-    LATER = "a further part is sent, which leaves the transaction open"
-    LAST = "the last part is sent, and the transaction committed"
-    NOTING = "the checkpoint is sent, its records are acknowledged (at least once)"
+    READY = "there is a producer, no transaction is open, and the checkpoint in Kafka is known"
+    WHOLE = "a batch that is a whole transaction is sent and committed"
+    FIRST = "the first part of a transaction is sent; memory still holds it"
+    OPEN = "memory of parts of a transaction was released, and the next part is awaited"
+    LATER = "a later part is sent, which leaves the transaction open"
+    LAST = "the last part is sent, and the transaction is committed"
+    NOTING = "the records are acknowledged, and the checkpoint is sent (at least once)"
     HELD = "records are not acknowledged, and their producer is kept (at least once)"
     HELD_NOTE = "the checkpoint is not acknowledged, and its producer is kept (at least once)"
-    FITTING = "a refusal for size is answered; all of the transaction is in hand"
-    FITTING_LATE = "a refusal for size is answered after parts were let go"
-    REOPENING = "a new producer takes the place of one that failed, with a batch in hand"
+    FITTING = "a refusal for size is dealt with; memory holds the whole transaction"
+    FITTING_LATE = "a refusal for size is dealt with after memory of parts was released"
+    REOPENING = "a new producer replaces one that failed, while a batch is to be sent"
 
 
 class Event(Enum):
@@ -59,14 +59,14 @@ class Event(Enum):
     LAST = "deliver was called with a batch that closes its transaction"
     CLOSE = "close was called"
     DONE = "every step was carried out"
-    DELIVERED = "read back: the checkpoint is the batch's"
+    DELIVERED = "read back: the checkpoint is that of the batch"
     UNCHANGED = "read back: the checkpoint is the one from before the batch"
     CHANGED = "read back: the checkpoint is neither"
     SUPERSEDED = "read back: the checkpoint is of a later epoch"
-    SILENT = "no answer in time; requests may be under way"
-    FAILED = "a failure that passes; what was under way has an unknown outcome"
+    SILENT = "no answer came in time; requests may still be in flight"
+    FAILED = "a failure that is likely to pass; the outcome of requests in flight is unknown"
     TOO_LARGE = "the broker refused a request for its size"
-    REFUSED = "a failure that waiting does not mend, or this instance no longer owns the pipeline"
+    REFUSED = "a failure that waiting does not cure, or this instance is no longer the active one"
     STOPPED = "the caller is asked to stop waiting"
 
 
@@ -77,18 +77,18 @@ class Step(Enum):
     CREATE = "create a producer; the batch is not handed over yet"
     FENCE = "init_transactions"
     READ = "read the checkpoint, and tell it to `done`"
-    LEASE = "prove ownership where the last proof is older than the lease"
+    LEASE = "prove ownership again if the last proof is older than the lease"
     BEGIN = "begin a transaction"
     NOTE = "produce the checkpoint record"
-    HAND_OVER = "produce the batch's records from where the producer has them"
+    HAND_OVER = "produce those records of the batch that the producer does not have yet"
     RELEASE = "wait until at most this part's records are unacknowledged"
     FLUSH = "wait until everything is acknowledged"
     COMMIT = "commit the transaction"
-    FIT = "make smaller requests or replace the record; fails if neither helps"
+    FIT = "plan smaller requests, or replace the record; fails if neither helps"
     PAUSE = "report the failure and wait out the back-off"
-    ABORT = "end the transaction without it, within a moment; a failure counts for nothing"
-    DRAIN = "wait a moment for answers to what is under way; a failure counts for nothing"
-    DISCARD = "drop the producer and whatever it has"
+    ABORT = "try for a moment to abort the transaction; a failure is ignored"
+    DRAIN = "wait a moment for answers to requests in flight; a failure is ignored"
+    DISCARD = "drop the producer and all records that it has"
 
 
 class End(Enum):
@@ -96,21 +96,21 @@ class End(Enum):
 
     RETURN = "return"
     RAISE = "raise the failure"
-    START_OVER = "parts are gone: the session begins again from the checkpoint"
+    START_OVER = "memory of parts was released: the session starts over from the checkpoint"
     CHANGED = "another producer wrote the checkpoint"
     SUPERSEDED = "another instance took over"
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Steps to carry out in their order, and how the call ends then; None: `done` tells."""
+    """Steps to carry out in their order, and how the call ends after them. None: `done` returns the next action."""
 
     steps: tuple[Step, ...] = ()
     end: End | None = None
 
 
 DELIVER: Final = Action()
-"""The batch is taken as if `deliver` were called now. The machine looks up what that is; no caller sees it."""
+"""Treat the batch as if `deliver` were called now. The machine replaces this action; no caller sees it."""
 
 RETURN: Final = Action(end=End.RETURN)
 
@@ -124,20 +124,20 @@ _OPEN: Final = (Step.PROVE, Step.CREATE, Step.FENCE, Step.READ)
 OPEN: Final = Action(_OPEN)
 REOPEN: Final = Action((Step.DISCARD, Step.PAUSE, *_OPEN))
 REOPEN_AT_ONCE: Final = Action((Step.DISCARD, *_OPEN))
-# The checkpoint goes first, so that one request takes its partition and those of the records into the transaction, and
-# while librdkafka's queue has room for it.
+# The checkpoint goes first, so that one request adds its partition and those of the records to the transaction, and
+# because librdkafka's queue still has room for it.
 SEND_WHOLE: Final = Action((Step.LEASE, Step.BEGIN, Step.NOTE, Step.HAND_OVER, Step.COMMIT))
 SEND_FIRST: Final = Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.RELEASE))
 SEND_LATER: Final = Action((Step.LEASE, Step.HAND_OVER, Step.RELEASE))
 SEND_LAST: Final = Action((Step.LEASE, Step.NOTE, Step.HAND_OVER, Step.COMMIT))
 FIT: Final = Action((Step.FIT,))
 LEAVE: Final = Action((Step.DISCARD,), End.RETURN)
-# With a long timeout, readers would wait for a transaction that is left open until the next start.
+# Without the abort, readers would wait for the open transaction until the next start, or for its long timeout.
 ABORT_AND_LEAVE: Final = Action((Step.ABORT, Step.DISCARD), End.RETURN)
 GIVE_UP: Final = Action((Step.DISCARD,), End.RAISE)
 ABORT_AND_GIVE_UP: Final = Action((Step.ABORT, Step.DISCARD), End.RAISE)
 START_OVER: Final = Action((Step.ABORT, Step.DISCARD), End.START_OVER)
-# Whether the last part was committed is unknown: nothing more is asked of its coordinator by this producer.
+# The commit of the last part may have succeeded, so this producer must not send the coordinator an abort.
 START_OVER_UNKNOWN: Final = Action((Step.DISCARD,), End.START_OVER)
 CHANGED: Final = Action((Step.DISCARD,), End.CHANGED)
 SUPERSEDED: Final = Action((Step.DISCARD,), End.SUPERSEDED)
@@ -177,7 +177,7 @@ EXACTLY_ONCE: Final[Transitions] = {
     (S.REOPENING, E.REFUSED): (S.CLOSED, GIVE_UP),
     (S.REOPENING, E.STOPPED): (S.CLOSED, GIVE_UP),
     (S.REOPENING, E.CLOSE): (S.CLOSED, LEAVE),
-    # From here on a part was let go.
+    # From here on, memory of a part was released.
     (S.OPEN, E.PART): (S.LATER, SEND_LATER),
     (S.OPEN, E.LAST): (S.LAST, SEND_LAST),
     (S.OPEN, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
@@ -198,8 +198,8 @@ EXACTLY_ONCE: Final[Transitions] = {
     (S.FITTING_LATE, E.CLOSE): (S.CLOSED, ABORT_AND_LEAVE),
 }
 
-# At least once. The checkpoint must not outlive records that it covers: first they, then it. Nothing is open between
-# two batches, so that a part is a batch without a checkpoint.
+# At least once. The records are acknowledged before the checkpoint is sent, so that no checkpoint covers records that
+# Kafka lacks. Nothing stays open between two batches, so a part is a batch without a checkpoint.
 
 _OPEN_PLAIN: Final = (Step.PROVE, Step.CREATE, Step.READ)
 OPEN_PLAIN: Final = Action(_OPEN_PLAIN)
@@ -208,7 +208,7 @@ REOPEN_PLAIN_AT_ONCE: Final = Action((Step.DRAIN, Step.DISCARD, *_OPEN_PLAIN))
 SEND_RECORDS: Final = Action((Step.LEASE, Step.HAND_OVER, Step.FLUSH))
 SEND_CHECKPOINT: Final = Action((Step.LEASE, Step.NOTE, Step.FLUSH))
 WAIT_ON: Final = Action((Step.FLUSH,))
-# Beside the wait, somebody else may have taken over, and a broker that refuses us says so to whoever asks it.
+# During the wait, another instance may have taken over, or the broker may have begun to refuse this one.
 LOOK: Final = Action((Step.PAUSE, Step.PROVE, Step.READ))
 DRAIN_AND_LEAVE: Final = Action((Step.DRAIN, Step.DISCARD), End.RETURN)
 DRAIN_AND_GIVE_UP: Final = Action((Step.DRAIN, Step.DISCARD), End.RAISE)
@@ -277,12 +277,12 @@ AT_LEAST_ONCE: Final[Transitions] = {
 
 
 class TransactionState:
-    """One producer after the other, and the checkpoint that Kafka holds.
+    """The state of the current producer, and the checkpoint that Kafka holds.
 
-    `open` once, then `deliver` for each batch, `close` at any moment. Each returns the first action; carry it out and
-    tell `done` or `failed` until an action has an `end`. What is outside the table is a bug of ours.
+    Call `open` once, then `deliver` for each batch, and `close` at any moment. Each returns the first action. Carry the
+    action out, and call `done` or `failed`, until an action has an `end`. An event that the table lacks is our own bug.
 
-    `committed` is the checkpoint in Kafka, as far as it is known.
+    `committed` is the newest checkpoint that Kafka is known to hold.
     """
 
     def __init__(self, transitions: Transitions) -> None:
@@ -294,22 +294,24 @@ class TransactionState:
         self._given = Event.LAST
 
     def open(self) -> Action:
-        """Fence whoever else writes, and read where to resume."""
+        """Fence all other writers, and read the checkpoint to resume from."""
         self._checkpoint = None
         return self._take(Event.OPEN)
 
     def deliver(self, checkpoint: Checkpoint, *, closes: bool) -> Action:
-        """A batch is to be sent. `checkpoint` covers it; of a batch that does not close, only its epoch counts."""
+        """Send a batch, which `checkpoint` covers. If the batch does not close, only the checkpoint's epoch is used."""
         self._checkpoint = checkpoint
         self._given = Event.LAST if closes else Event.PART
         return self._take(self._given)
 
     def close(self) -> Action:
-        """Give up what is not committed."""
+        """Give up everything that is not committed."""
         return self._take(Event.CLOSE)
 
     def done(self, found: Checkpoint | None = None) -> Action:
-        """Every step of the last action was carried out; `found` is what its READ found, if it had one."""
+        """Every step of the last action was carried out. `found` is the checkpoint that its READ found, if it had a
+        READ.
+        """
         steps = self._action.steps
         if Step.READ in steps:
             event = self._judge(found)
@@ -320,7 +322,7 @@ class TransactionState:
         return self._take(Event.DONE)
 
     def failed(self, event: Event) -> Action:
-        """A step of the last action failed, and those behind it were not begun; see `event_of`."""
+        """A step of the last action failed, and the steps after it were not begun. `event_of` gives the event."""
         return self._take(event)
 
     def _judge(self, found: Checkpoint | None) -> Event:
@@ -343,7 +345,7 @@ class TransactionState:
 
 
 def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = False) -> Event:
-    """What a failure is to the machine: `too_large`, a refusal for size; `silent`, nothing was heard in time."""
+    """The event of a failure. `too_large`: the broker refused a size. `silent`: no answer came in time."""
     if too_large:
         return Event.TOO_LARGE
     if isinstance(failure, FatalError):
@@ -352,21 +354,22 @@ def event_of(failure: CdcdError, *, too_large: bool = False, silent: bool = Fals
 
 
 def error_of(end: End, failure: CdcdError | None) -> CdcdError:
-    """What a call raises that ends so, after `failure`."""
+    """The error that a call raises if it ends in this way after `failure`."""
     if end is End.SUPERSEDED:
         return FencedError(
             "Another instance took over while the broker was away from this one.",
-            hint="Nothing is lost. Start this one again: it stands by.",
+            hint="Nothing is lost. Start this instance again: it becomes the standby.",
         )
     if end is End.CHANGED:
         return TransientError(
             "The checkpoint changed while the broker was away.",
-            hint="Another instance wrote it; starting over from there.",
+            hint="Another instance wrote it. cdcd starts over from the new checkpoint; nothing is to be done.",
         )
     assert failure is not None, "a call that fails says why"
     if end is End.START_OVER:
         return TransientError(
             f"A Kafka transaction failed after parts of it were sent: {failure.message}",
-            hint=f"Nothing of it is visible; cdcd starts over from the checkpoint. {failure.hint}",
+            hint="Nothing of it is visible to read_committed readers. cdcd starts over from the checkpoint. "
+            f"{failure.hint}",
         )
     return failure

@@ -1,13 +1,13 @@
-"""One connection of libpq in asyncio: waiting for its socket, commands of the simple protocol, and rows by COPY.
+"""One libpq connection in asyncio: it waits for the socket, runs commands, and receives rows by COPY.
 
-libpq does all reading and writing; the event loop only tells when the socket is ready. Two rules follow.
+libpq does all reading and writing. The event loop only tells when the socket is ready. Two rules follow.
 
-A socket that nobody waits for is not watched for long: epoll would report it again and again. It stays watched from one
-wait to the next, though, because telling epoll each time costs a system call.
+The event loop stops watching a socket that no task waits for, because epoll would report it again and again. Between
+two waits, however, the socket stays watched until epoll reports it once, because each change costs a system call.
 
-libpq closes the socket of a lost connection in the middle of a call, and the next connection of the process may get
-the same number. So whoever gets an error from libpq calls `let_go` before the event loop runs again. The methods of
-this class do it themselves; a caller that uses `pgconn` directly (the replication stream does, for speed) owes it.
+libpq closes the socket of a lost connection during a call, and the next connection of the process may get the same
+descriptor. So after an error from libpq, `let_go` must be called before the event loop runs again. The methods of this
+class do this themselves. A caller that uses `pgconn` directly (as the replication stream does, for speed) must do it.
 """
 
 import asyncio
@@ -24,18 +24,19 @@ from cdcd.postgres.refusals import Answer, answer_of, answer_of_result, refused
 Row = tuple[str | None, ...]
 
 _BUDGET_S: Final = 0.004
-"""The longest that rows of a COPY keep the event loop, so that feedback and health checks stay punctual."""
+"""Seconds after which receiving COPY rows lets other tasks run, so that status updates and health checks
+are in time."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What the server answered to one command string.
+    """The server's answer to one command string.
 
     Attributes:
-        results: those with rows, in order.
-        errors: the server's, in order; last, with an empty SQLSTATE, how libpq describes a lost connection.
-        lines: what COPY sent, until it was more than `bytes_max`; then none.
-        size: bytes of all lines, also of those that were thrown away.
+        results: results other than errors and COPY, in order.
+        errors: the server's errors, in order. If the connection was lost, the last one is libpq's, without SQLSTATE.
+        lines: lines that COPY sent; empty if they had more than `bytes_max`.
+        size: bytes of all lines, including lines that were dropped.
     """
 
     results: list[pq.abc.PGresult] = field(default_factory=list)
@@ -45,10 +46,10 @@ class Outcome:
 
 
 class Session:
-    """A connected, non-blocking PGconn of one event loop. One task at a time runs commands; any may wait.
+    """A connected, non-blocking PGconn in one event loop. One task at a time runs commands; any number may wait.
 
     Attributes:
-        names: role, database and others, for the hints of server errors.
+        names: names for the hints of server errors: role, database and others.
     """
 
     def __init__(self, pgconn: pq.abc.PGconn, names: Mapping[str, str]) -> None:
@@ -69,16 +70,16 @@ class Session:
 
     @property
     def backend_pid(self) -> int:
-        """The process id of the server's side."""
+        """The process id of the server process."""
         return self.pgconn.backend_pid
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing more can come from the server."""
+        """Whether the connection is lost or closed."""
         return self._over or self.pgconn.status == pq.ConnStatus.BAD
 
     def on_notice(self, handler: Callable[[Answer, bytes], None]) -> None:
-        """Call `handler` with each notice and its severity (untranslated), and with errors of an idle session."""
+        """Call `handler` with each notice, and with each error of an idle session, and its untranslated severity."""
 
         def handle(result: pq.abc.PGresult) -> None:
             severity = result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or b""
@@ -89,9 +90,9 @@ class Session:
     # Waiting.
 
     async def readable(self, until: float | None = None) -> bool:
-        """Return when the socket has something to read, has ended, or is let go of. Cancel-safe.
+        """Wait until the socket has something to read, has ended, or `let_go` was called. Cancel-safe.
 
-        False: the loop's time is `until`, and nothing came.
+        Returns False if the loop's time reached `until` before that.
         """
         if self._over:
             return True
@@ -109,7 +110,7 @@ class Session:
                 timer.cancel()
 
     async def writable(self) -> None:
-        """Return when the socket takes something again, or is let go of. Cancel-safe."""
+        """Wait until the socket accepts data again, or `let_go` was called. Cancel-safe."""
         if self._over:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -137,7 +138,7 @@ class Session:
                 waiter.set_result(None)
 
     def wake(self) -> None:
-        """Let every `readable` return: somebody else may have read what they wait for into libpq's buffer."""
+        """Let every `readable` return, because another task may have read their data into libpq's buffer."""
         for waiter in self._readers:
             _wake(waiter, True)
 
@@ -152,10 +153,10 @@ class Session:
             self._watched_to_write = False
 
     def let_go(self) -> None:
-        """Watch the socket no longer, and wake whoever waits for it: their next call of libpq meets the error.
+        """Stop watching the socket, and wake the tasks that wait for it. Their next call of libpq meets the error.
 
-        After an error in sending, the server's last words may still be there to be read, so waiting goes on being
-        possible until libpq has given up the connection.
+        After an error in sending, the server's last message may still be readable. So tasks can go on waiting until
+        libpq has closed the connection.
         """
         self._unwatch()
         self._unwatch_to_write()
@@ -164,13 +165,13 @@ class Session:
         self.wake()
 
     def hand_over(self) -> pq.abc.PGconn:
-        """The connection for somebody else to use: this object is of no more use."""
+        """Give the connection to another owner. This object must not be used any more."""
         self.let_go()
         self._over = True
         return self.pgconn
 
     def close(self) -> None:
-        """End the connection. Idempotent."""
+        """Close the connection. Idempotent."""
         self.let_go()
         self._over = True
         self.pgconn.finish()
@@ -178,9 +179,9 @@ class Session:
     # Commands.
 
     async def flush(self) -> None:
-        """Send what libpq has kept for sending. Raises psycopg.Error; the caller owes `let_go` then."""
+        """Send everything that libpq has buffered. After a psycopg.Error, the caller owes `let_go`."""
         while self.pgconn.flush() == 1:
-            # A flush that would block reads what has come: the socket may not show it any more.
+            # A flush that would block also reads into libpq's buffer, so the socket may not become readable again.
             self.wake()
             await self.writable()
 
@@ -193,10 +194,11 @@ class Session:
             raise
 
     async def query(self, command: str, what: str, names: Mapping[str, str] | None = None) -> list[list[Row]]:
-        """Run `command` by the simple protocol, the only one that a walsender knows; the rows of each result.
+        """Run `command` by the simple protocol, which is the only one that a walsender knows. Returns each result's
+        rows.
 
-        When cancelled, the command may still be running on the server: the caller owes `close`. A COPY_BOTH result
-        ends the wait and has no rows. Raises what `refusals` makes of the server's first error.
+        If this is cancelled, the command may still be running on the server, so the caller owes `close`. A COPY_BOTH
+        result ends the wait, and has no rows. Raises the error that `refusals` gives for the server's first error.
         """
         outcome = await self.run(command.encode())
         if outcome.errors:
@@ -204,18 +206,18 @@ class Session:
         return [rows_of(result) for result in outcome.results]
 
     async def run(self, command: bytes, bytes_max: int = 0) -> Outcome:
-        """Run `command` by the simple protocol. Errors are in the outcome, those of the connection too.
+        """Run `command` by the simple protocol. The outcome holds all errors, also those of the connection.
 
         Args:
-            bytes_max: of lines that COPY sends and that are kept. More than that are read and thrown away, because a
-                cancellation that comes late would hit the next command.
+            bytes_max: bytes of COPY lines to keep. If there are more, all lines are read and dropped. The command is
+                not cancelled, because a late cancellation would hit the next command.
         """
         return await self._run(lambda: self.pgconn.send_query(command), bytes_max)
 
     async def run_with(
         self, command: bytes, values: list[bytes], type_oids: list[int], *, binary: bool
     ) -> Outcome:
-        """Run one command with parameters, all of them in binary form or none."""
+        """Run one command with parameters, which are all in binary form or all in text form."""
         formats = [int(binary)] * len(values)
         return await self._run(
             lambda: self.pgconn.send_query_params(
@@ -277,7 +279,7 @@ class Session:
 
 
 def rows_of(result: pq.abc.PGresult) -> list[Row]:
-    """The values of a result as text."""
+    """The values of a result, as text."""
     return [
         tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
         for row in range(result.ntuples)
@@ -294,7 +296,7 @@ def _wake(waiter: "asyncio.Future[bool]", heard: bool) -> None:
 
 
 async def await_socket(descriptor: int, *, to_write: bool) -> None:
-    """Return when a connection that is still being made can go on: libpq may give it another socket at each step."""
+    """Wait until connecting can continue. libpq may use another socket at each step, so this is not a `Session`."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[bool] = loop.create_future()
     add, remove = (loop.add_writer, loop.remove_writer) if to_write else (loop.add_reader, loop.remove_reader)

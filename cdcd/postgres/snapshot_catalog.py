@@ -1,10 +1,10 @@
-"""What the snapshots ask the catalog, on a connection of their own.
+"""Catalog queries of the snapshots, on a connection of their own.
 
-The rule: the stream never waits for what is asked here. Looking at the size of a table, or at what a publication
-publishes, takes a lock on the table, and an ALTER TABLE or VACUUM FULL may hold that one up for hours. So this
-connection is nobody else's, a lock is waited for a short time only, and then it is `TableBusyError`: ask again later.
+The rule: the stream never waits for these queries. To read the size of a table, or what a publication publishes,
+PostgreSQL locks the table, and an ALTER TABLE or VACUUM FULL may hold that lock for hours. So nothing else uses this
+connection, and a query waits for a lock for a short time only. Then it raises `TableBusyError`: ask again later.
 
-The connection is opened when it is first needed, and again after it was lost. One question is asked at a time.
+The connection is opened at the first query, and again after it was lost. One query runs at a time.
 """
 
 import asyncio
@@ -29,18 +29,21 @@ from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.visibility import Visibility
 
 LOCK_TIMEOUT_S: Final = 5.0
+"""Seconds that a query waits for one lock."""
+
 STATEMENT_TIMEOUT_S: Final = 60.0
-"""Longer than 10,000 tables take; a server that needs more is asked again."""
+"""Seconds that one query may take. 10,000 tables take less. A query that takes longer is repeated."""
 
 EXAMINE_TIMEOUT_S: Final = 5.0
-"""How long PostgreSQL may plan a query with somebody's condition, which may call functions of theirs."""
+"""Seconds that PostgreSQL may spend on planning a query with the condition of a request, which may call
+any function."""
 
 _VANISHED_TRIES: Final = 10
-"""How often a look is repeated while tables are dropped under it."""
+"""How often a query is repeated if tables are dropped while it runs."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# Without statistics (reltuples -1, 0 before PostgreSQL 14) a page is taken for 100 rows, as a small table has them.
+# A table without statistics has reltuples -1 (0 before PostgreSQL 14). Then 100 rows a page are assumed.
 _ESTIMATES: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
@@ -60,7 +63,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Tables as they are published, and what a snapshot sees that is not younger than what is said of them."""
+    """Published tables, and the visibility of a snapshot that was taken no later than the tables were looked at."""
 
     tables: list[SourceTable]
     seen: Visibility
@@ -68,10 +71,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """Who writes to tables: `<virtual transaction> <pid or prepared>`.
+    """The transactions that write to tables, as `<virtual transaction> <pid or prepared>`.
 
-    `seen` is of a moment after that: of the transactions that had written until then, it sees all but those that
-    `names` has.
+    `seen` is the visibility of a snapshot that was taken afterwards. It sees every transaction that had written to the
+    tables by then, except those in `names`.
     """
 
     names: frozenset[str]
@@ -79,13 +82,13 @@ class Writers:
 
 
 class SnapshotCatalog:
-    """Questions to the catalog; each raises TableBusyError, TransientError or SourceError, and can be repeated.
+    """Asks the catalog. Each method raises TableBusyError, TransientError or SourceError, and can be repeated.
 
     Args:
-        publication: whose tables are looked at.
-        lock_timeout_s: how long one lock is waited for.
-        statement_timeout_s: how long one query may take.
-        examine_timeout_s: how long the examination of a condition may take.
+        publication: the publication whose tables are looked at.
+        lock_timeout_s: seconds that a query waits for one lock.
+        statement_timeout_s: seconds that one query may take.
+        examine_timeout_s: seconds that the examination of a condition may take.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class SnapshotCatalog:
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
     async def position(self) -> int:
-        """An LSN behind every commit that a question before this one could see."""
+        """An LSN behind the commit of every transaction that earlier queries could see."""
 
         async def ask(sql: Connection) -> int:
             with translated("asking for the WAL's end", {}):
@@ -124,7 +127,7 @@ class SnapshotCatalog:
         return await self._ask(ask)
 
     async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
-        """About how many rows these published tables have, by the planner's statistics; `tables` are by oid."""
+        """Estimate the number of rows of these tables (names by oid), by the planner's statistics."""
 
         async def ask(sql: Connection) -> dict[int, int]:
             with translated("asking how many rows tables have", {}):
@@ -135,7 +138,7 @@ class SnapshotCatalog:
         return await self._ask(ask)
 
     async def look(self, oids: Collection[int]) -> Look:
-        """What there is to read of the published tables with these oids, as of now; others are left out."""
+        """Look at the tables with these oids as of now. Tables that are not published are left out."""
 
         async def look(sql: Connection) -> Look:
             seen = await catalog.visibility(sql)
@@ -144,7 +147,7 @@ class SnapshotCatalog:
         return await self._ask(look, _LOOK)
 
     async def look_at(self, snapshot: str) -> Look:
-        """What there is to read of all published tables at an exported snapshot. TransientError: it is gone."""
+        """Look at all published tables at an exported snapshot. TransientError: the snapshot has ended."""
 
         async def look(sql: Connection) -> Look:
             with translated("importing the slot's snapshot", {}):
@@ -159,26 +162,26 @@ class SnapshotCatalog:
         return await self._ask(lambda sql: catalog.describe(sql, oids), _LOOK)
 
     async def types(self, oids: Collection[int]) -> dict[int, TypeDescription]:
-        """The types asked for, and those that they are made of; dropped ones are left out."""
+        """Describe these types, and the types that they are made of. Dropped types are left out."""
         return await self._ask(lambda sql: catalog.types(sql, oids))
 
     async def writers(self, oids: Collection[int]) -> Writers:
-        """Who writes to any of the tables now and has not ended."""
+        """Find the open transactions that write to any of the tables."""
 
         async def look(sql: Connection) -> Writers:
             names = await tables.writers(sql, oids)
-            # A statement of its own, after the locks were looked at: it sees who let go of one before that.
+            # A separate statement, after the locks were read, sees the transactions that released a lock before.
             return Writers(names, await catalog.visibility(sql))
 
         return await self._ask(look)
 
     async def examine(self, table: SourceTable, where: str) -> str:
-        """Why somebody's condition cannot be one on the table's rows; empty when it can.
+        """Why the condition of a request cannot be used on the rows of the table; empty if it can.
 
-        The query is planned, not run, in a READ ONLY transaction with a timeout: planning calls IMMUTABLE functions.
-        The condition stands in two kinds of brackets. Text that closes one kind and opens it again, to go on as
-        another part of the query, makes no sense in the other. Without parameters, but by the extended protocol, a
-        query is one command, and has no placeholders.
+        PostgreSQL only plans the query. It does so in a READ ONLY transaction with a timeout, because planning calls
+        IMMUTABLE functions. The condition stands in two kinds of brackets: text that closes one kind, opens it again,
+        and so continues as another part of the query, is a syntax error in the other kind. The query is sent by the
+        extended protocol without parameters, so it is one command, and has no placeholders.
         """
         if problem := unwritable(where):
             return problem
@@ -192,7 +195,7 @@ class SnapshotCatalog:
                         await connection.execute(b"BEGIN READ ONLY")
                         await _set_timeout(connection, "LOCAL statement_timeout", self._examine_timeout_s)
                     try:
-                        # Before the condition is there: it is the table that somebody has locked, not what it calls.
+                        # Locked by a command of its own, so that a lock timeout here is never the condition's.
                         await connection.execute(
                             f"LOCK TABLE ONLY {table.sql_name} IN ACCESS SHARE MODE".encode()
                         )
@@ -205,16 +208,16 @@ class SnapshotCatalog:
                         return f"{answer_of(error).message} [SQLSTATE {error.sqlstate}]"
                 finally:
                     await self._settle(connection)
-        return "the session ends where PostgreSQL plans a query with it"
+        return "PostgreSQL ends the session when it plans a query with this condition"
 
     async def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
 
     async def _ask(self, question: Callable[[Connection], Awaitable[T]], begin: str = "") -> T:
-        """The answer, in a transaction if it has a beginning; asked again while tables vanish under it."""
+        """Ask, in a transaction if `begin` starts one. Ask again if a table is dropped meanwhile."""
         backoff = Backoff(0.01, 1.0)
         async with self._turn:
             for left in reversed(range(_VANISHED_TRIES)):
@@ -254,7 +257,9 @@ class SnapshotCatalog:
         return self._connection
 
     async def _settle(self, connection: Connection) -> None:
-        """End the transaction, if there is one; the connection, if it is lost or in the middle of something."""
+        """End the transaction, if there is one. Close the connection if it is lost, or if a command is
+        still running.
+        """
         status = connection.pgconn.transaction_status
         try:
             if status in (pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR):

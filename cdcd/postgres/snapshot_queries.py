@@ -1,7 +1,7 @@
-"""The SQL of a snapshot's queries: which rows, and whether the table is still the one that the query was made for.
+"""The SQL of a snapshot's queries: it selects rows, and checks that the table is still the table of the plan.
 
-A condition keeps brackets and a line of its own: nothing in it can close the bracket (`SnapshotCatalog.examine` lets
-through what is one expression), and a `--` in it ends with its line.
+Each condition stands in brackets and ends with a newline. Nothing in it can close the bracket, because
+`SnapshotCatalog.examine` accepts single expressions only. A `--` in it ends at the newline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,19 @@ from cdcd.postgres.replication import identifier, literal
 from cdcd.snapshots.reading import KeyQuery, PageQuery, SourceTable
 
 TID_RANGE_SINCE: Final = 140000
-"""The server version that can go to a range of pages; before it, each item on them is named one by one."""
+"""The server version that brought TID range scans. For older servers, the query lists every item of the pages."""
 
 _PAGE_HEADER: Final = 24
+"""Bytes of a page's header."""
+
 _ITEM: Final = 24 + 4
-"""A tuple's header, aligned, and its line pointer."""
+"""Bytes of a tuple's header, aligned, and of its line pointer."""
 
 COLUMNS: Final = (
     "coalesce(jsonb_agg(jsonb_build_array(attnum, attname, atttypid::int8, atttypmod) ORDER BY attnum), "
     "'[]')::text"
 )
-"""`SourceTable.columns`, of rows of pg_attribute."""
+"""An aggregate over rows of pg_attribute, which gives `SourceTable.columns`."""
 
 _CHECK: Final = """\
 SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(),
@@ -32,11 +34,12 @@ SELECT pg_current_snapshot(), pg_current_wal_insert_lsn(),
 
 @dataclass(frozen=True, slots=True)
 class Equality:
-    """How values of a type are compared with a literal.
+    """How a value of a type is compared with a literal.
 
     Attributes:
-        operator: of SQL; one of an extension is not on our search path, and has its schema in front.
-        cast: what the literal needs behind it.
+        operator: SQL's operator. An operator of an extension is written with its schema, because our search path lacks
+            that schema.
+        cast: the text that must follow the literal, "" if none must.
     """
 
     operator: str = "="
@@ -49,14 +52,14 @@ def items_per_page(block_size: int) -> int:
 
 
 def relation_of(query: PageQuery | KeyQuery) -> str:
-    """What the query reads, as it stands behind LOCK TABLE and FROM."""
+    """The relation that the query reads, as it is written after LOCK TABLE and FROM."""
     if isinstance(query, PageQuery):
         return f"ONLY {query.sql_name}"
     return query.table.sql_name if query.table.partitioned else f"ONLY {query.table.sql_name}"
 
 
 def check(query: PageQuery | KeyQuery) -> str:
-    """One row: what is seen, where in the WAL, oids that the names lead to, file of the part, columns of the table."""
+    """A query for one row: visibility, end of the WAL, file of the part, oids of both names, columns of the table."""
     table = query.table
     name, oid = (query.sql_name, query.oid) if isinstance(query, PageQuery) else (table.sql_name, table.oid)
     return _CHECK.format(
@@ -65,12 +68,12 @@ def check(query: PageQuery | KeyQuery) -> str:
 
 
 def description(table: SourceTable) -> str:
-    """No row, of the table's columns: its description is as of now, also where the snapshot is of long ago."""
+    """A query for no rows. The result describes the columns as of now, even in a transaction with an old snapshot."""
     return f"SELECT {_columns(table)} FROM ONLY {table.sql_name} LIMIT 0"
 
 
 def names(query: PageQuery | KeyQuery) -> str:
-    """One row: the oids that the names lead to."""
+    """A query for one row: the oids of the tables that have these names now."""
     part = query.sql_name if isinstance(query, PageQuery) else query.table.sql_name
     return f"SELECT to_regclass({literal(part)})::oid, to_regclass({literal(query.table.sql_name)})::oid"
 
@@ -91,11 +94,11 @@ def copy_pages(query: PageQuery, server_version: int, block_size: int) -> str:
 def copy_keys(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mapping[str, Equality]) -> str:
     """COPY of the rows with these keys.
 
-    The literals have no type of their own, so that the column's decides what is equal.
+    The literals have no type, so that the type of the column decides what is equal.
 
     Args:
         keys: values as text, in the order of `key_columns`.
-        equalities: by column; those that are not there compare by `=`.
+        equalities: how columns are compared; a column without an entry is compared by `=`.
     """
 
     def is_key(column: str, value: str) -> str:
@@ -106,7 +109,7 @@ def copy_keys(query: KeyQuery, keys: Sequence[Sequence[str]], equalities: Mappin
     if not keys:
         return _copy(query, "false")
     if not others and first not in equalities:
-        # One index scan for all of them.
+        # One index scan finds all of them.
         listed = ", ".join(literal(value) for (value,) in keys)
         return _copy(query, f"{identifier(first)} IN ({listed})")
     rows = " OR ".join("(" + " AND ".join(map(is_key, query.key_columns, key)) + ")" for key in keys)
@@ -123,11 +126,11 @@ def _columns(table: SourceTable) -> str:
 
 
 def unwritable(condition: str) -> str:
-    """Why a condition cannot be sent at all; empty when it can. libpq takes a NUL for the end of the command."""
+    """Why a condition cannot be sent at all; empty if it can. libpq ends a command at a NUL character."""
     if "\0" in condition:
-        return "the condition holds a NUL character"
+        return "the condition contains a NUL character"
     try:
         condition.encode()
     except UnicodeEncodeError:
-        return "the condition holds half of a surrogate pair"
+        return "the condition contains half of a surrogate pair"
     return ""

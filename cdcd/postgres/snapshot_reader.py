@@ -1,17 +1,18 @@
-"""Rows of a table, by their pages or by their keys, as COPY gives them, at a snapshot that is known.
+"""Reads rows of a table by COPY, selected by their pages or by their keys, at a known snapshot.
 
-Two kinds of snapshot: one that was exported with the slot, imported once and held by this connection's transaction for
-all queries; and one of its own for each query, whose answer says what it sees (`Rows.seen`) and names an LSN behind
-the commit of everything that it sees (`Rows.after`). A logical message is written behind that LSN, so that the stream
-reaches it also on an idle server, or after a commit that was not waited for (synchronous_commit = off).
+There are two kinds of snapshot. The snapshot that the slot exported is imported once, and this connection's transaction
+holds it for all queries. Without it, each query takes its own snapshot. Its answer says what the snapshot sees
+(`Rows.seen`), and names an LSN behind the commit of everything that the snapshot sees (`Rows.after`). The reader writes
+a logical message behind that LSN, so that the stream reaches the LSN even on an idle server, or after commits with
+synchronous_commit = off.
 
-The table is locked (ACCESS SHARE), then it is looked at, then it is read, all in one transaction: a rewrite that would
-hide rows or move them to other pages (ALTER TABLE is not MVCC-safe, as the manual says under "Caveats"), another name
-or other columns cannot come between. The transaction is READ ONLY, and rolled back: settings that a condition changed
-are what they were before.
+One transaction locks the table (ACCESS SHARE), checks it, and reads it. So nothing can come between: no rewrite that
+hides rows or moves them to other pages (ALTER TABLE is not MVCC-safe, see the manual under "Caveats"), no other name,
+no other columns. The transaction is READ ONLY, and is rolled back, so that settings that a condition changed are
+restored.
 
-What a request's condition causes is never an error of ours: it is `Refused`. Only a connection that is lost, and what
-passes by itself without anybody's doing, is a TransientError.
+An error that the condition of a request causes is the answer `Refused`. A TransientError is raised only if the
+connection is lost, or for a reason that passes by itself.
 """
 
 import json
@@ -34,7 +35,7 @@ from cdcd.snapshots.signals import WATERMARK
 from cdcd.snapshots.visibility import Visibility
 
 LOCK_TIMEOUT_S: Final = 5.0
-"""How long a lock is waited for, if nobody says otherwise."""
+"""Default for the seconds that a query waits for a lock."""
 
 _CHANGED: Final = "changed"
 _BUSY: Final = "busy"
@@ -57,22 +58,23 @@ _KINDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("58", "", _AGAIN),  # system_error
     ("72000", "", _AGAIN),  # snapshot_too_old, before 17
 )
-"""(SQLSTATE or its beginning, part of an untranslated message, what it means); anything else is `Refused`.
+"""(SQLSTATE or its beginning, part of an untranslated message, what it means). Any other error is `Refused`.
 
-A request's condition can raise any of them, so where it is evaluated the table does not count: that is `Refused`.
+The condition of a request can raise any of these errors. In the step that evaluates it, every error is `Refused`.
 """
 
 _CANCELED: Final = "57014"
 _SYNTAX_ERROR: Final = "42601"
 
 _BUILTIN_BEFORE: Final = 10000
-"""FirstGenbkiObjectId (transam.h). A type with a smaller oid is no domain, in whose place a result names its base."""
+"""FirstGenbkiObjectId (transam.h). A type with a smaller oid is not a domain. For a domain, a result names the base
+type."""
 
 _EXTENSION_FROM: Final = 16384
-"""FirstNormalObjectId (transam.h)."""
+"""FirstNormalObjectId (transam.h): types from here on were created by users or extensions."""
 
 _VALUES_MAX: Final = 60_000
-"""Parameters of one command: 65,535 at most (the protocol counts them in an Int16)."""
+"""Parameters that cdcd sends with one command. The protocol counts them in an Int16, so 65,535 is the limit."""
 
 _EQUALITIES: Final = """
 SELECT t.oid::int8, coalesce(equal.operator, '='),
@@ -91,7 +93,7 @@ SELECT t.oid::int8, coalesce(equal.operator, '='),
 
 
 class SnapshotReader:
-    """One connection that answers queries, one at a time. After a TransientError or a cancellation: `close`."""
+    """One connection, which answers one query at a time. After a TransientError or a cancellation, call `close`."""
 
     def __init__(self, session: Session, *, block_size: int, has_timeout: bool) -> None:
         self._session = session
@@ -110,17 +112,18 @@ class SnapshotReader:
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         statement_timeout_s: float = 0.0,
     ) -> Self:
-        """Connect. Errors as `connection.open_session`; the caller owes `close`.
+        """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
         Args:
-            lock_timeout_s: how long a query waits for the table; 0: as long as it takes.
-            statement_timeout_s: how long the server works on a query; 0: as long as it takes.
+            lock_timeout_s: seconds that a query waits for the lock of the table; 0: without limit.
+            statement_timeout_s: seconds that the server may work on a query; 0: without limit.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
         )
         try:
-            # A row that policies hide would be missing without a word: an error. Watermarks need our disk only.
+            # row_security: rows that a policy hides would be missing in silence, so they raise an error.
+            # synchronous_commit: a watermark need not wait for standbys.
             *_, ((block_size,),) = await session.query(
                 "SET row_security = off; SET synchronous_commit = local; "
                 f"SET lock_timeout = {round(lock_timeout_s * 1000)}; "
@@ -138,11 +141,11 @@ class SnapshotReader:
         return self._session.server_version
 
     def close(self) -> None:
-        """End the connection, and with it whatever it was reading. Idempotent."""
+        """Close the connection, which also ends a query that is running. Idempotent."""
         self._session.close()
 
     async def import_snapshot(self, name: str) -> None:
-        """Read at this exported snapshot from now on. TransientError: it is gone."""
+        """Read at this exported snapshot from now on. TransientError: the snapshot has ended."""
         await self._session.query(
             f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {literal(name)}",
             "importing the slot's snapshot",
@@ -150,14 +153,14 @@ class SnapshotReader:
         self._imported = True
 
     async def read(self, query: PageQuery | KeyQuery, bytes_max: int) -> reading.Answer:
-        """The rows that the query asks for, or why there are none.
+        """Read the rows that the query selects, or find out why that is impossible.
 
         Args:
-            bytes_max: of all rows together; more are `TooLarge`.
+            bytes_max: bytes of all rows together; the answer to more is `TooLarge`.
 
         Raises:
-            TableBusyError: the table is locked by somebody; try again later, with this connection.
-            TransientError: the connection is lost, or something that passes by itself.
+            TableBusyError: somebody has locked the table. Try again later; this connection can still be used.
+            TransientError: the connection is lost, or the query failed for a reason that passes by itself.
         """
         if problem := _unwritable(query):
             return Refused(problem, hint=_CORRECT)
@@ -187,7 +190,7 @@ class SnapshotReader:
         }
         command = "; ".join(steps.values())
         outcome = await self._session.run(command.encode("utf-8", "surrogateescape"), bytes_max)
-        # COPY's own result has no rows: there is one result for each step that succeeded.
+        # COPY gives one more result without rows, so each step that succeeded has one result.
         done = dict(zip(steps, outcome.results, strict=False))
         changed = self._changed(query, done)
         if outcome.errors:
@@ -206,11 +209,11 @@ class SnapshotReader:
 
     @property
     def _undo(self) -> str:
-        # Rolled back, not released: the lock goes with it, and who wants to alter the table waits for a query only.
+        # ROLLBACK TO releases the table's lock, which RELEASE alone does not. ALTER TABLE waits for one query at most.
         return "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
 
     def _changed(self, query: PageQuery | KeyQuery, done: Mapping[str, pq.abc.PGresult]) -> str:
-        """How the table differs from what the query was made for, by the steps that succeeded; empty: it does not."""
+        """How the table differs from the plan of the query, as far as steps succeeded; empty if it does not differ."""
         if "check" not in done:
             return ""
         table = query.table
@@ -218,11 +221,11 @@ class SnapshotReader:
         ((_, _, part, filenode, named, columns),) = rows_of(done["check"])
         names = [(part, named), *(rows_of(done["names"]) if "names" in done else ())]
         if any(None in each for each in names):
-            return "it was dropped, or has another name"
+            return "the table was dropped or renamed"
         if any(found != (str(part_oid), str(table.oid)) for found in names):
-            return "another table has its name now"
+            return "another table has taken its name"
         if isinstance(query, PageQuery) and filenode != str(query.filenode):
-            return "it was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
+            return "the table was rewritten (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE)"
         if not self._imported:
             return "" if columns == table.columns else _ALTERED
         if "describe" not in done:
@@ -232,7 +235,7 @@ class SnapshotReader:
     async def _failed(
         self, query: PageQuery | KeyQuery, step: str, answer: Answer, changed: str = ""
     ) -> Changed | Refused:
-        """What a failure at one step means; the connection can be used on, or TransientError is raised."""
+        """What a failure of one step means. The connection can still be used, unless TransientError is raised."""
         what = _what(query)
         if self._session.is_lost:
             raise _transient(what, answer)
@@ -241,14 +244,14 @@ class SnapshotReader:
         await self._session.query(self._undo, what)
         if changed:
             return Changed(changed)
-        # The whole command is read before its first step: a condition that is no SQL fails there.
+        # PostgreSQL parses the whole command before its first step, so a syntax error in the condition shows up there.
         if _has_request(query) and (step == "rows" or answer.sqlstate == _SYNTAX_ERROR):
             return Refused(f"the condition fails: {_said(answer)}", hint=_CORRECT)
         kind = _kind(answer)
         if answer.sqlstate == _CANCELED and self._has_timeout:
             return Refused(
                 _said(answer),
-                hint="Raise the timeout for statements of snapshots, or see what slows the server.",
+                hint="Raise the statement timeout of snapshots, or find out what slows the server down.",
             )
         if kind == _BUSY:
             raise TableBusyError(f"{query.table.name} is locked: {_said(answer)}")
@@ -264,15 +267,17 @@ class SnapshotReader:
         role = self._session.names.get("role", "<role>")
         if answer.sqlstate == "42501":
             return (
-                f"GRANT USAGE ON SCHEMA {identifier(query.table.relation.namespace)} TO {identifier(role)}; "
-                f"GRANT SELECT ON {_sql_name(query)} TO {identifier(role)}; and if the table has row-level security, "
-                f"ALTER ROLE {identifier(role)} BYPASSRLS."
+                f"Grant the rights: GRANT USAGE ON SCHEMA {identifier(query.table.relation.namespace)} TO "
+                f"{identifier(role)}; GRANT SELECT ON {_sql_name(query)} TO {identifier(role)}. If the table has "
+                f"row-level security, also: ALTER ROLE {identifier(role)} BYPASSRLS."
             )
         row = find_refusal(answer)
         return "See PostgreSQL's log." if row is UNKNOWN else row.hint
 
     async def _texts(self, query: KeyQuery) -> list[list[str]] | Answer:
-        """The keys as text: the server itself reads what it sent in binary form. Or why it does not."""
+        """The keys as text; the server converts those that it sent in binary form. An `Answer` if the
+        server refuses.
+        """
         types = {column.name: column.type_oid for column in query.table.relation.columns}
         flat = [
             (value, types.get(name, 0))
@@ -298,7 +303,7 @@ class SnapshotReader:
         return [texts[begin : begin + width] for begin in range(0, len(texts), width)]
 
     async def _compare(self, query: KeyQuery) -> dict[str, Equality]:
-        """How the key's columns are compared whose types are not PostgreSQL's own."""
+        """The equality operators of the key columns whose types are not built-in types."""
         types = {
             column.name: column.type_oid
             for column in query.table.relation.columns
@@ -317,7 +322,7 @@ class SnapshotReader:
 _SAVEPOINT: Final = "SAVEPOINT chunk"
 _WATERMARK: Final = f"SELECT pg_logical_emit_message(true, {literal(WATERMARK)}, '')"
 _ALTERED: Final = "its columns were altered"
-_CORRECT: Final = "Correct the condition of the request, and ask again."
+_CORRECT: Final = "Correct the condition of the request, and send the request again."
 
 
 def _what(query: PageQuery | KeyQuery) -> str:
@@ -329,7 +334,7 @@ def _sql_name(query: PageQuery | KeyQuery) -> str:
 
 
 def _unwritable(query: PageQuery | KeyQuery) -> str:
-    """Why the conditions cannot be sent at all: libpq ends a command at a NUL; empty: they can."""
+    """Why the conditions cannot be sent at all; empty if they can."""
     for condition in query.conditions:
         if problem := unwritable(condition):
             return problem
@@ -337,12 +342,16 @@ def _unwritable(query: PageQuery | KeyQuery) -> str:
 
 
 def _has_request(query: PageQuery | KeyQuery) -> bool:
-    """Whether there is a condition beside the publication's, which PostgreSQL has restricted to harmless ones."""
+    """Whether the query has the condition of a request. PostgreSQL allows only harmless row filters in a
+    publication.
+    """
     return any(condition and condition != query.table.row_filter for condition in query.conditions)
 
 
 def _fits(described: pq.abc.PGresult, table: SourceTable) -> bool:
-    """Whether the columns that are there now are those of the plan. Others may have come: the snapshot has none."""
+    """Whether the columns of now are those of the plan. A column that was added since does not count: it has no values
+    at the snapshot.
+    """
     planned = {attnum: (name, oid, modifier) for attnum, name, oid, modifier in json.loads(table.columns)}
     for place in range(described.nfields):
         name, type_oid, modifier = planned.get(described.ftablecol(place), ("", 0, 0))
@@ -367,6 +376,6 @@ def _said(answer: Answer) -> str:
 
 
 def _transient(what: str, answer: Answer) -> TransientError:
-    """What is fatal for a person to mend, a new connection finds out."""
+    """The error as a transient one. If a person must act, the next connection finds that out."""
     error = refused(what, answer, {})
     return error if isinstance(error, TransientError) else TransientError(error.message, hint=error.hint)
