@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cdcd.snapshots.signals import RESERVED
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -278,3 +280,68 @@ def test_the_stages_that_a_document_numbers_are_the_modules_that_say_so():
 
 def number_is_below(opened: set[tuple[str, int]], folder: str, number: int) -> bool:
     return any(number == other and (at + "/").startswith(folder + "/") for at, other in opened)
+
+
+# Names, commands and numbers.
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+CODE = {module: path.read_text() for module, path in MODULES.items()}
+KINDS_OF_FILES = {"py", "md", "toml", "yaml", "json", "lock"}
+
+
+def backticked(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def identifiers(text: str) -> set[str]:
+    """The names of code between backticks, each part of a dotted one by itself."""
+    names = [word for word in backticked(text) if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", word)]
+    return {part for name in names if name.split(".")[-1] not in KINDS_OF_FILES for part in name.split(".")}
+
+
+def test_every_name_of_code_that_the_architecture_names_is_in_the_code():
+    names = identifiers((ROOT / "ARCHITECTURE.md").read_text())
+    assert {"Engine", "next_action", "STEPS", "PACKAGES"} <= names
+    places = [*CODE.values(), (ROOT / "setup.py").read_text(), *map(str, ROOT.iterdir())]
+    words = set(re.findall(r"\w+", "\n".join(places)))
+    assert names - words == set()
+
+
+def test_what_the_architecture_says_is_in_a_file_is_there():
+    said = re.findall(r"`(\w+)` in `(?:cdcd/)?([\w/]+\.py)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert {"STEPS", "TRANSITIONS", "next_action"} <= {name for name, _ in said}
+    for name, path in said:
+        assert re.search(rf"^(    def )?{name}\b", (ROOT / "cdcd" / path).read_text(), re.MULTILINE), path
+
+
+def test_the_stages_are_as_many_as_the_architecture_counts():
+    assert "nine stages" in (ROOT / "ARCHITECTURE.md").read_text()
+    numbers = {int(head[1]) for code in CODE.values() if (head := re.match(r'r?"""Stage (\d)', code))}
+    assert len(numbers) == 9
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_a_page_names_exists(page: Path):
+    text = page.read_text()
+    made = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = {path.stem for path in (ROOT / "cdcd" / "cli").glob("*.py")}
+    assert {word.split()[1] for word in backticked(text) if re.match(r"make \w", word)} <= made
+    named = {word.split()[1] for word in backticked(text) if re.match(r"cdcd [a-z]+( |$)", word)}
+    assert named <= commands
+
+
+def test_every_event_that_the_page_on_snapshots_names_is_a_fact_or_a_key():
+    """`a.b` between backticks is an event of the log, or a key of the configuration."""
+    words = backticked((ROOT / "docs" / "snapshots.md").read_text())
+    dotted = {word.split(":")[0] for word in words if re.match(r"[a-z]+\.[a-z_]+(:|$)", word)}
+    events = set(re.findall(r"^\| `([a-z.]+)` \|", (ROOT / "docs" / "events.md").read_text(), re.MULTILINE))
+    keys: set[str] = set()
+    section = ""
+    for line in (ROOT / "config" / "reference.yaml").read_text().splitlines():
+        if top := re.match(r"#? ?(\w+):", line):
+            section = top[1]
+        elif key := re.match(r"#? {2,3}#? ?(\w+):", line):
+            keys.add(f"{section}.{key[1]}")
+    others = {*RESERVED, "source.snapshot", "source.txId", "snapshot.lsn"}
+    assert {"snapshot.refused", "table.replaced", "snapshot.signals"} <= dotted
+    assert dotted - events - keys - others == set()

@@ -1,0 +1,108 @@
+"""How the configuration becomes the settings of the decisions, and what a look-up in the catalog answers."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cdcd.config.loading import Config, parse_config
+from cdcd.daemon import wiring
+from cdcd.daemon.wiring import engine_settings, start_settings
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.relations import CatalogColumn, TableDescription
+from cdcd.snapshots.visibility import Visibility
+
+MINIMAL = """
+name: shop
+postgres: {dsn: "postgresql://127.0.0.1/shop", two_phase: true, failover: true}
+"""
+INT4 = 23
+
+
+def configured(kafka: str = "", more: str = "") -> Config:
+    return parse_config(f"{MINIMAL}kafka: {{bootstrap_servers: '127.0.0.1:9092'{kafka}}}\n{more}", {})
+
+
+def test_a_transaction_is_whole_only_where_kafka_has_transactions():
+    whole = ", transaction: {whole_bytes_max: 1000000000}"
+    assert engine_settings(configured(whole), 60.0).whole_bytes_max == 1_000_000_000
+    assert engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).whole_bytes_max == 0
+
+
+@pytest.mark.parametrize(("mode", "only"), [("only", True), ("initial", False)])
+def test_a_session_ends_after_its_snapshot_only_if_that_is_all_it_is_for(mode: str, only: bool):
+    assert engine_settings(configured(more=f"snapshot: {{mode: {mode}}}"), 60.0).snapshot_only is only
+
+
+def test_postgresql_hears_from_us_before_it_ends_the_connection():
+    assert engine_settings(configured(), 3.0).status_interval_s < 3.0
+
+
+def test_a_start_decides_by_what_is_configured():
+    more = "snapshot: {mode: when_needed, method: incremental, exclude: [public.log]}"
+    settings = start_settings(configured(more=more))
+    assert (settings.slot, settings.publication) == ("cdcd_shop", "cdcd_shop")
+    assert (settings.two_phase, settings.failover) == (True, True)
+    assert (settings.snapshot_mode, settings.snapshot_method) == ("when_needed", "incremental")
+    assert settings.exclude == ("public.log",)
+    assert settings.topics.table("public", "t") == "shop.public.t"
+
+
+@pytest.mark.parametrize(("delivery", "counts"), [("at_least_once", True), ("exactly_once", False)])
+def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool):
+    assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
+
+
+SEEN = Visibility.parse("10:20:")
+RELATION = Relation(None, 7, "public", "t", "d", (Column(1, "id", INT4, -1),))
+OLD = TableDescription()
+NEW = TableDescription(("id",), (), (CatalogColumn("id", 1, "integer", INT4, 0, None),))
+
+
+class Catalog:
+    """A catalog that another transaction changes between two looks."""
+
+    def __init__(self, *described: TableDescription) -> None:
+        self.described = list(described)
+        self.asked: list[str] = []
+
+    async def describe(self, _sql: object, oids: Sequence[int]) -> dict[int, TableDescription]:
+        self.asked.append("describe")
+        return {oids[0]: self.described.pop(0)}
+
+    async def visibility(self, _sql: object) -> Visibility:
+        self.asked.append("visibility")
+        return SEEN
+
+    async def types(self, _sql: object, oids: Sequence[int]) -> dict[int, Any]:
+        self.asked.append(f"types {list(oids)}")
+        return {}
+
+
+def looked_up(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, relation: Relation = RELATION) -> Any:
+    monkeypatch.setattr(wiring, "catalog", catalog)
+    sql: Any = None
+    return asyncio.run(wiring._LookUp(sql)(relation))
+
+
+def test_a_table_that_the_catalog_shows_as_the_stream_does_is_looked_up_once(monkeypatch):
+    catalog = Catalog(NEW)
+    found, _, seen = looked_up(monkeypatch, catalog)
+    assert (found, seen) == (NEW, None)
+    assert catalog.asked == ["describe"]
+
+
+def test_a_table_that_the_catalog_shows_otherwise_is_looked_up_again_behind_a_snapshot(monkeypatch):
+    """Whoever judges the difference must know that the second look is no older than what the snapshot sees."""
+    catalog = Catalog(OLD, OLD)
+    found, _, seen = looked_up(monkeypatch, catalog)
+    assert (found, seen) == (OLD, SEEN)
+    assert catalog.asked == ["describe", "visibility", "describe"]
+
+
+def test_a_type_that_is_not_built_in_is_looked_up(monkeypatch):
+    relation = Relation(None, 7, "public", "t", "d", (Column(1, "id", 99_999, -1),))
+    catalog = Catalog(NEW, NEW)
+    looked_up(monkeypatch, catalog, relation)
+    assert catalog.asked[0] == "types [99999]"
