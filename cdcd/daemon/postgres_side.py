@@ -13,6 +13,7 @@ from cdcd.facts import (
     StandbyWaiting,
 )
 from cdcd.postgres.connection import Connection, Dsn
+from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
 from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.refusals import translated
@@ -62,7 +63,7 @@ class PostgresSide:
         slot, lease_s = self._config.postgres.slot, self._config.postgres.lease_s
 
         def on_wait(held: LockHeld) -> None:
-            if lapsed and held.pid not in lapsed:
+            if took_over(held.pid, lapsed):
                 raise FencedError(
                     f"Another instance ({held.application_name} from {held.client}, pid {held.pid}) took over while "
                     f"this one stood still, or was cut off, for longer than postgres.lease_s ({lease_s:g} s).",

@@ -47,6 +47,15 @@ class Silence:
         return self._silent_s
 
 
+def took_over(holder_pid: int | None, lapsed: frozenset[int]) -> bool:
+    """Whether another instance took the lock after our lease ran out.
+
+    Args:
+        lapsed: the server processes that held the lock for us when the lease ran out; empty if it never did.
+    """
+    return bool(lapsed) and holder_pid not in lapsed
+
+
 def next_look_s(silent_s: float, lease_s: float) -> float:
     """Seconds until the next look: sooner than usual where the lease is over before that."""
     left_s = lease_s - silent_s

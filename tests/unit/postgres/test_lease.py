@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.postgres.lease import LOOK_S_MIN, POLL_S, STEP_S_MAX, Silence, next_look_s
+from cdcd.postgres.lease import LOOK_S_MIN, POLL_S, STEP_S_MAX, Silence, next_look_s, took_over
 
 HOLDER = (4711, "2026-11-21 14:00:00+00")
 
@@ -41,3 +41,19 @@ def test_a_standby_looks_when_the_lease_is_over_and_not_all_the_time_after_that(
     silent_s: float, wait_s: float
 ) -> None:
     assert next_look_s(silent_s, lease_s=2.5) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize(
+    ("holder", "lapsed", "successor"),
+    [
+        (7, frozenset(), False),
+        (7, frozenset({7}), False),
+        (8, frozenset({7}), True),
+        (None, frozenset({7}), True),
+    ],
+)
+def test_a_holder_that_is_not_our_former_session_took_over(
+    holder: int | None, lapsed: frozenset[int], successor: bool
+):
+    """A lease that never ran out says nothing; our own session may still hold the lock for a moment."""
+    assert took_over(holder, lapsed) is successor
