@@ -23,8 +23,9 @@ INTERPRETED = {
     "cdcd/protocol/messages.py": "likewise",
     "cdcd/protocol/versions.py": "runs once a start",
     "cdcd/protocol/writer.py": "is of the tests and the simulation",
-    "cdcd/engine/startup.py": "runs once a session, and its requests are generic dataclasses",
-    "cdcd/snapshots/markers.py": "a generic dataclass has no native form",
+    "cdcd/engine/startup.py": "runs once a session",
+    "cdcd/engine/startup_requests.py": "a generic dataclass has no native form",
+    "cdcd/snapshots/markers.py": "likewise",
 }
 """What is not compiled, and why. Packages' own files are empty."""
 

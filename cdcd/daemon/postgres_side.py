@@ -1,7 +1,7 @@
 """A session's work with PostgreSQL, except the stream: the lock, and the publication and the slot, made and watched."""
 
 from cdcd.config.loading import Config
-from cdcd.engine.startup import SlotMade, SlotSeen
+from cdcd.engine.startup_requests import SlotMade, SlotSeen
 from cdcd.errors import FencedError, PositionError, SourceError
 from cdcd.facts import (
     LockAcquired,

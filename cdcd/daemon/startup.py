@@ -17,7 +17,8 @@ from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication, start_settings
 from cdcd.engine.engine import ExportedTables
-from cdcd.engine.startup import (
+from cdcd.engine.startup import Ready, Start
+from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -32,12 +33,10 @@ from cdcd.engine.startup import (
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
-    Ready,
     Request,
     SetFailover,
     SlotMade,
     SlotSeen,
-    Start,
     StreamEarly,
     TakeLock,
     WriteCheckpoint,

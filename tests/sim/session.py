@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cdcd.engine import engine as engines
-from cdcd.engine import startup
+from cdcd.engine import startup_requests as startup
 from cdcd.engine.actions import (
     Action,
     Ask,

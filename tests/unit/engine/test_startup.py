@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from cdcd.engine.engine import ExportedTables
-from cdcd.engine.startup import (
-    JUDGE_AGAIN_S,
-    JUDGEMENTS,
-    STEPS,
+from cdcd.engine.startup import JUDGE_AGAIN_S, JUDGEMENTS, STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
     CreateSlot,
@@ -25,13 +23,10 @@ from cdcd.engine.startup import (
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
-    Ready,
     Request,
     SetFailover,
     SlotMade,
     SlotSeen,
-    Start,
-    StartSettings,
     StreamEarly,
     TakeLock,
     WriteCheckpoint,

@@ -1,0 +1,144 @@
+"""The requests of `startup.py`, and their answers.
+
+The shell carries out each request that `Start.run` yields, and resumes it with the answer, whose type the request
+names, as in `Request[int]`. The requests stand in the order of the steps.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from cdcd.engine.engine import ExportedTables
+from cdcd.engine.queue import Batch
+from cdcd.errors import PositionError
+from cdcd.transactions.position import Checkpoint, Source
+
+T = TypeVar("T")
+
+
+class Request(Generic[T]):
+    """Something to be done, and answered with a `T`. An error that it raises ends the start."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSeen:
+    """The slot as the server shows it. `problem`: why cdcd can not use the slot any more, None if it can."""
+
+    confirmed: int | None
+    two_phase: bool = False
+    failover: bool = False
+    problem: PositionError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMade:
+    """A slot that was just created; `snapshot` is the name of the snapshot that it exports, None if it exports none."""
+
+    slot: SlotSeen
+    snapshot: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLock(Request[None]):
+    """Wait until this instance holds the advisory lock, and keep it from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectCatalog(Request[bool]):
+    """Open the connection for look-ups. Answer: whether the server is a standby."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndFormerStream(Request[None]):
+    """End the replication connection that a former instance of the pipeline left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectStream(Request[int]):
+    """Open the replication connection. Answer: the server's version (`server_version_num`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEarly(Request[None]):
+    """Let the server send large transactions before their commit, even when they are not very large."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareSink(Request[None]):
+    """Make the sink, which disturbs nobody yet, and the topics it needs. `messages`: logical messages will come."""
+
+    messages: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtSlot(Request[SlotSeen | None]):
+    """Identify the server, and read the slot. Answer: None if there is no slot of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeekCheckpoint(Request[Checkpoint | None]):
+    """Read the newest checkpoint that is visible, without changing anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource(Request[Source]):
+    """Describe the server that `LookAtSlot` identified, compared with this checkpoint; `slot_confirmed` as given."""
+
+    found: Checkpoint | None
+    slot_confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Request[None]):
+    """Wait for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Request[Checkpoint | None]):
+    """Shut out every other writer, then read the checkpoint, which nobody else can change any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnsurePublication(Request[Mapping[int, str]]):
+    """Create the publication if it is missing. Answer: its tables as `schema.table`, by oid."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropSlot(Request[None]):
+    """Drop the slot, which is of no more use."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSlot(Request[SlotMade]):
+    """Create the slot. `export`: with a snapshot that lives until the next command on the replication connection."""
+
+    export: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTwoPhase(Request[None]):
+    """Alter the slot: it sends prepared transactions at COMMIT PREPARED from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetFailover(Request[None]):
+    """Alter the slot: standbys get a copy of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSnapshot(Request[ExportedTables]):
+    """Open readers at the exported snapshot. From then on, the snapshot lives as long as they do."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint(Request[None]):
+    """Deliver this batch, which has no records, with this checkpoint."""
+
+    batch: Batch
+    checkpoint: Checkpoint
