@@ -24,8 +24,8 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.engine import Engine, first_flush
 from cdcd.engine.exported import ExportedTables
-from cdcd.engine.settings import EngineSettings
 from cdcd.engine.queue import Batch
+from cdcd.engine.settings import EngineSettings
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact
 from cdcd.protocol.frames import read_status
