@@ -91,7 +91,7 @@ class End:
 class Look:
     """Look up a published table: the one with this oid or, if the oid is 0, the one with this name.
 
-    The answer has its description and the types of its columns, and says whether `where` can be a condition on its rows.
+    The answer has its description and the types of its columns. It says whether `where` can be a condition on its rows.
     """
 
     oid: int

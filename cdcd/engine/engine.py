@@ -7,15 +7,16 @@
                                 Exported, Incremental ─▶ Ask ─▶ answered ─▶ BatchQueue
 ```
 
-The rule: nothing here waits, looks at a clock or talks to anybody. The daemon and the simulator run this same object;
-a decision that only a killed process could test would be in the wrong place.
+The rule: nothing here waits, reads a clock or does I/O. The daemon and the simulator run this same object, because a
+decision that only a killed process could test would be in the wrong place.
 
-A session is one stream of one connection, from START_REPLICATION to the loss of a connection; whatever ends it costs
-only time, since the next session finds all it needs in the slot and the checkpoint. An initial snapshot comes first,
-and the stream begins when its rows are on their way.
+A session is one stream of one connection, from START_REPLICATION to the loss of a connection. Whatever ends a session
+costs only time, because the next one finds all that it needs in the slot and the checkpoint. An initial snapshot comes
+first; the stream begins when its rows are on their way.
 
-The order of `next_action` is the order of urgency: PostgreSQL hears from us whatever else is going on, Kafka gets what
-is ready, then frames are worked off, then tables are read.
+`Engine` decides what is urgent, and when the session ends. The rest is decided by its parts: `Ingest` (what each step of
+the stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
+status update is sent). The order of `next_action` is the order of urgency: status updates, batches, frames, tables.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -66,12 +67,12 @@ UNSTREAMED_S: Final = 60.0
 
 
 class StreamingAgainError(TransientError):
-    """What had to be received without streaming is delivered."""
+    """The transactions that had to be received without streaming are delivered, so a new session can stream again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The classes that the engine is made of; a planted bug replaces one of them."""
+    """The classes that the engine is made of. A planted bug of the simulator replaces one of them."""
 
     assembler: Callable[..., Assembler] = Assembler
     ledger: Callable[..., Ledger] = Ledger
@@ -87,11 +88,11 @@ ORDINARY: Final = Parts()
 
 
 def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
-    """The position to begin with that PostgreSQL may forget.
+    """The flushed position that a session begins with: PostgreSQL may forget everything before it.
 
     Args:
-        told: what former sessions of this process told it. Another instance may have been active since, and may hold
-            a PREPARE before that position, which is undecided: the checkpoint says how far anybody may go.
+        told: the position that former sessions of this process reported. Another instance may have been active since,
+            and may hold an undecided PREPARE before that position. So the position in the checkpoint is the limit.
     """
     return max(slot_confirmed, min(told, start.flushed_lsn))
 
@@ -105,12 +106,12 @@ class Engine:
 
     Args:
         start: the checkpoint to resume from, as it is in Kafka, with the progress of this session.
-        assembler: new, at the position of the checkpoint, with `ledger`; it drafts with `encoder`.
-        rows: encodes rows of snapshots; its descriptions are apart from those of the stream.
+        assembler: a new assembler at the position of the checkpoint. It uses `ledger`, and drafts with `encoder`.
+        rows: encodes rows of snapshots. It has descriptions of its own, because the stream may be behind.
         published: the published tables as `schema.table` by oid, looked up for this session.
-        exported: the published tables at the slot's snapshot, if the slot was made just now with one.
+        exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
-        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: it is as configured.
+        unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         now: monotonic seconds, as for every verb.
     """
 
@@ -224,27 +225,27 @@ class Engine:
 
     @property
     def wants_frames(self) -> bool:
-        """Whether the stream should be read on. If not, PostgreSQL waits."""
+        """Whether the shell should go on reading the stream. If not, PostgreSQL waits."""
         return self._streams and self._ingest.is_idle and not self._stopping and self.queue.room
 
     @property
     def caught_up(self) -> bool | None:
-        """Whether everything that the server was known to have written is with the broker; None: nothing new."""
+        """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
         return self._ingest.caught_up
 
     @property
     def server_wal_end(self) -> int:
-        """The end of the server's WAL by its last keepalive."""
+        """The end of the server's WAL, as its last keepalive says."""
         return self._ingest.server_wal_end
 
     @property
     def cuts(self) -> int:
-        """Transactions that were larger than a Kafka transaction may be."""
+        """How many transactions were cut because they were larger than a Kafka transaction may be."""
         return self._ingest.cuts
 
     @property
     def is_reading(self) -> bool:
-        """Whether the initial snapshot is being read, for whose end the stream waits."""
+        """Whether the stream has not begun, because the initial snapshot is being read."""
         return not self._streams
 
     # What the shell reports.
@@ -256,7 +257,7 @@ class Engine:
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again."""
         if reply_requested(frames):
-            # Answered before the frames around it are worked off, however long that takes.
+            # The status update is sent before the frames are worked off, because that may take long.
             self._feedback.ask()
         self._ingest.receive(frames)
 
@@ -268,12 +269,13 @@ class Engine:
         now: float,
         seen: Visibility | None = None,
     ) -> None:
-        """What the catalog says of a relation.
+        """The answer to `Describe`: what the catalog says of a relation.
 
         Args:
-            seen: a snapshot taken before the catalog was read, where that lacks what the relation's message has. A
-                commit may be streamed a moment before snapshots see it (procarray.c, ProcArrayEndTransaction): then the
-                catalog is asked again. What is seen and lacking was altered or dropped since.
+            seen: None if the catalog has all columns of the Relation message. Else a snapshot that was taken before
+                the catalog was read. If that snapshot does not see the transaction, the catalog is asked again, because
+                a commit may be streamed a moment before snapshots see it (procarray.c, ProcArrayEndTransaction). If the
+                snapshot sees it, the relation was altered or dropped since.
 
         Raises:
             FatalError: no record can be made of its rows.
@@ -281,7 +283,7 @@ class Engine:
         self._ingest.described(relation, description, types, now, seen)
 
     def topics_ready(self, topics: Collection[str], now: float) -> None:
-        """Records may go to these topics."""
+        """Records may go to these topics from now on."""
         self._topics.ready(topics)
         self._ingest.topics_ready()
         self.incremental.look_ups.topics_ready(now)
@@ -307,9 +309,9 @@ class Engine:
         """The connection that holds the advisory lock is gone.
 
         Args:
-            shutting_down: PostgreSQL ended it because it stops, while the lock was ours. A fast shutdown waits until we
-                have confirmed everything: what can be delivered within the grace is, and then we let go. What an
-                undecided PREPARE holds up can not be.
+            shutting_down: PostgreSQL ended the connection because it stops, while the lock was ours. A fast shutdown
+                waits until we have confirmed everything. So the session goes on delivering, at most for the grace
+                period, and then ends. What an undecided PREPARE holds up can not be confirmed.
         """
         self._observe(LockLost(sqlstate=sqlstate, reason=error.message))
         if not shutting_down:
@@ -320,16 +322,19 @@ class Engine:
         self._grace_until = now + grace_s
 
     def stop(self) -> None:
-        """End in good order: the batch that is out is delivered, and PostgreSQL told of it."""
+        """End in good order: wait until the batch that is out is delivered, and report that to PostgreSQL."""
         self._stopping = True
 
     # What is to be done.
 
     def next_action(self, now: float, unix_us: int) -> Action:
-        """What to do now. `unix_us`: the wall clock, in microseconds since 1970.
+        """What to do now.
+
+        Args:
+            unix_us: the wall clock, in microseconds since 1970.
 
         Raises:
-            FatalError, TransientError: the session can not go on, for what the frames or rows say.
+            FatalError, TransientError: the session can not go on because of what the frames or rows say.
         """
         self._rendering.unix_us = unix_us
         if self._error is not None:
@@ -371,7 +376,7 @@ class Engine:
         return self._end_with(None)
 
     def _end_with(self, error: CdcdError | None) -> Action:
-        """End the session, after PostgreSQL was told once more what is delivered."""
+        """End the session, after one more status update that says what is delivered."""
         if self._streams and not self._stopped:
             self._stopped = True
             self._feedback.ask()
@@ -397,7 +402,7 @@ class Engine:
         return self._streams and progress.is_done and (self.checkpoint.snapshot or Progress()) == progress
 
     def tick(self, now: float, unix_us: int) -> None:
-        """Once a second: what nothing but time brings about."""
+        """Report prepared transactions that have become old. Call it about once a second."""
         oldest = self.assembler.oldest_prepared()
         if oldest is None or oldest[0] in self._warned:
             return

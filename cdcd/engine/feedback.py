@@ -1,8 +1,8 @@
 """Stage 9: positions -> status updates, at the right moments.
 
-The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server asks for
-one. The reported flush position never falls, whatever happened to the connection or to the server in between. Time is
-an argument, in seconds of any monotonic clock.
+The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server asks
+for it. The reported flush position never falls, whatever happened to the connection or to the server in between. Times
+are in seconds of any monotonic clock.
 
 The server drops a client after `wal_sender_timeout` without a status update (`walsender.c`, `WalSndCheckTimeOut`),
 so the interval must be well below that timeout, which `interval_for` ensures.
