@@ -14,8 +14,8 @@ A session is one stream of one connection, from START_REPLICATION to the loss of
 costs only time, because the next one finds all that it needs in the slot and the checkpoint. An initial snapshot comes
 first; the stream begins when its rows are on their way.
 
-`Engine` decides what is urgent, and when the session ends. The rest is decided by its parts: `Ingest` (what each step of
-the stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
+`Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
+stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables) and `Feedback` (when a
 status update is sent). The order of `next_action` is the order of urgency: status updates, batches, frames, tables.
 """
 
