@@ -1,4 +1,4 @@
-"""Carries out what the engine decides: one session of the stream, with everything that runs beside it.
+"""Carries out what the engine decides: one session of the stream, and all tasks that run beside it.
 
 ```
  read ─frames─▶ Engine ─┬─ Ship ─▶ the Kafka thread ─▶ delivered
@@ -7,12 +7,11 @@
  lock, survey, stop ─▶ lock_lost, tick, stop
 ```
 
-Nothing here decides: each action is carried out by a few lines, in a task of its own where it takes time, and its
-outcome is reported by a verb of the engine. A session ends by an exception: `TransientError` (the supervisor starts a
-new one, which resumes from the checkpoint) or `FatalError`; or by returning, when it was asked to stop.
+Nothing here decides. A few lines carry out each action, in a task of its own if it takes time, and report the outcome
+by a verb of the engine. A session ends by an exception, or returns when it was asked to stop. After a `TransientError`
+the supervisor starts a new session, which resumes from the checkpoint. After a `FatalError` the process ends.
 
-All tasks run in one event loop, so that nothing here needs a lock. The blocking calls of the sink run in the Kafka
-thread.
+All tasks run in one event loop, so nothing here needs a lock. The blocking calls of the sink run in the Kafka thread.
 """
 
 import asyncio
@@ -37,12 +36,13 @@ from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.spool import Spool
 
 READ_BYTES: Final = 262_144
-"""Frames taken from libpq at a time; encoding them takes a few milliseconds, between which other tasks run."""
+"""Bytes of frames that are taken from libpq at a time. Encoding them takes a few milliseconds; then other tasks run."""
 
 SURVEY_S: Final = 15.0
-"""How often the slot and the publication are looked at."""
+"""Interval at which the slot and the publication are checked."""
 
 COUNT_S: Final = 1.0
+"""Interval at which the running totals are brought up to date."""
 
 K = TypeVar("K")
 
@@ -56,9 +56,9 @@ class Pipeline:
 
     Args:
         begin: starts replication on `stream`.
-        look_up: what the catalog says of a relation, the types that are known so far, and the snapshot of
-            `Engine.described`.
-        survey: reads the slot's state into the telemetry and raises when slot or publication are gone.
+        look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
+            of `Engine.described`.
+        survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Pipeline:
         self._telemetry = telemetry
         self._observe = observe
         self._reported = asyncio.Event()
-        """Something was reported to the engine: it may have other actions."""
+        """Set when something was reported to the engine, which may have other actions then."""
         self._wanted = asyncio.Event()
-        """The engine may want frames."""
+        """Set when the engine may want frames."""
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
         telemetry.reading = engine.is_reading
 
@@ -100,7 +100,7 @@ class Pipeline:
         """Stream until `stop` is set or the engine says that all is read, then finish in good order.
 
         Raises:
-            TransientError: start over.
+            TransientError: a new session can go on.
             FatalError: a person must act.
         """
         try:
@@ -122,7 +122,7 @@ class Pipeline:
             await self._stream.finish(timeout_s=1.0)
 
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
-        """Carry out the engine's actions until it ends the session; `beside` gets the tasks that take time."""
+        """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
         engine = self._engine
         while True:
             action = engine.next_action(time.monotonic(), time.time_ns() // 1000)
@@ -143,7 +143,7 @@ class Pipeline:
                 beside.append(group.create_task(self._carry_out(action), name=kind.__name__))
 
     async def _pause(self, until: float | None) -> None:
-        """Until something is reported, or so many seconds."""
+        """Wait until something is reported, but no longer than until this time (monotonic seconds; None: no limit)."""
         self._reported.clear()
         self._wanted.set()
         if until is None:
@@ -233,7 +233,7 @@ class Pipeline:
     # Numbers.
 
     def _count(self) -> None:
-        """Running totals of all sessions; the encoders and the assembler count those of this one."""
+        """Set the totals of all sessions: those before this one, and what its encoders and assembler have counted."""
         telemetry, engine = self._telemetry, self._engine
         events, transactions, cut = self._totals_before
         telemetry.events = _sum(_sum(events, engine.encoder.counts), engine.rows.counts)
@@ -275,4 +275,4 @@ _CARRIED_OUT: Final[dict[type[Any], Callable[[Pipeline, Any], Awaitable[None]]]]
     Begin: Pipeline._begin_stream,
     Ask: Pipeline._ask,
 }
-"""What takes time, and how it is carried out."""
+"""The actions that take time, and what carries each of them out."""

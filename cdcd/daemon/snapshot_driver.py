@@ -1,7 +1,7 @@
-"""Answers the engine's questions about tables: the one place where a daemon reads them.
+"""Answers the engine's questions about tables: the one place where the daemon reads tables.
 
-Nothing here decides: a question becomes a query, and what PostgreSQL says becomes an answer. The connections are apart
-from those of the stream, which so never waits for a lock that a look-up or a reader waits for.
+Nothing here decides: a question becomes a query, and PostgreSQL's result becomes an answer. The connections are not
+those of the stream, so that the stream never waits for a lock that a look-up or a reader waits for.
 """
 
 from contextlib import AsyncExitStack
@@ -20,7 +20,7 @@ from cdcd.engine.actions import (
     Read,
     Writers,
 )
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.exported import ExportedTables
 from cdcd.errors import TransientError
 from cdcd.postgres.connection import Dsn
 from cdcd.postgres.refusals import TableBusyError
@@ -30,7 +30,7 @@ from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescript
 
 
 class SnapshotDriver:
-    """A session's readers and its look-ups for them. Connections that it opens are closed with `stack`."""
+    """The readers and the look-ups of a session. `stack` closes the connections."""
 
     def __init__(self, config: Config, dsn: Dsn, stack: AsyncExitStack) -> None:
         self._config = config
@@ -52,12 +52,13 @@ class SnapshotDriver:
         return await self._catalog.published()
 
     async def import_snapshot(self, name: str) -> ExportedTables:
-        """Open the readers at the slot's snapshot, which from here on lives as long as they do, and look at the tables.
+        """Open the readers at the slot's snapshot, and look up the tables.
 
-        The walsender that exported it must do nothing else before this returns.
+        The walsender that exported the snapshot must do nothing else before this returns. From then on the snapshot
+        lives as long as the readers.
 
         Raises:
-            TransientError, SourceError: PostgreSQL does not let the readers in.
+            TransientError, SourceError: PostgreSQL refuses the readers' connections or their import of the snapshot.
         """
         for _ in range(self._config.snapshot.parallelism):
             reader = await self._open_reader()
@@ -70,7 +71,7 @@ class SnapshotDriver:
         return ExportedTables(tables, await self._catalog.describe(list(tables)), self._types)
 
     def close_export(self) -> None:
-        """The initial snapshot is read: let go of it, so that the server may vacuum."""
+        """The initial snapshot is read: close its readers, so that the server may vacuum again."""
         while self._at_the_slot:
             self._at_the_slot.pop().close()
 
@@ -78,7 +79,7 @@ class SnapshotDriver:
         """Ask PostgreSQL.
 
         Raises:
-            FatalError: it refuses us as a whole.
+            FatalError: PostgreSQL refuses the connection or the role, whatever is asked.
         """
         try:
             if isinstance(question, Read):
@@ -96,7 +97,7 @@ class SnapshotDriver:
 
     async def _read(self, question: Read) -> Answer:
         pool = self._at_the_slot if question.exported else self._idle
-        # Those at the slot's snapshot are as many as the engine asks at a time, and no other can join them.
+        # There are as many readers at the slot's snapshot as the engine asks at a time. No other can import it now.
         reader = pool.pop() if pool or question.exported else await self._open_reader()
         try:
             answer = await reader.read(question.query, question.bytes_max)

@@ -16,7 +16,7 @@ from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication, start_settings
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Ready, Start
 from cdcd.engine.startup_requests import (
     ConnectCatalog,

@@ -12,8 +12,9 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.engine import Engine, EngineSettings
+from cdcd.engine.engine import Engine
 from cdcd.engine.feedback import interval_for
+from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import Ready, StartSettings
 from cdcd.errors import LimitError
 from cdcd.facts import Observer, SlotWaiting, StreamStarted

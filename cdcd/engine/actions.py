@@ -1,7 +1,7 @@
-"""What the engine wants done, and the answers that it is given: the whole of what it and its shell say to each other.
+"""What the engine wants done, and the answers that it is given: all that the engine and its shell say to each other.
 
-The shell asks `Engine.next_action` again and again, carries out what it gets, and reports by a verb of the engine. An
-action that takes time does not stop the others: the shell goes on asking while it is under way.
+The shell asks `Engine.next_action` again and again, carries out the action, and reports the outcome by a verb of the
+engine. While an action that takes time is under way, the shell goes on asking for others.
 
 | action | the shell owes |
 |---|---|
@@ -13,7 +13,7 @@ action that takes time does not stop the others: the shell goes on asking while 
 | `Ask` | ask PostgreSQL on a connection that the stream does not use, then `answered` |
 | `Turn` | let other tasks run, and ask again |
 | `Wait` | ask again at that time, or after the next verb |
-| `End` | end the session: with the error, or in good order |
+| `End` | end the session: raise the error, or (None) stop in good order |
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from cdcd.transactions.position import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Ship:
-    """Deliver the batch to Kafka, with this checkpoint if the batch closes a Kafka transaction. One at a time."""
+    """Deliver the batch to Kafka, with this checkpoint if the batch closes a Kafka transaction. One batch at a time."""
 
     batch: Batch
     checkpoint: Checkpoint
@@ -38,23 +38,23 @@ class Ship:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Tell PostgreSQL: a status update as bytes of CopyData."""
+    """Send a status update to PostgreSQL. `data` are the bytes of one CopyData message."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Look up in the catalog what the relation's message does not say."""
+    """Look up in the catalog what a Relation message does not say: keys, and the attributes of columns."""
 
     relation: Relation
     tentative: bool
-    """The transaction that described it may never commit."""
+    """The transaction that sent the Relation message may never commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnsureTopics:
-    """Records for these topics follow: create or check them. `keyless`: those whose records have no key."""
+    """Create or check these topics, because records for them follow. The records of those in `keyless` have no key."""
 
     topics: tuple[str, ...]
     keyless: frozenset[str] = frozenset()
@@ -62,24 +62,24 @@ class EnsureTopics:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The initial snapshot is read: start replication."""
+    """Start replication, because the initial snapshot is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """There is more to do at once, after other tasks had their turn."""
+    """Let other tasks run, then ask again at once: there is more to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing is to be done before this time (monotonic seconds; None: before something happens)."""
+    """Do nothing before this time (monotonic seconds; None: before something is reported)."""
 
     until: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The session is over: with an error, or (None) as it was asked to stop."""
+    """The session is over, because of an error, or (None) because it was asked to stop."""
 
     error: CdcdError | None = None
 
@@ -89,9 +89,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look a published table up: the one with this oid or, where that is 0, with this name.
+    """Look up a published table: the one with this oid or, if the oid is 0, the one with this name.
 
-    Also its description, the types of its columns, and whether `where` can be a condition on its rows.
+    The answer has its description and the types of its columns. It says whether `where` can be a condition on its rows.
     """
 
     oid: int
@@ -101,14 +101,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class FindWriters:
-    """Who writes to one of these tables now."""
+    """Find out which transactions write to one of these tables now."""
 
     oids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read rows. `exported`: at the slot's snapshot; else at a snapshot of their own."""
+    """Read rows: at the slot's snapshot if `exported` is true, else at a snapshot that is taken for this query."""
 
     query: PageQuery | KeyQuery
     bytes_max: int
@@ -117,7 +117,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ListPublished:
-    """Which tables the publication has, and about how many rows those have that are not in `known`."""
+    """List the tables of the publication, and estimate the number of rows of those that are not in `known`."""
 
     known: frozenset[int]
 
@@ -127,7 +127,7 @@ Question = Look | FindWriters | Read | ListPublished
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question; `ticket` comes back with the answer. Several may be under way at once."""
+    """Ask PostgreSQL a question. `ticket` comes back with the answer. Several questions may be under way at once."""
 
     ticket: int
     question: Question
@@ -138,12 +138,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What the catalog says.
+    """The answer to `Look`.
 
     Attributes:
         table: None if the publication has no such table.
         problem: why the request's condition can not be used; "" if it can.
-        seen: a snapshot that was taken no later than the table was looked at.
+        seen: a snapshot that was taken before the table was looked up.
     """
 
     table: SourceTable | None
@@ -155,7 +155,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The writers, named for a person; `seen` is a snapshot that was taken no later than they were looked for."""
+    """The answer to `FindWriters`, with names for people. `seen` is a snapshot that was taken before the look-up."""
 
     names: frozenset[str]
     seen: Visibility
@@ -163,9 +163,12 @@ class Writers:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The published tables as `schema.table` by oid, as of a moment whose commits all lie before `after` in the WAL.
+    """The answer to `ListPublished`.
 
-    `estimates` has the planner's number of rows of those that were not known.
+    Attributes:
+        tables: the published tables as `schema.table`, by oid.
+        after: an LSN. Every commit that the list has seen lies before it in the WAL.
+        estimates: the planner's number of rows of the tables that were not known, by oid.
     """
 
     tables: Mapping[int, str]
@@ -175,14 +178,14 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A lock was not to be had in time; `reason` is PostgreSQL's word. The question may be asked again."""
+    """A lock could not be taken in time; `reason` is PostgreSQL's message. The question may be asked again."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The connection was lost."""
+    """The connection was lost before the answer came."""
 
     error: CdcdError
 

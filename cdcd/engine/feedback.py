@@ -1,11 +1,11 @@
 """Stage 9: positions -> status updates, at the right moments.
 
-The rule: the server hears from us at every interval, soon after `flushed` has risen, and at once when it asks;
-the told flush position never falls, whatever happened to the connection or to the server in between. Time is an
-argument, in seconds of any monotonic clock.
+The rule: a status update is sent at every interval, soon after `flushed` has risen, and at once when the server asks
+for it. The reported flush position never falls, whatever happened to the connection or to the server in between. Times
+are in seconds of any monotonic clock.
 
 The server drops a client after `wal_sender_timeout` without a status update (`walsender.c`, `WalSndCheckTimeOut`),
-so `status_interval` must be well below it; `interval_for` sees to that.
+so the interval must be well below that timeout, which `interval_for` ensures.
 """
 
 from typing import Final
@@ -14,14 +14,14 @@ from cdcd.protocol.frames import StatusUpdate
 from cdcd.protocol.peek import KEEPALIVE_BYTES
 
 WORTH_TELLING_S: Final = 0.1
-"""A risen position waits this long for company, so that small transactions don't cost a system call each."""
+"""Wait (s) before a risen position is reported, so that small transactions share a status update."""
 
 TIMEOUT_SHARE: Final = 3
-"""Status updates per `wal_sender_timeout`: two may be lost or late before the server gives up on us."""
+"""Status updates per `wal_sender_timeout`. Two of them may be late before the server ends the connection."""
 
 
 def interval_for(status_interval_s: float, wal_sender_timeout_s: float) -> float:
-    """The configured interval, or a third of the server's timeout where that is shorter (0: no timeout)."""
+    """The configured interval, or a third of the server's timeout if that is shorter. A timeout of 0 means none."""
     if wal_sender_timeout_s <= 0:
         return status_interval_s
     return min(status_interval_s, wal_sender_timeout_s / TIMEOUT_SHARE)
@@ -36,7 +36,7 @@ def reply_requested(frames: list[bytes]) -> bool:
 
 
 class Feedback:
-    """Decides when to tell the server what; the caller sends what `due` returns and owes nothing else."""
+    """Decides which status update is sent when. The caller sends what `due` returns, and owes nothing else."""
 
     def __init__(self, interval_s: float, now: float) -> None:
         self.interval_s = interval_s
@@ -45,11 +45,15 @@ class Feedback:
         self._asked = False
 
     def ask(self) -> None:
-        """A keepalive with "reply requested" arrived."""
+        """The server asks for a status update: it sent a keepalive with "reply requested"."""
         self._asked = True
 
     def due(self, received: int, flushed: int, now: float, server_time_us: int) -> StatusUpdate | None:
-        """The status update to send now, or None; `server_time_us` is the client's clock on PostgreSQL's epoch."""
+        """The status update to send now, or None.
+
+        Args:
+            server_time_us: the client's clock, in microseconds since PostgreSQL's epoch (2000-01-01).
+        """
         if not self._asked and now < self.next_at(flushed):
             return None
         self._asked = False
@@ -64,6 +68,6 @@ class Feedback:
         )
 
     def next_at(self, flushed: int) -> float:
-        """When `due` will have something to say if nothing else happens."""
+        """When `due` returns a status update, if nothing else happens before."""
         wait = WORTH_TELLING_S if flushed > self.told else self.interval_s
         return self._told_at + min(wait, self.interval_s)

@@ -1,8 +1,9 @@
 """Frames of the stream -> records in the queue: what each step of the assembler means for the session.
 
 The rule: the queue never has a part of an event, and its positions are those that the assembler gave. What a
-transaction asks of us (a request, a name that changes hands) counts when its events count, so that a restart in
-between hears it again. A step is worked off at once, or held until the catalog has answered or a topic is there.
+transaction asks of the daemon (a request, a name that changes hands) counts when its events count, so that it comes
+again after a restart in between. A step is worked off at once, or held until the catalog has answered or a topic is
+ready.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,17 +48,19 @@ from cdcd.transactions.steps import (
 )
 
 TURN_EVENTS: Final = 256
-"""After so many events or steps other tasks get their turn: some milliseconds, uncompiled."""
+"""Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
 
 DESCRIBE_S: Final = 0.01
-"""How long until the catalog is asked again that does not show yet what is streamed already."""
+"""Wait (s) before the catalog is asked again, if it does not show yet what is streamed already."""
+
+_RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
 
 
 class Ingest:
-    """Works off the frames of a session. `receive` them, then `advance` until `is_idle`.
+    """Works off the frames of a session. `receive` frames, then `advance` until `is_idle`.
 
     Args:
-        ends_former_rows: where a table takes another one's name, a truncate record ends the rows of that one.
+        ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
     """
 
     def __init__(
@@ -76,20 +79,22 @@ class Ingest:
         ends_former_rows: bool,
     ) -> None:
         self.cuts = 0
-        """Transactions that were larger than a Kafka transaction may be."""
+        """How many transactions were cut because they were larger than a Kafka transaction may be."""
         self.caught_up: bool | None = None
-        """Whether everything that the server was known to have written is with the broker; None: nothing new."""
+        """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
         self.server_wal_end = 0
+        """The end of the server's WAL, as its last keepalive says."""
         self.describe_at: float | None = None
-        """When `describing` is to be asked again."""
+        """When to ask for `describing` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
         self.describing: Describe | None = None
-        """What the catalog is asked for; steps wait for the answer."""
+        """What the catalog is asked for. Steps wait for the answer."""
         self._assembler = assembler
         self._encoder = encoder
         self._rows = rows
         self._queue = queue
         self._ledger = ledger
         self._incremental = incremental
+        self._watched = incremental.watched
         self._tables = tables
         self._requests = requests
         self._topics = topics
@@ -99,9 +104,9 @@ class Ingest:
         self._held: Step | None = None
         self._deferred: list[Callable[[], None]] = []
         self._new_topics: dict[int, str] = {}
-        """Of relations that were described and had no event yet, by oid."""
+        """By oid: topics that may not be ready, of relations that were described."""
         self._new_names: dict[int, str] = {}
-        """Likewise: names that they did not have before."""
+        """By oid: names that relations did not have before, until their first events under these names."""
         self._relations: dict[int, Relation] = {}
         self._transaction: Opened | None = None
         self._xid = 0
@@ -142,20 +147,20 @@ class Ingest:
         self._define(relation)
 
     def next_describe(self, now: float) -> Describe | None:
-        """What the catalog is to be asked for now; None: nothing. `described` brings the answer."""
+        """The relation to look up in the catalog now; None: none. `described` brings the answer."""
         if self.describe_at is None or self.describe_at > now:
             return None
         self.describe_at = None
         return self.describing
 
     def topics_ready(self) -> None:
-        """Some topics are there that were not before."""
+        """Some topics are ready that were not before."""
         self._new_topics = {
             oid: topic for oid, topic in self._new_topics.items() if not self._topics.has(topic)
         }
 
     def advance(self, now: float, unix_us: int) -> bool:
-        """Work off steps for a turn; False: nothing can be done before something is answered or delivered."""
+        """Work off steps for a turn. False: something must be answered or delivered first, or frames must come."""
         self._unix_us = unix_us
         steps = self._steps
         if steps is None or self._waits():
@@ -186,7 +191,7 @@ class Ingest:
         return self._held is not None
 
     def _take(self, step: Step, now: float) -> int:
-        """Do what the step says; returns what it counts of a turn."""
+        """Do what the step says. Returns its share of `TURN_EVENTS`."""
         kind = type(step)
         if kind is Changes:
             assert isinstance(step, Changes)
@@ -195,14 +200,14 @@ class Ingest:
         return TURN_EVENTS if kind is Turn else 1
 
     def _encode(self, step: Changes) -> int:
-        """Returns the number of events, or holds the step until its topics are there."""
+        """Make records of the events, and return their number. Or hold the step until its topics are ready: 0."""
         if self._missing_topics(step):
             self._held = step
             return 0
         items = step.items
         count = events(items) if step.in_stream else len(items)
         records = self._records
-        if self._incremental.watches or self._new_names:
+        if self._watched.watches or self._new_names:
             size = self._encode_each(step)
         else:
             size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
@@ -211,7 +216,7 @@ class Ingest:
         return count
 
     def _encode_each(self, step: Changes) -> int:
-        """As `encode_all`, while tables are read or names are new: what each record says of a row is noted."""
+        """As `encode_all`, and note what each record says of a row: tables are being read, or names are new."""
         size = 0
         records = self._records
         for item in step.items:
@@ -224,11 +229,15 @@ class Ingest:
             else:
                 for topic, key, value, _ in records[known:]:
                     if value is not None:
-                        self._incremental.note(self._xid, topic, key, None, moved=False)
+                        self._watched.note(self._xid, topic, key, None, moved=False)
         return size
 
     def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
-        """The first events of tables under their names; returns the bytes of records that end the rows of others."""
+        """If the item is the first event of a table under a name: end the rows of the table that had the name.
+
+        Returns:
+            The bytes of the records that do so.
+        """
         size = 0
         for oid in _oids_of(item, in_stream):
             name = self._new_names.pop(oid, None)
@@ -241,20 +250,20 @@ class Ingest:
     def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
         tag = peek.tag_of(frame)
         if tag == peek.TRUNCATE:
-            self._incremental.truncated(self._xid, peek.relation_oids(frame, in_stream))
+            self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
             return
         for topic, key, value, headers in self._records[known:]:
-            if value is None or not self._incremental.is_watched(topic):
+            if value is None or not self._watched.is_watched(topic):
                 continue
             values = None
             names = {name for name, _ in headers or ()}
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
-            self._incremental.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
+            self._watched.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
 
     def _missing_topics(self, step: Changes) -> bool:
-        """Whether records of these events go to topics that are not there yet; they are asked for."""
+        """Whether records of these events go to topics that are not ready. Such topics are asked for."""
         if not self._new_topics:
             return False
         missing = False
@@ -288,16 +297,17 @@ class Ingest:
         self._encoder.set_origin(step.name, step.lsn)
 
     def _previewed(self, step: RelationPreview, now: float) -> None:
-        """Know a relation before the commit of the transaction in which it is new to us, so that rows can be drafted.
+        """Know a relation before the commit of the transaction that describes it first, so that rows can be drafted.
 
-        One that we know stays as it is: rows of other transactions may still come as it was. One that is not yet in the
-        catalog as the message says was created or altered in that transaction, and is described at its commit.
+        A relation that is known keeps its description, because rows of other transactions may still come in its former
+        form. If the catalog differs from the message, the transaction has created or altered the relation. Then the
+        relation is described at the commit.
         """
         if not self._encoder.knows(step.message.oid):
             self._ask_for(step.message, tentative=True)
 
     def _described_in_stream(self, step: Described, now: float) -> None:
-        # Also where it says what it said before: a column that was dropped and added again looks the same here.
+        # Also if the message is the same as before: a column that was dropped and added again looks the same in it.
         if isinstance(step.message, Relation):
             self._ask_for(step.message, tentative=False)
 
@@ -316,7 +326,7 @@ class Ingest:
                 self._topics.keep_keyless(topic)
         else:
             self._new_topics.pop(oid, None)
-        self._incremental.defined(oid, topic)
+        self._watched.defined(oid, topic)
         if known is not None and known != relation:
             self._incremental.redefined(oid)
             self._observe(RelationChanged(schema=relation.schema, table=relation.name))
@@ -327,24 +337,22 @@ class Ingest:
             self._new_names.pop(oid, None)
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
-        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
-        assert isinstance(message, LogicalMessage)
+        message = _request(step.frame, step.in_stream)
         size = 0
-        if message.prefix in RESERVED:
-            # It is an event like any other, of which nobody but us has a record.
+        if message is not None:
+            # It is an event like any other, but makes no record.
             self._encoder.skip(1)
-            self._deferred.append(lambda: self._requests.take(message))
+            self._deferred.append(partial(self._requests.take, message))
         else:
             size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
         if self._queue.add(self._records, size, 1):
             self._cut()
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
-        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
-        assert isinstance(message, LogicalMessage)
+        message = _request(step.frame, step.in_stream)
         self._queue.begin(step.lsn, 0)
         size = 0
-        if message.prefix in RESERVED:
+        if message is not None:
             self._requests.take(message)
         else:
             size = self._encoder.encode_message(
@@ -373,32 +381,41 @@ class Ingest:
             self._transaction = None
 
     def apply_deferred(self) -> None:
-        """What a transaction asks of us counts when its events do, so that a restart in between hears it again."""
+        """The events of the transaction count from here on, so what it asked of the daemon counts too."""
         if self._deferred:
             deferred, self._deferred = self._deferred, []
             for apply in deferred:
                 apply()
 
     def between(self, now: float) -> None:
-        """Rows, and ends of former tables, have their place between two transactions of the stream."""
+        """If no transaction is open: send the rows, and the ends of former tables, that have their place here."""
         if not self._queue.between:
             return
         position = self._queue.position.end_lsn
         for oid in self._tables.due(position, self._has_topic):
             self._end_former_rows(oid)
-        self._incremental.between(position, now)
+        self._incremental.reads.send_due(position, now)
 
     def _has_topic(self, oid: int) -> bool:
         return self._topics.is_ready(self._rows.topic_of(oid))
 
     def _end_former_rows(self, oid: int) -> None:
-        """Between two transactions: the rows of the table that had this one's name before end here."""
+        """Between two transactions: end the rows of the table that had this one's name before."""
         self._tables.replace(oid)
         if self._ends_former_rows:
-            self._rows.end_former_rows(oid, self._incremental.take_number())
+            self._rows.end_former_rows(oid, self._incremental.tasks.take_number())
 
     def _turn(self, step: Turn, now: float) -> None:
-        """Others get their turn (`_take`)."""
+        """Nothing is done: the step ends the turn (`_take`), so that other tasks run."""
+
+
+def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
+    """The logical message if it is for the daemon itself; None: it is a user's, which the encoder decodes."""
+    if peek.message_prefix(frame, in_stream) not in _RESERVED:
+        return None
+    message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    assert isinstance(message, LogicalMessage)
+    return message
 
 
 def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:

@@ -1,18 +1,19 @@
-"""What goes to Kafka together: records in batches that end where a reader may see them end.
+"""Records that go to Kafka together: batches, which end where a reader may see them end.
 
 The rule: a `read_committed` reader sees a source transaction wholly or not at all. So a Kafka transaction ends where a
-source transaction ends; only one with more than `whole_bytes_max` of records is cut, at an event's end, and its
-position says where. Small transactions share a Kafka transaction. A large one is handed over in several batches, so
-that memory stays bounded: all but the last of them leave the Kafka transaction open (`Batch.closes`).
+source transaction ends. Only a source transaction with more than `whole_bytes_max` of records is cut, at the end of an
+event, and the position says after which one. Small source transactions share a Kafka transaction. A large one is handed
+over in several batches, so that memory stays bounded; all of these but the last leave the Kafka transaction open
+(`Batch.closes`).
 
 A batch carries the position that is true when its Kafka transaction is committed, and the ledger's tickets that are
-owed then. The progress of snapshots with it is asked for when the batch ends, which is after its last record.
+acknowledged then. It also carries the progress of snapshots, which is taken when the batch ends, after its last record.
 
-A batch without records still moves the position: keepalives and transactions that touched nothing published. It is
-not urgent, and waits for company up to an interval, so that an idle database costs one small write now and then; the
-end of a transaction that was cut right at its last event does not wait.
+A batch without records still moves the position, after keepalives and after transactions that changed no published
+table. Such a batch waits up to an interval for records, so that an idle database costs one small write now and then.
+The batch waits for nothing if it is the end of a transaction that was cut right behind its last event.
 
-Back-pressure is the queue's: while `room` is false, nobody reads the socket, or tables.
+The queue is the source of back-pressure: while `room` is false, neither the socket nor tables are read.
 """
 
 from collections import deque
@@ -31,24 +32,28 @@ Produce = Callable[..., object]
 """`confluent_kafka.Producer.produce`: topic, value and key, and `headers`."""
 
 PART: Final = 3
-"""A large transaction is handed over in batches of so many times `bytes_max`, where two of them have room in the queue.
+"""A large transaction is handed over in batches of so many times `bytes_max`, if the queue has room for two of them.
 
-Each batch has its price, whatever is in it, and nothing else happens meanwhile that a large transaction waits for.
+Larger batches are cheaper, because each batch has a fixed cost, and no reader waits for a part of a transaction.
 """
 
 TICKETS_MAX: Final = 4096
-"""An empty batch with this many tickets is due at once, which bounds the memory of many empty transactions."""
+"""A batch without records is due at once when it has this many tickets, which bounds the memory of its tickets."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records for one Kafka transaction, or a part of them. `base` is the position before it, `position` after it.
+    """Records for one Kafka transaction, or a part of them.
 
     Attributes:
-        snapshot: how far the reading of tables has got with it.
-        urgent: it does not wait for records.
-        closes: the Kafka transaction ends with this batch. If not, the next batch goes on in it, and the position is
-            still that before it.
+        base, position: the positions before and after the batch.
+        size: bytes of all keys and values.
+        tickets: the ledger's tickets that are acknowledged with this batch.
+        commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
+        snapshot: how far the reading of tables has got with this batch.
+        urgent: the batch does not wait for records.
+        closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
+            transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` has passed on.
     """
 
@@ -64,9 +69,10 @@ class Batch:
     handed_over: int = 0
 
     def hand_over(self, produce: Produce) -> None:
-        """Give `produce` the records from number `handed_over` on; what it raises leaves that at the one refused.
+        """Give `produce` the records from number `handed_over` on.
 
-        Here and not with its caller so that it is compiled.
+        If `produce` raises, `handed_over` is the number of the record that it refused. The loop stands here, and not
+        with its caller, so that it is compiled.
         """
         for topic, key, value, headers in self.records[self.handed_over :]:
             if headers is None:
@@ -77,20 +83,20 @@ class Batch:
 
 
 class BatchQueue:
-    """A queue of batches, bounded in bytes: fill it while `room` is true, and `take` from its other end.
+    """A queue of batches, bounded in bytes. Fill it while `room` is true, and `take` batches from its other end.
 
-    Between `begin` and `close`, `add` brings the records of a transaction. One batch is out at a time; `delivered`
-    gives it back.
+    Between `begin` and `close`, `add` brings the records of a transaction. One batch is out at a time; report it by
+    `delivered`.
 
     Args:
-        bytes_max: a batch is closed when its keys and values reach this; see also `PART`.
-        records_max: or this many records; a transaction that has as many is handed over in parts.
+        bytes_max: a batch ends when its keys and values have this size (see also `PART`).
+        records_max: a batch ends when it has this many records. A transaction with as many is handed over in parts.
         whole_bytes_max: a transaction with more bytes of records than this is cut into several Kafka transactions. 0:
             every part is a Kafka transaction of its own.
-        queue_bytes_max: `room` turns false when this much waits or is out; not less than `bytes_max`, or a
-            transaction between the two would wait for room that only its own end could make.
+        queue_bytes_max: `room` is false when this many bytes wait or are out. It must not be less than `bytes_max`: a
+            transaction of a size between the two would wait for room that only its own end could make.
         idle_s: how long a batch without records may wait.
-        progress: how far the reading of tables has got, with all that was added.
+        progress: gives the progress of snapshots, which counts all rows that were added so far.
         before_cut: called when a part of a transaction is about to count as delivered by itself.
     """
 
@@ -145,7 +151,7 @@ class BatchQueue:
         return not self._open
 
     def begin(self, commit_lsn: int, events_done: int) -> None:
-        """A transaction opens, of which `events_done` events are delivered already."""
+        """A transaction begins, of which `events_done` events are delivered already."""
         self._commit_lsn = commit_lsn
         self._events_done = events_done
         self._open = True
@@ -153,9 +159,10 @@ class BatchQueue:
         self._whole_size = 0
 
     def add(self, records: list[Record], size: int, events: int) -> bool:
-        """Take over `records` (the list is empty afterwards), `size` bytes for `events` events of the transaction.
+        """Take over `records`, which are `size` bytes for `events` events of the transaction. The list is emptied.
 
-        True: the transaction was cut here, and is seen in parts.
+        Returns:
+            True if the transaction was cut here, so that readers see it in parts.
         """
         self.size += size
         self._tail_size += size
@@ -169,7 +176,7 @@ class BatchQueue:
     def _hand_over_part(self) -> bool:
         filling = self._filling
         if self._whole_size == 0 and (filling.records or filling.tickets):
-            # What came before is of other transactions, and needs not wait for the end of this one.
+            # The records before are of other transactions, and need not wait for the end of this one.
             self._turn()
         self._whole_size += self._tail_size
         if self._whole_size < self._whole_bytes_max and not self._cut:
@@ -179,13 +186,13 @@ class BatchQueue:
             return False
         self._cut = True
         self._before_cut()
-        # What came before lies before this commit, so all of that is done.
+        # All records before are of commits that lie before this one, so a position within this commit covers them.
         self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done))
         self._turn()
         return True
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
-        """The transaction is complete. A non-transactional message has no `commit_time`, and is no commit."""
+        """The transaction is complete. `commit_time` is None for a non-transactional message, which is no commit."""
         self._open = False
         before = self._filling.position
         parted = self._whole_size > 0
@@ -194,7 +201,8 @@ class BatchQueue:
             self._filling.commit_time = commit_time
         else:
             position = before.moved(end_lsn)
-        # Parts of it are out: until this is told, they can not be seen, or PostgreSQL keeps all of it.
+        # Parts of the transaction are out. Until its end is delivered, readers do not see them, or PostgreSQL keeps all
+        # of its WAL.
         self._filling.urgent |= parted or before.events_done > 0
         self._append_tail(position)
         self._owe(tickets)
@@ -202,15 +210,15 @@ class BatchQueue:
             self._turn()
 
     def roll_back(self, end_lsn: int, tickets: tuple[int, ...]) -> None:
-        """A prepared transaction was rolled back: the position after it, and what is owed for it."""
+        """A prepared transaction was rolled back: move the position behind it, and acknowledge its tickets."""
         assert not self._open, "it is rolled back between transactions"
         self._filling.position = self._filling.position.moved(end_lsn)
         self._owe(tickets)
 
     def advance(self, ledger: Ledger, wal_end: int, *, asked: bool) -> None:
-        """A keepalive between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
+        """A keepalive came between transactions: everything before `wal_end` is decoded. `asked`: do not wait."""
         assert not self._open, "a keepalive counts between transactions only"
-        # After a restart the checkpoint in Kafka may be further than what PostgreSQL was told.
+        # After a restart the checkpoint in Kafka may be further than the position that was reported to PostgreSQL.
         idle = ledger.is_last(self._idle_ticket)
         untold = wal_end > ledger.flushed and (idle or not ledger.open_entries)
         if untold or wal_end > self._filling.position.end_lsn:
@@ -222,7 +230,7 @@ class BatchQueue:
         self._asked |= asked and wal_end > ledger.flushed
 
     def insert(self, records: list[Record], size: int) -> None:
-        """Take over records of a snapshot, `size` bytes, between two transactions. The progress has them already."""
+        """Take over records of a snapshot, `size` bytes, between two transactions. The progress counts them already."""
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
         filling = self._filling
@@ -234,16 +242,16 @@ class BatchQueue:
             self._turn()
 
     def touch(self) -> None:
-        """The progress has changed: it goes out soon, if need be without records."""
+        """The progress of snapshots has changed. It goes out soon, if need be without records."""
         self._filling.urgent = True
 
     def due_at(self, now: float) -> float | None:
-        """When a batch may be taken: `now` or before, later, or None while there is nothing."""
+        """When a batch may be taken; None: there is nothing to take."""
         if self._full:
             return now
         filling = self._filling
         if self._open and self._whole_size and not self._cut:
-            # It may not end the Kafka transaction that is open.
+            # This batch may not end the Kafka transaction that is open.
             return None
         if filling.records or filling.urgent or len(filling.tickets) >= TICKETS_MAX:
             return now
@@ -260,7 +268,7 @@ class BatchQueue:
         return self._full.popleft()
 
     def delivered(self, batch: Batch) -> None:
-        """Its bytes count no longer."""
+        """The broker holds the batch, so its bytes count no longer."""
         self.size -= batch.size
 
     def _owe(self, tickets: tuple[int, ...]) -> None:

@@ -1,8 +1,8 @@
 """Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`, from anybody who may connect.
 
-The rule: a request can make tables be read, or not, and nothing else. It never ends a session, what it leaves in the
-checkpoint has a limit, and whatever is refused is a fact with the sender's words cut short. What the operator's own
-configuration asked for (the initial snapshot, tables that were added or replaced) can be paused, but not cancelled.
+The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
+the checkpoint has a limit. A refused request is a fact, with the sender's words cut short. A request can pause what the
+configuration asks for (the initial snapshot, tables that were added or replaced), but can not cancel it.
 """
 
 import json
@@ -16,18 +16,18 @@ from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
 
 PENDING_BYTES_MAX: Final = 16_384
-"""What all requests that are not done may take of the checkpoint record."""
+"""Bytes that all requests which are not done may take of the checkpoint record."""
 
 WORDS_MAX: Final = 200
-"""Characters of a sender's words that are repeated."""
+"""Characters of a sender's words that a fact repeats."""
 
 
 class Requests:
-    """Takes the messages out of the stream, in their order.
+    """Follows requests. Call `take` in the order of the stream.
 
     Args:
-        name: this pipeline's; a request may be for another one.
-        allowed: which are followed: all, without_where, off.
+        name: the name of this pipeline. A request may be for another one.
+        allowed: which requests are followed: all, without_where or off.
     """
 
     def __init__(self, incremental: Incremental, *, name: str, allowed: str, observe: Observer) -> None:
@@ -37,7 +37,7 @@ class Requests:
         self._observe = observe
 
     def take(self, message: LogicalMessage) -> None:
-        """Follow the request, or say why not."""
+        """Follow the request, or report why it is refused."""
         if message.prefix != PREFIX:
             return
         try:
@@ -53,8 +53,8 @@ class Requests:
             self._observe(
                 SnapshotSignalled(action=signal.action, tables=[_short(name) for name in signal.tables[:10]])
             )
-        # A request is taken once: its position is told also where it asked for nothing.
-        self._incremental.touch()
+        # A request counts once. So the checkpoint passes its position soon, also when the request changed nothing.
+        self._incremental.tasks.touch()
 
     def _start(self, signal: Signal) -> None:
         request = signal.request or "signal"
@@ -67,7 +67,7 @@ class Requests:
             raise ValueError(
                 f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
             )
-        self._incremental.add(tasks)
+        self._incremental.tasks.add(tasks)
 
     def _pause(self, _signal: Signal) -> None:
         self._incremental.set_paused(True)
@@ -83,7 +83,7 @@ class Requests:
             if task.request in OWN_REQUESTS:
                 kept.append(task.name)
             else:
-                self._incremental.cancel(task, "cancelled")
+                self._incremental.plans.end(task, "cancelled")
         if signal.tables and kept:
             raise ValueError(
                 f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows"

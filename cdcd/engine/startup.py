@@ -21,7 +21,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from cdcd.engine.engine import ExportedTables, first_flush
+from cdcd.engine.exported import ExportedTables, first_flush
 from cdcd.engine.queue import Batch
 from cdcd.engine.startup_requests import (
     ConnectCatalog,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
 from cdcd.transactions.position import Checkpoint, Source

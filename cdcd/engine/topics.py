@@ -1,4 +1,4 @@
-"""Which topics are there: they are made at the first record of a table, by few requests, and asked for once."""
+"""Which topics exist. A topic is made when a table has its first record; each is asked for once, several at a time."""
 
 from collections.abc import Collection
 
@@ -6,7 +6,7 @@ from cdcd.engine.actions import EnsureTopics
 
 
 class Topics:
-    """The topics of a session. Whoever has records for one asks `is_ready`; the caller owes what `wanted` gives."""
+    """The topics of a session. Whoever has records for a topic asks `is_ready`. The caller carries out `wanted`."""
 
     def __init__(self) -> None:
         self._ready: set[str] = set()
@@ -16,7 +16,7 @@ class Topics:
 
     @property
     def awaited(self) -> bool:
-        """Whether some were wanted that are not there yet."""
+        """Whether a topic was wanted that is not ready yet."""
         return bool(self._wanted or self._asked)
 
     def is_ready(self, topic: str) -> bool:
@@ -32,11 +32,11 @@ class Topics:
         return topic in self._ready
 
     def keep_keyless(self, topic: str) -> None:
-        """Its records have no key: it must not be compacted."""
+        """The topic's records have no key, so the topic must not be compacted."""
         self._keyless.add(topic)
 
     def wanted(self) -> EnsureTopics | None:
-        """What is to be made sure of now; None: nothing."""
+        """The topics that are to be created or checked now; None: there is none."""
         if not self._wanted:
             return None
         topics = tuple(self._wanted)
@@ -45,6 +45,6 @@ class Topics:
         return EnsureTopics(topics, frozenset(self._keyless.intersection(topics)))
 
     def ready(self, topics: Collection[str]) -> None:
-        """These are there."""
+        """Records may go to these topics from now on."""
         self._ready.update(topics)
         self._asked.difference_update(topics)

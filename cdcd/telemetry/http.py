@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
-from cdcd.config.models import Config, HttpConfig, ReadyConfig
+from cdcd.config.models import Config
+from cdcd.config.sections.process import HttpConfig, ReadyConfig
 from cdcd.errors import ConfigError
 from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
 

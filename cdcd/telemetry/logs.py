@@ -15,7 +15,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from cdcd.config.masking import mask_text, mask_value
-from cdcd.config.models import LogConfig
+from cdcd.config.sections.process import LogConfig
 from cdcd.facts import Fact, Observer
 from cdcd.protocol.lsn import Lsn
 

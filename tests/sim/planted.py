@@ -35,6 +35,10 @@ def _in_assembler(part: Any, focus: Mapping[str, Any] | None = None) -> Planted:
     return _in_engine(focus, assembler=stream.assembler_with(part))
 
 
+def _in_incremental(*parts: snapshots.Part, focus: Mapping[str, Any] | None = None) -> Planted:
+    return _in_engine(focus, incremental=snapshots.incremental_with(*parts))
+
+
 def _in_session(focus: Mapping[str, Any] | None = None, **parts: Any) -> Planted:
     return Planted(Parts(**parts), focus)
 
@@ -282,20 +286,22 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "slot_made_before_fencing": _in_session(steps=start.SLOT_BEFORE_FENCE),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
         "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
-        "unsent_value_forgotten": _in_engine(incremental=snapshots.ForgetsUnsentValues),
-        "unsent_value_not_written_down": _in_engine(
-            OWED_AND_KILLED, incremental=snapshots.ForgetsUnsentValuesAtARestart
+        "unsent_value_forgotten": _in_incremental(snapshots.ForgetsUnsentValues),
+        "unsent_value_not_written_down": _in_incremental(
+            snapshots.ForgetsUnsentValuesAtARestart, focus=OWED_AND_KILLED
         ),
-        "unsent_value_not_awaited": _in_engine(OWED_AND_KILLED, incremental=snapshots.EndsWithPages),
-        "change_not_noted": _in_engine(UNSEEN, incremental=snapshots.NotesNothing),
-        "chunk_sent_at_once": _in_engine(incremental=snapshots.SendsAtOnce),
-        "truncate_not_noted": _in_engine(TRUNCATED, incremental=snapshots.IgnoresTruncate),
-        "writers_not_awaited": _in_engine(UNSEEN, incremental=snapshots.AwaitsNobody),
-        "window_forgets_too_much": _in_engine(incremental=snapshots.ForgetsTooMuch),
-        "chunk_of_former_plan_taken": _in_engine(REWRITTEN, incremental=snapshots.TakesOldChunks),
-        "pages_of_former_file_kept": _in_engine(REWRITTEN, incremental=snapshots.KeepsPagesOfTheFormerFile),
-        "pages_counted_before_delivery": _in_engine(incremental=snapshots.CountsBeforeDelivery),
-        "task_known_by_name": _in_engine(incremental=snapshots.MergesByName),
+        "unsent_value_not_awaited": _in_incremental(snapshots.EndsWithPages, focus=OWED_AND_KILLED),
+        "change_not_noted": _in_incremental(snapshots.NotesNothing, focus=UNSEEN),
+        "chunk_sent_at_once": _in_incremental(snapshots.SendsAtOnce),
+        "truncate_not_noted": _in_incremental(snapshots.IgnoresTruncate, focus=TRUNCATED),
+        "writers_not_awaited": _in_incremental(snapshots.AwaitsNobody, focus=UNSEEN),
+        "window_forgets_too_much": _in_incremental(snapshots.ForgetsTooMuch),
+        "chunk_of_former_plan_taken": _in_incremental(
+            snapshots.KeepsOldChunks, snapshots.TakesOldChunks, focus=REWRITTEN
+        ),
+        "pages_of_former_file_kept": _in_incremental(snapshots.KeepsPagesOfTheFormerFile, focus=REWRITTEN),
+        "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
+        "task_known_by_name": _in_incremental(snapshots.MergesByName),
         "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),

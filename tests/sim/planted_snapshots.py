@@ -5,10 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from cdcd.engine.actions import Published, Writers
+from cdcd.engine.chunk_reads import ChunkReads
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.look_ups import LookUps
+from cdcd.engine.plans import OpenChunk, Plans, TablePlan
 from cdcd.engine.requests import Requests
+from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.tables import PublishedTables
+from cdcd.engine.watched import WatchedTables
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.progress import Key, TableTask
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
@@ -17,26 +22,44 @@ from tests.sim.asking import Asker
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
 
+Part = type[SnapshotTasks | WatchedTables | Plans | LookUps | ChunkReads]
 
-class ForgetsUnsentValues(Incremental):
+
+def incremental_with(*parts: Part) -> type[Incremental]:
+    """An `Incremental` of which these parts are replaced."""
+
+    class Planted(Incremental):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            replaced: Any
+            for replaced in (self.tasks, self.watched, self.plans, self.look_ups, self.reads):
+                for part in parts:
+                    if issubclass(part, type(replaced)):
+                        replaced.__class__ = part
+
+    return Planted
+
+
+class ForgetsUnsentValues(WatchedTables):
     """A row that a change overtook counts as delivered, though the change left a value of it out."""
 
     def note(self, xid: int, topic: str, key: bytes | None, values: Key | None, *, moved: bool) -> None:
         super().note(xid, topic, key, None, moved=moved)
 
 
-class ForgetsUnsentValuesAtARestart(Incremental):
+class ForgetsUnsentValuesAtARestart(WatchedTables):
     """What is owed lives in memory only."""
 
-    def to_write_down(self) -> Any:
+    def write_down(self) -> Any:
+        tasks = self._tasks
         for number in self._owed:
-            task = self._task(number)
+            task = tasks.find(number)
             if task is not None:
-                self.progress = self.progress.owe(task, ())
-        return self.progress
+                tasks.progress = tasks.progress.owe(task, ())
+        return tasks.progress
 
 
-class NotesNothing(Incremental):
+class NotesNothing(WatchedTables):
     """Rows of a chunk are sent though a newer change of them stands before."""
 
     def note(self, xid: int, topic: str, key: bytes | None, values: Key | None, *, moved: bool) -> None:
@@ -45,74 +68,79 @@ class NotesNothing(Incremental):
                 self._owed[number].note(key, values, moved=moved)
 
 
-class SendsAtOnce(Incremental):
+class SendsAtOnce(ChunkReads):
     """Does not wait until the stream is past what the chunk's snapshot sees."""
 
-    def between(self, position: int, now: float) -> None:
-        super().between(1 << 62, now)
+    def send_due(self, position: int, now: float) -> None:
+        super().send_due(1 << 62, now)
 
 
-class IgnoresTruncate(Incremental):
+class IgnoresTruncate(WatchedTables):
     def truncated(self, xid: int, oids: Iterable[int]) -> None:
         pass
 
 
-class AwaitsNobody(Incremental):
+class AwaitsNobody(LookUps):
     """Who wrote to the table before the window opened may be streamed already, and yet no snapshot sees it."""
 
-    def _found_writers(self, reading: Any, answer: Writers, now: float) -> None:
-        super()._found_writers(reading, Writers(frozenset(), answer.seen), now)
+    def found_writers(self, plan: TablePlan, answer: Writers, now: float) -> None:
+        super().found_writers(plan, Writers(frozenset(), answer.seen), now)
 
 
-class ForgetsTooMuch(Incremental):
+class ForgetsTooMuch(ChunkReads):
     """The window forgets what the newest chunk sees, though older ones are still open."""
 
-    def _advance(self, reading: Any) -> None:
-        if reading.window is not None and reading.latest is not None:
-            reading.window.advance(reading.latest)
+    def advance(self, plan: TablePlan) -> None:
+        if plan.window is not None and plan.latest is not None:
+            plan.window.advance(plan.latest)
 
 
-class TakesOldChunks(Incremental):
-    """A chunk of a former plan that waits for its place counts for the present one."""
+class KeepsOldChunks(Plans):
+    """Rows of a plan that is over wait on."""
 
-    def _forget(self, reading: Any) -> None:
-        kept = [each for each in reading.open if each.rows is not None]
-        super()._forget(reading)
-        self._waiting += kept
-        self._waiting_bytes += sum(each.rows.size for each in kept)
+    def forget(self, plan: TablePlan) -> None:
+        kept = [(each, each.rows) for each in plan.open if each.rows is not None]
+        super().forget(plan)
+        for each, rows in kept:
+            self._waiting.add(each, rows)
 
-    def between(self, position: int, now: float) -> None:
-        for each in self._waiting:
-            current = self._readings.get(each.reading.task.number)
-            if each not in each.reading.open and current is not None and current.chunks is not None:
-                each.reading = current
+
+class TakesOldChunks(ChunkReads):
+    """They count for the present plan."""
+
+    def send_due(self, position: int, now: float) -> None:
+        for each in self._waiting.due(1 << 62):
+            current = next((plan for plan in self._plans if plan.task.number == each.plan.task.number), None)
+            if each not in each.plan.open and current is not None and current.chunks is not None:
+                each.plan = current
                 current.open.append(each)
-        super().between(position, now)
+        super().send_due(position, now)
 
 
-class KeepsPagesOfTheFormerFile(Incremental):
+class KeepsPagesOfTheFormerFile(LookUps):
     """After VACUUM FULL, pages that were read of the former file count as read."""
 
-    def _plan(self, reading: Any, table: SourceTable, now: float) -> None:
+    def _plan(self, plan: TablePlan, table: SourceTable, now: float) -> None:
         files = {each.part.oid: each.part.filenode for each in table.parts}
-        current = self.progress.find(reading.task)
+        tasks = self._tasks
+        current = tasks.progress.find(plan.task)
         if current is not None and current.parts is not None:
             parts = tuple(replace(part, filenode=files.get(part.oid, 0)) for part in current.parts)
-            self.progress = self.progress.plan(reading.task, current.oid, current.name, parts, current.form)
-        super()._plan(reading, table, now)
+            tasks.progress = tasks.progress.plan(plan.task, current.oid, current.name, parts, current.form)
+        super()._plan(plan, table, now)
 
 
-class CountsBeforeDelivery(Incremental):
+class CountsBeforeDelivery(ChunkReads):
     """Pages are counted when they are read, and not with their rows."""
 
-    def _read(self, each: Any, answer: Any, now: float) -> None:
-        chunk, task = each.chunk, each.reading.task
+    def answered(self, each: OpenChunk, answer: Any, now: float) -> None:
+        chunk, task, tasks = each.chunk, each.plan.task, self._tasks
         if isinstance(answer, Rows) and chunk is not None:
-            self._set(self.progress.deliver(task, chunk.part, chunk.begin, chunk.end, 0))
-        super()._read(each, answer, now)
+            tasks.replace(tasks.progress.deliver(task, chunk.part, chunk.begin, chunk.end, 0))
+        super().answered(each, answer, now)
 
 
-class MergesByName(Incremental):
+class MergesByName(SnapshotTasks):
     """A task for a name is taken for that of the name's former owner."""
 
     def add(self, tasks: Iterable[TableTask]) -> None:
@@ -120,14 +148,14 @@ class MergesByName(Incremental):
         super().add([task for task in tasks if task.name not in present])
 
 
-class EndsWithPages(Incremental):
+class EndsWithPages(ChunkReads):
     """A table is complete when its pages are delivered, whatever is owed."""
 
-    def _finish(self, reading: Any, now: float) -> None:
-        if reading.chunks.is_exhausted(reading.task) and not reading.open:
-            self._end(reading.task, now=now)
+    def finish(self, plan: TablePlan, now: float) -> None:
+        if plan.chunks is not None and plan.chunks.is_exhausted(plan.task) and not plan.open:
+            self._plans.end(plan.task, now=now)
         else:
-            super()._finish(reading, now)
+            super().finish(plan, now)
 
 
 class SettlesWhatChanged(Exported):
@@ -193,7 +221,7 @@ class TakesAnySize(Requests):
         signal = _signal(message)
         if signal.action == "start":
             request = signal.request or "signal"
-            self._incremental.add(
+            self._incremental.tasks.add(
                 [TableTask(name, request=request, where=signal.where) for name in signal.tables]
             )
         super().take(message)
@@ -207,7 +235,7 @@ class CancelsEverything(Requests):
         if signal.action == "cancel":
             for task in self._incremental.progress.tasks:
                 if not signal.tables or task.name in signal.tables:
-                    self._incremental.cancel(task, "cancelled")
+                    self._incremental.plans.end(task, "cancelled")
         super().take(message)
 
 

@@ -23,7 +23,9 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.engine import Engine
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import STEPS, Ready, Start, StartSettings, Step
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact

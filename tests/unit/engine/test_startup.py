@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import JUDGE_AGAIN_S, JUDGEMENTS, STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_requests import (
     ConnectCatalog,

@@ -37,6 +37,7 @@ from cdcd.protocol.peek import (
     XLOG_DATA,
     key_values,
     lsn_of,
+    message_prefix,
     read_head,
     relation_oids,
     row_width,
@@ -95,6 +96,20 @@ def test_the_relations_of_a_truncate(xid: int | None, oids: list[int]):
 def test_other_messages_are_about_no_relation_that_has_rows():
     assert relation_oids(frame_of(LogicalMessage(None, True, 1, "p", b"content")), False) == []
     assert relation_oids(frame_of(Relation(None, 5, "s", "t", "d", (Column(0, "a", 25, -1),))), False) == []
+
+
+@given(
+    xids, st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20), st.binary(max_size=9)
+)
+def test_the_prefix_of_a_logical_message(xid: int | None, prefix: str, content: bytes):
+    frame = frame_of(LogicalMessage(xid, True, LSN, prefix, content))
+    assert message_prefix(frame, xid is not None) == prefix.encode()
+
+
+def test_a_prefix_without_an_end_is_what_is_left():
+    frame = frame_of(LogicalMessage(None, True, LSN, "cdcd.snapshot", b""))
+    assert message_prefix(frame[: frame.index(b"cdcd") + 4], False) == b"cdcd"
+    assert message_prefix(frame[:30], False) == b""
 
 
 def expected(row: TupleData, indexes: list[int]) -> tuple[tuple[bool, bytes], ...] | None:

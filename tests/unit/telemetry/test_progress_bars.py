@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, Group
 
-from cdcd.config.models import LogConfig
+from cdcd.config.sections.process import LogConfig
 from cdcd.facts import SnapshotFinished
 from cdcd.snapshots.progress import EXPORTED, Outcome, Part, Progress, TableTask
 from cdcd.telemetry.logs import configure_logging

@@ -1,0 +1,135 @@
+"""The keys of `kafka`: where the records go."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, field_serializer, model_validator
+
+from cdcd.config.masking import MASK, mask_text
+from cdcd.config.sections.backoff import Backoff
+from cdcd.config.types import (
+    GIB,
+    KIB,
+    MIB,
+    TIB,
+    FilePath,
+    Properties,
+    PropertyName,
+    Section,
+    Servers,
+    TopicName,
+    TransactionalId,
+)
+
+
+class KafkaTransactionConfig(Section):
+    """How much goes into one Kafka transaction."""
+
+    bytes_max: int = Field(
+        4 * MIB,
+        ge=KIB,
+        le=GIB,
+        description="Source transactions share a Kafka transaction until their records have this size. Larger ones "
+        "cost less each, and readers with read_committed wait longer for the first record. One that is larger by "
+        "itself is handed over in parts of three times this size, or of half of queue_bytes_max where that is less.",
+    )
+    records_max: int = Field(
+        100_000,
+        ge=1,
+        le=10_000_000,
+        description="Source transactions share a Kafka transaction until they have so many records, and a part of a "
+        "large one has at most about so many.",
+    )
+    whole_bytes_max: int = Field(
+        GIB,
+        ge=0,
+        le=TIB,
+        description="A source transaction whose records have at most this size is one Kafka transaction: a reader with "
+        "read_committed sees all of it or nothing. A larger one is cut into parts of three times bytes_max. 0: each "
+        "one that is larger than a part is cut. Readers wait for the end of a Kafka transaction, also those of other "
+        "tables in the same partitions.",
+    )
+    timeout_s: Annotated[int, Field(ge=1, le=86_400)] | None = Field(
+        None,
+        description="After this time the broker aborts an open Kafka transaction, and readers stuck behind it go "
+        "on. A large source transaction must be handed over within it. cdcd's next start, or a standby, ends what a "
+        "crash left open at once; the time counts only if none comes. null: as long as the brokers allow "
+        "(transaction.max.timeout.ms, 15 minutes by default), or 60 if this principal may not read their settings.",
+    )
+
+
+class KafkaConfig(Section):
+    """Where the records go."""
+
+    bootstrap_servers: Servers = Field(
+        description="Brokers to begin with, as host:port with commas between; the others are found from "
+        "these.",
+        json_schema_extra={"example": "localhost:9092"},
+    )
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        "exactly_once",
+        description="at_least_once: no Kafka transactions; less latency, and after a crash some records "
+        "come twice.",
+    )
+    transactional_id: TransactionalId = Field(
+        description="Names the one writer: a newer instance with the same id shuts out an older one. "
+        "Changing it gives up that protection for the moment of the change.",
+        json_schema_extra={"default_from": "cdcd-{name}"},
+    )
+    properties: Properties = Field(
+        default_factory=dict,
+        description="librdkafka's own names, passed through: security.protocol, sasl.*, ssl.*, "
+        "compression.type, linger.ms, message.max.bytes, partitioner and so on. Those that the guarantees "
+        "rest on are refused.",
+    )
+    properties_files: dict[PropertyName, FilePath] = Field(
+        default_factory=dict,
+        description="Property name to file that holds its value, for secrets such as sasl.password.",
+    )
+    transaction: KafkaTransactionConfig = Field(
+        description="Small source transactions share a Kafka transaction; a large one is a Kafka transaction by itself "
+        "up to whole_bytes_max.",
+    )
+    queue_bytes_max: int = Field(
+        20 * MIB,
+        ge=64 * KIB,
+        le=2 * GIB,
+        description="Records that wait for the broker. When they are more, PostgreSQL's stream is not read "
+        "on.",
+    )
+    oversized: Literal["fail", "dead_letter", "claim_check"] = Field(
+        "fail",
+        description="What becomes of a record that is larger than the broker takes. fail: the daemon stops "
+        "and names table, key and size; dead_letter: the record goes to dead_letter_topic instead, which must take it; "
+        "claim_check: the record goes to a file in claim_check_directory and a pointer to its topic.",
+    )
+    dead_letter_topic: TopicName = Field(
+        description="Topic for oversized: dead_letter.",
+        json_schema_extra={"default_from": "{prefix}.dead_letter"},
+    )
+    claim_check_directory: FilePath | None = Field(
+        None,
+        description="Directory for oversized: claim_check, where the consumers can read it. Never cleaned "
+        "by cdcd.",
+    )
+    retry: Backoff = Field(description="Pace of starting again after Kafka failed.")
+
+    @field_serializer("properties")
+    def _show_properties(self, properties: dict[str, str | SecretStr]) -> dict[str, str]:
+        return {
+            name: MASK if isinstance(value, SecretStr) else mask_text(value)
+            for name, value in properties.items()
+        }
+
+    @model_validator(mode="after")
+    def _claim_check_has_a_place(self) -> "KafkaConfig":
+        if self.oversized == "claim_check" and self.claim_check_directory is None:
+            raise ValueError("oversized: claim_check needs claim_check_directory")
+        return self
+
+    def librdkafka(self) -> dict[str, str]:
+        """The properties for librdkafka with bootstrap.servers. Holds secrets: never to be printed."""
+        revealed = {
+            name: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for name, value in self.properties.items()
+        }
+        return {"bootstrap.servers": self.bootstrap_servers, **revealed}

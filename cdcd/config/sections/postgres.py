@@ -1,0 +1,140 @@
+"""The keys of `postgres`: where the changes come from."""
+
+from typing import Literal
+from urllib.parse import quote
+
+from pydantic import Field, SecretStr, field_serializer
+
+from cdcd.config.masking import MASK, mask_text
+from cdcd.config.sections.backoff import Backoff
+from cdcd.config.types import Dsn, FilePath, PublicationName, Section, SlotName, Streaming, TablePatterns
+
+
+class PostgresConfig(Section):
+    """Where the changes come from."""
+
+    dsn: Dsn = Field(
+        description="Any libpq URI or key=value string; sslmode and the like as libpq has them. Needs a "
+        "role with REPLICATION that may read the catalog of this database.",
+        json_schema_extra={"example": "postgresql://cdcd@localhost:5432/shop"},
+    )
+    dsn_file: FilePath | None = Field(
+        None, description="File that holds the DSN, instead of dsn: a mounted secret stays out of this file."
+    )
+    password: SecretStr | None = Field(
+        None,
+        description="Password, instead of one in the DSN: needs no escaping, as in password: ${PGPASSWORD}.",
+    )
+    password_file: FilePath | None = Field(
+        None,
+        description="File that holds the password, instead of password. Read again at each reconnect, as are "
+        "dsn_file and kafka.properties_files: a secret may change without a restart.",
+    )
+    slot: SlotName = Field(
+        description="Replication slot, created if missing. It holds WAL back until this pipeline has "
+        "delivered it.",
+        json_schema_extra={"default_from": "cdcd_{name}"},
+    )
+    failover: bool = Field(
+        False,
+        description="Whether the slot is copied to the physical standbys that ask for it (sync_replication_slots; "
+        "17 and up), so that it is there after a failover. An existing slot is altered. Name the standbys' slots in "
+        "synchronized_standby_slots: else Kafka may hold changes that the new primary lacks, and cdcd stops there.",
+    )
+    publication: PublicationName = Field(
+        description="Publication, created if missing. It decides which tables and operations are sent.",
+        json_schema_extra={"default_from": "cdcd_{name}"},
+    )
+    tables: TablePatterns | None = Field(
+        None,
+        description="Tables that a created publication covers: <schema>.<table> with * for any characters and ? for "
+        "one; a part in double quotes is taken literally. null: all tables, later ones too, which needs a superuser. A "
+        "publication that exists is left as it is.",
+    )
+    protocol: Literal["auto", 1, 2, 3, 4] = Field(
+        "auto",
+        description="Version of the logical replication protocol. auto: the newest that the server speaks.",
+    )
+    streaming: Streaming = Field(
+        "auto",
+        description="Whether large transactions are sent before they commit, which spares the server's disk "
+        "and spreads the load. auto: parallel on PostgreSQL 16 and up, on with 14 and 15, off before. Large is what "
+        "exceeds logical_decoding_work_mem: 8 MB for this session, unless the server, the database, the role or the "
+        "DSN sets it.",
+    )
+    two_phase: bool = Field(
+        False,
+        description="Whether prepared transactions are sent at PREPARE rather than at COMMIT PREPARED (15 "
+        "and up). They are kept here until they are decided; records appear only after COMMIT PREPARED "
+        "either way. A slot that exists is changed in either direction, but from true to false only by PostgreSQL 18; "
+        "before that the slot goes on as it is, with a warning.",
+    )
+    messages: bool = Field(
+        True, description="Whether logical decoding messages (pg_logical_emit_message) are sent (14 and up)."
+    )
+    origin: Literal["any", "none"] = Field(
+        "any",
+        description="none: changes that came to this server by replication are left out (16 and up), which "
+        "breaks loops between two servers.",
+    )
+    binary: bool = Field(
+        False,
+        description="Whether values are sent in binary form where every column's type has a reader for it.",
+    )
+    status_interval_s: float = Field(
+        10,
+        ge=0.1,
+        le=600,
+        description="Longest time between two status updates. Must stay well below the server's "
+        "wal_sender_timeout (60 s), after which it hangs up.",
+    )
+    connect_timeout_s: int = Field(
+        10, ge=2, le=600, description="Longest wait for a connection; libpq has no limit of its own."
+    )
+    lease_s: float = Field(
+        2.5,
+        ge=1,
+        le=600,
+        description="How long the active instance may be silent before a standby ends its sessions and takes over: "
+        "frozen, cut off, on a machine that is gone. Longer for servers that stand still for seconds now and then.",
+    )
+    prepared_warning_age_s: float = Field(
+        300,
+        ge=1,
+        le=2_592_000,
+        description="Age at which an undecided prepared transaction is warned of: it holds the slot, and so "
+        "the WAL.",
+    )
+    shutdown_grace_s: float = Field(
+        5,
+        ge=0,
+        le=600,
+        description="What PostgreSQL's fast shutdown gets: it waits until everything sent is confirmed, and "
+        "for ever if Kafka is away. After this time the connection is closed; the rest comes again.",
+    )
+    retry: Backoff = Field(description="Pace of reconnecting to PostgreSQL.")
+
+    @field_serializer("dsn")
+    def _show_dsn(self, dsn: SecretStr) -> str:
+        return mask_text(dsn.get_secret_value())
+
+    @field_serializer("password")
+    def _show_password(self, password: SecretStr | None) -> str | None:
+        return None if password is None else MASK
+
+    @property
+    def stream_options(self) -> str:
+        """What decides which events the server sends, for the checkpoint: it must not change inside a transaction."""
+        return f"publication={self.publication} messages={self.messages} origin={self.origin}"
+
+    def libpq(self) -> str:
+        """The DSN with `password` in it, for libpq. A secret: never to be printed."""
+        dsn = self.dsn.get_secret_value()
+        if self.password is None:
+            return dsn
+        password = self.password.get_secret_value()
+        # libpq takes the last value of a keyword that is given twice, in both forms.
+        if dsn.startswith(("postgresql://", "postgres://")):
+            return f"{dsn}{'&' if '?' in dsn else '?'}password={quote(password, safe='')}"
+        quoted = password.replace("\\", "\\\\").replace("'", "\\'")
+        return f"{dsn} password='{quoted}'"

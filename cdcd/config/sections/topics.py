@@ -1,0 +1,95 @@
+"""The keys of `topics`: what the topics are called and what goes into them."""
+
+import re
+
+from pydantic import Field, model_validator
+
+from cdcd.config.types import PropertyValue, Section, TableName, TopicName, TopicOrNone
+from cdcd.records.routing import Table, TopicNames, collisions, equivalent, parse_table
+
+
+class TopicCreationConfig(Section):
+    """How missing topics come to be."""
+
+    enabled: bool = Field(
+        True,
+        description="Whether missing topics are created. false: a missing one is an error that names it.",
+    )
+    partitions: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="Partitions of a created topic. All changes of a key go to one of them.",
+    )
+    replication_factor: int = Field(
+        1,
+        ge=1,
+        le=100,
+        description="Replicas of a created topic. 1 loses data with its broker; 3 in production.",
+    )
+    config: dict[str, PropertyValue] = Field(
+        default_factory=dict, description="Configuration of a created topic, in Kafka's own names."
+    )
+
+
+class TopicsConfig(Section):
+    """What the topics are called and what goes into them."""
+
+    prefix: TopicName = Field(
+        description="Topic = <prefix>.<schema>.<table>.", json_schema_extra={"default_from": "{name}"}
+    )
+    names: dict[TableName, TopicName] = Field(
+        default_factory=dict,
+        description="Topics of single tables: <schema>.<table> to topic, with a part that holds a point in double "
+        "quotes. For tables whose topics would be too long, or one to Kafka: characters that it does not allow become "
+        "_, and names that differ only in . and _ are the same. A topic must begin with <prefix>. and have a second "
+        "point after it. A table that has records in one topic begins anew in another.",
+    )
+    create: TopicCreationConfig = Field(description="Creation of missing topics.")
+    truncate: bool = Field(
+        True, description="Whether TRUNCATE is written to the topic of each table, as op t."
+    )
+    tombstones: bool = Field(
+        True,
+        description="Whether a delete is followed by a record without value, which compaction needs to "
+        "forget.",
+    )
+    message: TopicName = Field(
+        description="Topic for logical decoding messages.",
+        json_schema_extra={"default_from": "{prefix}.message"},
+    )
+    checkpoint: TopicName = Field(
+        description="Compacted topic for the position up to which everything is delivered. Deleting it "
+        "loses the position; two pipelines must not share it.",
+        json_schema_extra={"default_from": "{prefix}.checkpoint"},
+    )
+    schemas: TopicOrNone = Field(
+        description="Compacted topic for the descriptions of tables, which `cdcd mirror` needs: the types of columns, "
+        "and which was renamed. false: none, and no source.schema_id in records.",
+        json_schema_extra={"default_from": "{prefix}.schemas"},
+    )
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "TopicsConfig":
+        if len({equivalent(topic) for topic in (self.message, self.checkpoint, self.schemas)}) < 3:
+            raise ValueError(
+                "message, checkpoint and schemas must be three topics, which to Kafka differ in more than '.' and '_'"
+            )
+        if len(self.by_table) < len(self.names):
+            raise ValueError("names must have each table once")
+        for topic in self.names.values():
+            _, begins, rest = topic.partition(f"{self.prefix}.")
+            if not begins or not topic.startswith(begins) or re.fullmatch(r"[^.]+\..+", rest) is None:
+                raise ValueError(
+                    f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics of "
+                    "all tables do: rights on topics and `cdcd mirror` go by that"
+                )
+        names = TopicNames(self.prefix, self.by_table, self.message, self.schemas or None, self.checkpoint)
+        if errors := collisions(self.by_table, names):
+            raise ValueError(f"names: {errors[0].message}")
+        return self
+
+    @property
+    def by_table(self) -> dict[Table, str]:
+        """`names` by schema and name."""
+        return {parse_table(table): topic for table, topic in self.names.items()}

@@ -1,0 +1,81 @@
+"""Which checkpoint is true when, with a queue and a ledger."""
+
+from cdcd.engine.delivery import Delivery
+from cdcd.engine.queue import BatchQueue, Record
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint, Position
+
+START = Checkpoint("1", 1, "", Position(50, 60), 60)
+
+
+class Session:
+    """A `Delivery` with a queue whose batches end at 100 bytes."""
+
+    def __init__(self, *, whole_bytes_max: int = 0) -> None:
+        self.ledger = Ledger(60)
+        self.queue = BatchQueue(
+            START.position,
+            bytes_max=100,
+            records_max=1000,
+            queue_bytes_max=1000,
+            idle_s=10.0,
+            whole_bytes_max=whole_bytes_max,
+        )
+        self.delivery = Delivery(self.queue, self.ledger, START)
+
+    def transaction(self, lsn: int, *sizes: int) -> None:
+        """A transaction with an event of each size, which commits at `lsn`."""
+        ticket = self.ledger.open()
+        self.queue.begin(lsn, 0)
+        for size in sizes:
+            records: list[Record] = [("t", b"k", b"v", None)]
+            self.queue.add(records, size, 1)
+        self.ledger.seal(ticket, lsn + 10)
+        self.queue.close(lsn, lsn + 10, 1, (ticket,))
+
+
+def test_a_checkpoint_counts_when_its_batch_is_delivered_and_not_before():
+    session = Session()
+    session.transaction(100, 10)
+    ship = session.delivery.next(0.0)
+    assert ship is not None
+    assert ship.checkpoint.position == Position(100, 110)
+    assert (session.delivery.checkpoint, session.delivery.is_out) == (START, True)
+    assert (session.ledger.sent, session.ledger.flushed) == (110, 60)
+    session.delivery.delivered(ship.batch)
+    assert session.delivery.checkpoint == ship.checkpoint
+    assert (session.delivery.is_out, session.ledger.flushed) == (False, 110)
+
+
+def test_one_batch_is_out_at_a_time():
+    session = Session()
+    session.transaction(100, 10)
+    first = session.delivery.next(0.0)
+    assert first is not None
+    session.transaction(200, 10)
+    assert session.delivery.next(0.0) is None
+    assert session.delivery.next_at(0.0) is None
+    session.delivery.delivered(first.batch)
+    assert session.delivery.next_at(0.0) == 0.0
+    second = session.delivery.next(0.0)
+    assert second is not None
+    assert second.checkpoint.position == Position(200, 210)
+
+
+def test_a_part_of_a_transaction_goes_out_with_the_checkpoint_before_it():
+    session = Session(whole_bytes_max=10_000)
+    session.transaction(100, 400, 10)
+    part = session.delivery.next(0.0)
+    assert part is not None
+    assert (part.batch.closes, part.checkpoint) == (False, START)
+    session.delivery.delivered(part.batch)
+    assert (session.delivery.checkpoint, session.ledger.flushed) == (START, 60)
+    rest = session.delivery.next(0.0)
+    assert rest is not None
+    assert (rest.batch.closes, rest.checkpoint.position) == (True, Position(100, 110))
+
+
+def test_nothing_is_out_where_nothing_is_due():
+    session = Session()
+    assert session.delivery.next(0.0) is None
+    assert session.delivery.next_at(0.0) is None
