@@ -20,7 +20,7 @@ from cdcd.engine.actions import (
     Read,
     Writers,
 )
-from cdcd.engine.engine import ExportedTables
+from cdcd.engine.exported import ExportedTables
 from cdcd.errors import TransientError
 from cdcd.postgres.connection import Dsn
 from cdcd.postgres.refusals import TableBusyError

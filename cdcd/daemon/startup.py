@@ -28,7 +28,8 @@ from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
-from cdcd.engine.engine import ExportedTables, first_flush
+from cdcd.engine.engine import first_flush
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
 from cdcd.facts import CheckpointRead, GapAccepted, Observer, SnapshotNeeded, SnapshotResumed

@@ -13,8 +13,10 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables
+from cdcd.engine.engine import Engine
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.feedback import interval_for
+from cdcd.engine.settings import EngineSettings
 from cdcd.errors import LimitError
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.sink import Sink

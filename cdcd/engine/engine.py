@@ -18,34 +18,28 @@ The order of `next_action` is the order of urgency: PostgreSQL hears from us wha
 is ready, then frames are worked off, then tables are read.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from cdcd.engine.actions import (
     Action,
     Answer,
-    Ask,
-    Begin,
     End,
-    ListPublished,
-    Look,
-    Looked,
-    Published,
-    Question,
-    Ship,
     Status,
     Turn,
     Wait,
 )
-from cdcd.engine.exported import Exported
+from cdcd.engine.delivery import Delivery
+from cdcd.engine.exported import Exported, ExportedTables
 from cdcd.engine.feedback import Feedback, reply_requested
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
+from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
+from cdcd.engine.settings import EngineSettings
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.errors import CdcdError, TransientError
@@ -62,66 +56,17 @@ from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
 
-TURN_EVENTS: Final = 256
-"""After so many events or steps other tasks get their turn: some milliseconds, uncompiled."""
-
 UNSTREAMED_S: Final = 60.0
 """Minimum time to run with streaming off. A workload that needed it once will probably need it again."""
-
-DESCRIBE_S: Final = 0.01
-"""How long until the catalog is asked again that does not show yet what is streamed already."""
-
-PUBLISHED_S: Final = 5.0
-"""How often the publication is looked at for tables that were added, or have another name."""
 
 
 class StreamingAgainError(TransientError):
     """What had to be received without streaming is delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What of the configuration the decisions depend on.
-
-    Attributes:
-        whole_bytes_max: a source transaction is seen as a whole up to so many bytes of records.
-        status_interval_s: PostgreSQL hears from us as often.
-        shutdown_grace_s: how long a PostgreSQL that shuts down is let wait for what is being delivered.
-        snapshot_mode, added_tables, excluded, signals: as in the configuration, under `snapshot`.
-        truncate: TRUNCATE gives a record.
-        snapshot_only: the session ends when there is nothing left to read.
-    """
-
-    name: str
-    bytes_max: int
-    records_max: int
-    queue_bytes_max: int
-    whole_bytes_max: int
-    status_interval_s: float
-    shutdown_grace_s: float = 5.0
-    prepared_warning_age_s: float = 3600.0
-    chunk_bytes: int = 1 << 20
-    parallelism: int = 4
-    snapshot_mode: str = "initial"
-    added_tables: bool = False
-    signals: str = "without_where"
-    truncate: bool = True
-    snapshot_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ExportedTables:
-    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns."""
-
-    tables: Mapping[int, SourceTable]
-    descriptions: Mapping[int, TableDescription]
-    types: Mapping[int, TypeDescription]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +135,6 @@ class Engine:
         self.ledger = ledger
         self.encoder = encoder
         self.rows = rows
-        self.checkpoint = start
         self._settings = settings
         self._observe = observe
         self._unstreamed_until = unstreamed_until
@@ -217,7 +161,7 @@ class Engine:
             observe=observe,
             changed=self.queue.touch,
         )
-        self._tables = parts.tables(
+        tables = parts.tables(
             self.incremental,
             published,
             reads=settings.snapshot_mode != "never",
@@ -228,17 +172,16 @@ class Engine:
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )
-        self._exported: Exported | None = None
-        if exported is not None:
-            for oid, table in exported.tables.items():
-                self._rendering.define(table.relation, exported.descriptions[oid], exported.types)
-            self._exported = parts.exported(
-                self.incremental,
-                self._rendering,
-                exported.tables,
-                chunk_bytes=settings.chunk_bytes,
-                parallelism=settings.parallelism,
-            )
+        self._questions = Questions(
+            self.incremental,
+            self._read_exported(exported, parts),
+            tables,
+            rendering=self._rendering,
+            queue=self.queue,
+            topics=self._topics,
+            now=now,
+        )
+        self._delivery = Delivery(self.queue, ledger, start)
         self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
@@ -246,30 +189,38 @@ class Engine:
             queue=self.queue,
             ledger=ledger,
             incremental=self.incremental,
-            tables=self._tables,
+            tables=tables,
             requests=requests,
             topics=self._topics,
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
         )
         self._streams = False
-        self._out: Batch | None = None
-        self._shipped = start
-        self._todo: deque[Action] = deque()
-        self._asked: dict[int, tuple[Callable[[object, Answer, float], None], object]] = {}
-        """By ticket: who gets the answer, and what it is for."""
-        self._next_ticket = 1
-        self._look_at: deque[int] = deque()
-        self._listing = False
-        self._list_at = now + PUBLISHED_S
         self._stopping = False
         self._stopped = False
         self._error: CdcdError | None = None
         self._grace_until: float | None = None
         self._warned: set[str] = set()
-        self._exported_topics_asked = False
 
-    # What the shell reports.
+    def _read_exported(self, exported: ExportedTables | None, parts: Parts) -> Exported | None:
+        if exported is None:
+            return None
+        for oid, table in exported.tables.items():
+            self._rendering.define(table.relation, exported.descriptions[oid], exported.types)
+        return parts.exported(
+            self.incremental.tasks,
+            self._rendering,
+            exported.tables,
+            chunk_bytes=self._settings.chunk_bytes,
+            parallelism=self._settings.parallelism,
+        )
+
+    # What the shell asks.
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The newest checkpoint that the broker holds."""
+        return self._delivery.checkpoint
 
     @property
     def wants_frames(self) -> bool:
@@ -295,6 +246,8 @@ class Engine:
     def is_reading(self) -> bool:
         """Whether the initial snapshot is being read, for whose end the stream waits."""
         return not self._streams
+
+    # What the shell reports.
 
     def stream_begun(self, now: float) -> None:
         """START_REPLICATION was accepted."""
@@ -331,45 +284,23 @@ class Engine:
         """Records may go to these topics."""
         self._topics.ready(topics)
         self._ingest.topics_ready()
-        self.incremental.topics_ready(now)
+        self.incremental.look_ups.topics_ready(now)
         self._ingest.between(now)
 
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
-        take, asked = self._asked.pop(ticket)
-        take(asked, answer, now)
-        exported = self._exported
-        self._error = self._error or self.incremental.failure or (exported.failure if exported else None)
+        self._questions.answered(ticket, answer, now)
+        self._error = self._error or self._questions.failure
         self._ingest.between(now)
-
-    def _listed(self, _asked: object, answer: Answer, now: float) -> None:
-        self._listing = False
-        self._list_at = now + PUBLISHED_S
-        if isinstance(answer, Published):
-            self._look_at.extend(self._tables.listed(answer))
-
-    def _looked(self, asked: object, answer: Answer, now: float) -> None:
-        """A table that took another one's place is described, for the record that ends the rows of that one."""
-        assert isinstance(asked, int)
-        if isinstance(answer, Looked) and answer.table is not None:
-            # Rows of it that wait for their place were read by the description that this one replaces.
-            self.incremental.redefined(answer.table.oid)
-            self._rendering.define(answer.table.relation, answer.description, answer.types)
-            self._tables.looked(asked, answer.table.name)
-        else:
-            self._tables.forget(asked)
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
-        assert batch is self._out
-        self._out = None
-        self.queue.delivered(batch)
-        if not batch.closes:
-            return
-        for ticket in batch.tickets:
-            self.ledger.ack(ticket)
-        self.checkpoint = self._shipped
-        if 0 < self._unstreamed_until < batch.position.end_lsn and now > self._stream_again_at:
+        self._delivery.delivered(batch)
+        if (
+            batch.closes
+            and 0 < self._unstreamed_until < batch.position.end_lsn
+            and now > self._stream_again_at
+        ):
             self._error = StreamingAgainError("Streaming of large transactions is possible again.")
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
@@ -414,21 +345,14 @@ class Engine:
                     "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
                 )
             )
-        if self._todo:
-            return self._todo.popleft()
-        batch = self._next_batch(now)
-        if batch is not None:
-            return batch
-        describe = self._ingest.next_describe(now)
-        if describe is not None:
-            return describe
+        action: Action | None = self._delivery.next(now) or self._ingest.next_describe(now)
+        if action is not None:
+            return action
         if self._ingest.advance(now, unix_us):
             return Turn()
         action = self._ingest.next_describe(now) or self._next_question(now) or self._topics.wanted()
         if action is not None:
             return action
-        if self._todo:
-            return self._todo.popleft()
         if self._settings.snapshot_only and self._all_is_read():
             self._stopping = True
             return Turn()
@@ -442,7 +366,7 @@ class Engine:
         return None if update is None else Status(write_frame(update))
 
     def _finish(self, now: float) -> Action:
-        if self._out is not None:
+        if self._delivery.is_out:
             return Wait(self._feedback.next_at(self.ledger.flushed) if self._streams else None)
         return self._end_with(None)
 
@@ -457,71 +381,14 @@ class Engine:
     def _undelivered(self) -> bool:
         return self.ledger.open_entries > self.assembler.prepared_open
 
-    def _next_batch(self, now: float) -> Ship | None:
-        if self._out is not None:
-            return None
-        due = self.queue.due_at(now)
-        if due is None or due > now:
-            return None
-        batch = self._out = self.queue.take(now)
-        if not batch.closes:
-            return Ship(batch, self.checkpoint)
-        self.ledger.send(batch.position.end_lsn)
-        # Kept until it is delivered: once the tickets are acknowledged they no longer say what is held.
-        held = self.ledger.held_at(batch.tickets)
-        self._shipped = replace(self.checkpoint.moved(batch.position, held), snapshot=batch.snapshot)
-        return Ship(batch, self._shipped)
-
-    def _next_question(self, now: float) -> Ask | None:
-        if self._exported is not None:
-            return self._next_of_the_export(now)
-        if not self._streams:
-            return None
-        if not self._listing and now >= self._list_at:
-            self._listing = True
-            return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
-        if self._look_at:
-            oid = self._look_at.popleft()
-            return self._ask(self._looked, oid, Look(oid, ""))
-        if not self.queue.room:
-            return None
-        self.incremental.report(now)
-        found = self.incremental.next_question(now)
-        return None if found is None else self._ask(self.incremental.answered, *found)
-
-    def _ask(self, take: Callable[[object, Answer, float], None], asked: object, question: Question) -> Ask:
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._asked[ticket] = (take, asked)
-        return Ask(ticket, question)
-
-    def _next_of_the_export(self, now: float) -> Ask | None:
-        exported = self._exported
-        assert exported is not None
-        self.incremental.report(now)
-        if not self._exported_topics_asked:
-            self._exported_topics_asked = True
-            for topic in exported.topics():
-                self._topics.is_ready(topic)
-        if not self.queue.room or self._topics.awaited:
-            return None
-        found = exported.next_question(now)
-        if found is not None:
-            return self._ask(exported.answered, *found)
-        if exported.is_done:
-            exported.finish(now)
-            self._exported = None
-            if self.incremental.progress.method != "incremental":
-                self.incremental.replace(replace(self.incremental.progress, method="incremental"))
-            self._todo.append(Begin())
-        return None
+    def _next_question(self, now: float) -> Action | None:
+        return self._questions.next(now) if self._streams else self._questions.next_before_stream(now)
 
     def _next_at(self, now: float) -> float | None:
-        times = [self.queue.due_at(now) if self._out is None else None]
+        times = [self._delivery.next_at(now)]
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
-            times.append(self.incremental.next_at() if self.queue.room else None)
-            times.append(None if self._listing else self._list_at)
+            times.append(self._questions.next_at())
         times += [self._grace_until, self._ingest.describe_at]
         return min([each for each in times if each is not None], default=None)
 
@@ -545,4 +412,4 @@ class Engine:
         self._ingest.apply_deferred()
 
     def _progress(self) -> Progress | None:
-        return self.incremental.to_write_down()
+        return self.incremental.watched.write_down()

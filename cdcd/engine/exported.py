@@ -1,37 +1,52 @@
-"""The initial snapshot: all tables as they were when the slot began, read side by side before streaming starts.
+"""The initial snapshot: all tables as they were when the slot began, read side by side before the stream starts.
 
-The slot's creation exports a snapshot that sees exactly what was committed before the slot's first position. Readers
-import it, take the tables' pages chunk by chunk, and every row becomes a record with op `r` that stands before all
-changes. Progress goes out with the rows; a session that ends in the middle takes the snapshot with it, and the next
-one goes on incrementally (`incremental.py`) with the pages that are left, because the slot is there and has every
+The slot's creation exports a snapshot, which sees exactly what was committed before the slot's first position. Readers
+import that snapshot and read the tables chunk by chunk. Every row becomes a record with op `r`, and all of these
+records stand before all changes.
+
+The progress goes out with the rows. A session that ends in the middle loses the exported snapshot. The next session
+reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
 change since.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from cdcd.engine.actions import Answer, Busy, Lost, Question, Read
-from cdcd.engine.incremental import Incremental, Rendering
-from cdcd.errors import CdcdError, SourceError
+from cdcd.engine.queries import page_query, sql_names, unreadable
+from cdcd.engine.rendering import Rendering
+from cdcd.engine.snapshot_tasks import SnapshotTasks
+from cdcd.errors import CdcdError
 from cdcd.records.formats.snapshot_rows import Encoded
+from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked, Markers
 from cdcd.snapshots.progress import TableTask, form_of
-from cdcd.snapshots.reading import PageQuery, Refused, Rows, SourceTable, TooLarge, bytes_max
+from cdcd.snapshots.reading import Refused, Rows, SourceTable, TooLarge, bytes_max
 
 _Read = tuple[Chunk, Rows]
 
 
+@dataclass(frozen=True, slots=True)
+class ExportedTables:
+    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns."""
+
+    tables: Mapping[int, SourceTable]
+    descriptions: Mapping[int, TableDescription]
+    types: Mapping[int, TypeDescription]
+
+
 class Exported:
-    """Reads everything at the slot's snapshot, before streaming.
+    """Reads the waiting tables at the slot's snapshot. Ask `next_question` until `is_done`, then call `finish`.
 
     Args:
-        incremental: keeps the progress, which this moves on; reads afterwards what could not be read here.
-        tables: the published tables as they were then, by oid; those that wait are read.
+        tasks: has the progress. Tables that can not be read here stay in it, and are read beside the stream.
+        tables: the published tables as they were at the slot's snapshot, by oid.
     """
 
     def __init__(
         self,
-        incremental: Incremental,
+        tasks: SnapshotTasks,
         rendering: Rendering,
         tables: Mapping[int, SourceTable],
         *,
@@ -39,89 +54,83 @@ class Exported:
         parallelism: int,
     ) -> None:
         self.failure: CdcdError | None = None
-        self._incremental = incremental
+        """Why the session can not go on, if so."""
+        self._tasks = tasks
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._parallelism = parallelism
         self._markers: Markers[_Read] = Markers()
         self._chunks = Chunks(chunk_bytes)
         self._being_read = 0
-        self._tasks: dict[int, TableTask] = {}
-        self._wanted = {oid: tables[oid] for oid in incremental.progress.waiting.oids if oid in tables}
-        for oid, table in self._wanted.items():
-            self._chunks.add(TableTask(table.name, oid, parts=tuple(each.part for each in table.parts)))
-        parts = [each for table in self._wanted.values() for each in table.parts]
-        incremental.announce(sum(each.part.size for each in parts))
-        self._sql_names = {each.part.oid: each.sql_name for each in parts}
+        self._begun: dict[int, TableTask] = {}
+        """By oid: the tasks of the tables that were begun with."""
+        self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
+        self._sql_names: dict[int, str] = {}
+        size = 0
+        for oid, table in self._tables.items():
+            parts = tuple(each.part for each in table.parts)
+            self._chunks.add(TableTask(table.name, oid, parts=parts))
+            self._sql_names.update(sql_names(table))
+            size += sum(part.size for part in parts)
+        tasks.announce(size)
 
     @property
     def is_done(self) -> bool:
-        """Whether every chunk is read, or left to others."""
+        """Whether every chunk was read, or is left to be read beside the stream."""
         return not self._being_read and self._chunks.peek() is None
 
     def topics(self) -> tuple[str, ...]:
         """The topics of the tables that may have rows."""
         return tuple(
             self._rendering.topic_of(oid)
-            for oid, table in self._wanted.items()
+            for oid, table in self._tables.items()
             if any(each.part.pages for each in table.parts)
         )
 
     def next_question(self, now: float) -> tuple[object, Question] | None:
-        """A chunk to be read, and whom the answer is for; None: nothing now."""
+        """The next chunk to be read, and what to ask for it; None: nothing now."""
         if self._being_read >= self._parallelism:
             return None
         chunk = self._chunks.next()
         if chunk is None:
             return None
         self._begin_up_to(chunk.task.oid, now)
-        table = self._wanted[chunk.task.oid]
-        query = PageQuery(
-            self._sql_names[chunk.part],
-            chunk.part,
-            chunk.filenode,
-            chunk.begin,
-            chunk.end,
-            table,
-            (table.row_filter,),
-        )
+        query = page_query(self._tables[chunk.task.oid], self._sql_names[chunk.part], chunk)
         self._being_read += 1
         return chunk, Read(query, bytes_max(query, self._chunk_bytes), exported=True)
 
     def _begin_up_to(self, oid: int, now: float) -> None:
-        """Take the tables up to this one among the tasks; those that are empty end at once."""
-        incremental = self._incremental
-        while oid not in self._tasks:
-            begun = incremental.progress.begin_next(incremental.names)
+        """Make tasks of the waiting tables up to this one, in their order. A table without pages ends at once."""
+        tasks = self._tasks
+        while oid not in self._begun:
+            begun = tasks.progress.begin_next(tasks.names)
             assert begun is not None, "a table that is read was waiting"
             progress, task = begun
-            table = self._wanted.get(task.oid)
+            table = self._tables.get(task.oid)
             if table is not None:
                 parts = tuple(each.part for each in table.parts)
                 progress = progress.plan(task, table.oid, table.name, parts, form_of(table.columns))
-            incremental.replace(progress)
+            tasks.replace(progress)
             found = progress.find(task)
             assert found is not None
-            self._tasks[task.oid] = found
+            self._begun[task.oid] = found
             if table is None:
-                # It was dropped, or taken out of the publication, when the slot was made.
-                incremental.end(found, "there was no such table at the slot's snapshot", now)
+                # It was dropped, or left the publication, before the slot was made.
+                tasks.end(found, "there was no such table at the slot's snapshot", now=now)
             else:
-                incremental.start_pace(found, now)
+                tasks.start_pace(found, now)
                 if found.is_done:
-                    incremental.end(found, "", now)
+                    tasks.end(found, now=now)
 
     def answered(self, asked: object, answer: Answer, now: float) -> None:
-        """The answer to a question."""
+        """The answer to the question for a chunk."""
         assert isinstance(asked, Chunk)
         chunk = asked
         self._being_read -= 1
         if isinstance(answer, Lost):
             self.failure = answer.error
         elif isinstance(answer, Refused):
-            self.failure = SourceError(
-                f"The rows of {chunk.task.name} can not be read: {answer.reason}", hint=answer.hint
-            )
+            self.failure = unreadable(chunk.task.name, answer)
         elif isinstance(answer, TooLarge):
             self._chunks.split(chunk)
         elif isinstance(answer, Rows):
@@ -130,12 +139,12 @@ class Exported:
         elif isinstance(answer, Busy):
             self._chunks.give_back(chunk)
         else:
-            # Altered or dropped since the snapshot: what is left of it is looked at again, and read incrementally.
+            # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
             self._chunks.drop(chunk.task)
 
     def finish(self, now: float) -> None:
-        """Send what was held back. Call it once `is_done`; what is not read by now is read incrementally."""
-        waiting = self._incremental.progress.waiting
+        """Send the rows that were held back until it was known which row is the last. Call it once `is_done`."""
+        waiting = self._tasks.progress.waiting
         if waiting.oids:
             self._begin_up_to(waiting.oids[-1], now)
         self._put_all(self._markers.finish(), now)
@@ -160,15 +169,16 @@ class Exported:
             self._rendering.put(
                 chunk.task.oid,
                 rows,
-                event_no=self._incremental.progress.event_no,
+                event_no=self._tasks.progress.event_no,
                 dropped=set(),
                 progress=deliver,
                 marked=marked,
             )
 
     def _deliver(self, chunk: Chunk, rows: int, now: float) -> None:
-        incremental, task = self._incremental, self._tasks[chunk.task.oid]
-        incremental.replace(incremental.progress.deliver(task, chunk.part, chunk.begin, chunk.end, rows))
-        found = incremental.progress.find(task)
+        """Count the chunk's pages and rows, and end the task with its last page."""
+        tasks, task = self._tasks, self._begun[chunk.task.oid]
+        tasks.replace(tasks.progress.deliver(task, chunk.part, chunk.begin, chunk.end, rows))
+        found = tasks.progress.find(task)
         if found is not None and found.is_done:
-            incremental.end(found, "", now)
+            tasks.end(found, now=now)

@@ -52,6 +52,8 @@ TURN_EVENTS: Final = 256
 DESCRIBE_S: Final = 0.01
 """How long until the catalog is asked again that does not show yet what is streamed already."""
 
+_RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
+
 
 class Ingest:
     """Works off the frames of a session. `receive` them, then `advance` until `is_idle`.
@@ -90,6 +92,7 @@ class Ingest:
         self._queue = queue
         self._ledger = ledger
         self._incremental = incremental
+        self._watched = incremental.watched
         self._tables = tables
         self._requests = requests
         self._topics = topics
@@ -202,7 +205,7 @@ class Ingest:
         items = step.items
         count = events(items) if step.in_stream else len(items)
         records = self._records
-        if self._incremental.watches or self._new_names:
+        if self._watched.watches or self._new_names:
             size = self._encode_each(step)
         else:
             size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
@@ -224,7 +227,7 @@ class Ingest:
             else:
                 for topic, key, value, _ in records[known:]:
                     if value is not None:
-                        self._incremental.note(self._xid, topic, key, None, moved=False)
+                        self._watched.note(self._xid, topic, key, None, moved=False)
         return size
 
     def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
@@ -241,17 +244,17 @@ class Ingest:
     def _note(self, frame: bytes, in_stream: bool, known: int) -> None:
         tag = peek.tag_of(frame)
         if tag == peek.TRUNCATE:
-            self._incremental.truncated(self._xid, peek.relation_oids(frame, in_stream))
+            self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
             return
         for topic, key, value, headers in self._records[known:]:
-            if value is None or not self._incremental.is_watched(topic):
+            if value is None or not self._watched.is_watched(topic):
                 continue
             values = None
             names = {name for name, _ in headers or ()}
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
-            self._incremental.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
+            self._watched.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
 
     def _missing_topics(self, step: Changes) -> bool:
         """Whether records of these events go to topics that are not there yet; they are asked for."""
@@ -316,7 +319,7 @@ class Ingest:
                 self._topics.keep_keyless(topic)
         else:
             self._new_topics.pop(oid, None)
-        self._incremental.defined(oid, topic)
+        self._watched.defined(oid, topic)
         if known is not None and known != relation:
             self._incremental.redefined(oid)
             self._observe(RelationChanged(schema=relation.schema, table=relation.name))
@@ -327,24 +330,22 @@ class Ingest:
             self._new_names.pop(oid, None)
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
-        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
-        assert isinstance(message, LogicalMessage)
+        message = _request(step.frame, step.in_stream)
         size = 0
-        if message.prefix in RESERVED:
-            # It is an event like any other, of which nobody but us has a record.
+        if message is not None:
+            # It is an event like any other, but makes no record.
             self._encoder.skip(1)
-            self._deferred.append(lambda: self._requests.take(message))
+            self._deferred.append(partial(self._requests.take, message))
         else:
             size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
         if self._queue.add(self._records, size, 1):
             self._cut()
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
-        message = read_message(step.frame, XLOG_HEADER, in_stream=step.in_stream)
-        assert isinstance(message, LogicalMessage)
+        message = _request(step.frame, step.in_stream)
         self._queue.begin(step.lsn, 0)
         size = 0
-        if message.prefix in RESERVED:
+        if message is not None:
             self._requests.take(message)
         else:
             size = self._encoder.encode_message(
@@ -386,7 +387,7 @@ class Ingest:
         position = self._queue.position.end_lsn
         for oid in self._tables.due(position, self._has_topic):
             self._end_former_rows(oid)
-        self._incremental.between(position, now)
+        self._incremental.reads.send_due(position, now)
 
     def _has_topic(self, oid: int) -> bool:
         return self._topics.is_ready(self._rows.topic_of(oid))
@@ -395,10 +396,19 @@ class Ingest:
         """Between two transactions: the rows of the table that had this one's name before end here."""
         self._tables.replace(oid)
         if self._ends_former_rows:
-            self._rows.end_former_rows(oid, self._incremental.take_number())
+            self._rows.end_former_rows(oid, self._incremental.tasks.take_number())
 
     def _turn(self, step: Turn, now: float) -> None:
         """Others get their turn (`_take`)."""
+
+
+def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
+    """The logical message if it is for the daemon itself; None: it is a user's, which the encoder decodes."""
+    if peek.message_prefix(frame, in_stream) not in _RESERVED:
+        return None
+    message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+    assert isinstance(message, LogicalMessage)
+    return message
 
 
 def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:

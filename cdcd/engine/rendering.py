@@ -1,7 +1,7 @@
 """Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.topics import Topics
@@ -13,8 +13,45 @@ from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.reading import Rows
 
 
+class Rendering(Protocol):
+    """Makes records of rows, and knows the tables' descriptions, topics and keys."""
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> str:
+        """Know the table as it is now; returns its topic. SinkError: it can have none."""
+
+    def key_columns(self, oid: int) -> tuple[str, ...]:
+        """The names of the columns that make the record's key; () for a table without one."""
+
+    def topic_of(self, oid: int) -> str:
+        """The topic of a table that was defined."""
+
+    def topic_is_ready(self, topic: str) -> bool:
+        """Whether records may go to the topic; if not, it is asked for."""
+
+    def put(
+        self,
+        oid: int,
+        rows: Rows,
+        *,
+        event_no: int,
+        dropped: set[bytes],
+        progress: Callable[[Encoded], None],
+        marked: Marked[Any] | None = None,
+    ) -> None:
+        """Put the rows into the queue between two transactions.
+
+        Args:
+            event_no: the number of the last row before them.
+            dropped: keys whose rows are left out.
+            progress: called before the queue takes the rows; it counts them.
+            marked: how the first and the last row are marked, in an initial snapshot.
+        """
+
+
 class SnapshotRows:
-    """Puts rows into the queue (`incremental.Rendering`). `unix_us` is the wall clock, which the engine sets."""
+    """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970."""
 
     def __init__(self, encoder: SnapshotEncoder, queue: BatchQueue, topics: Topics) -> None:
         self.encoder = encoder
@@ -26,7 +63,6 @@ class SnapshotRows:
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> str:
-        """Know the table as it is now; returns its topic. SinkError: it can have none."""
         self.encoder.define(relation, description, types)
         topic = self.encoder.claim(relation.oid)
         if not self.encoder.key_column_names(relation.oid):
@@ -34,15 +70,12 @@ class SnapshotRows:
         return topic
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
-        """The names of the columns that make the record's key; () for a table without one."""
         return self.encoder.key_column_names(oid)
 
     def topic_of(self, oid: int) -> str:
-        """The topic of a table that was defined."""
         return self.encoder.topic_of(oid)
 
     def topic_is_ready(self, topic: str) -> bool:
-        """Whether records may go to the topic; if not, it is asked for."""
         return self._topics.is_ready(topic)
 
     def put(
@@ -55,7 +88,6 @@ class SnapshotRows:
         progress: Callable[[Encoded], None],
         marked: Marked[Any] | None = None,
     ) -> None:
-        """Put the rows into the queue between two transactions (`incremental.Rendering.put`)."""
         end_lsn = self._queue.position.end_lsn
         first = last = others = INCREMENTAL
         if marked is not None:
@@ -76,9 +108,10 @@ class SnapshotRows:
         self._queue.insert(self._records, encoded.bytes)
 
     def end_former_rows(self, oid: int, event_no: int) -> None:
-        """Put a truncate record for the topic of a table that was defined: the rows before it are another table's.
+        """Put a truncate record into the topic of a table that was defined: the rows before it are another table's.
 
-        `event_no` is its number among the rows of snapshots.
+        Args:
+            event_no: the number of the record among the rows of snapshots.
         """
         commit_lsn = self._queue.position.end_lsn - 1
         size = self.encoder.encode_end_of_rows(oid, (commit_lsn, event_no), self.unix_us, self._records)

@@ -54,7 +54,7 @@ class Requests:
                 SnapshotSignalled(action=signal.action, tables=[_short(name) for name in signal.tables[:10]])
             )
         # A request is taken once: its position is told also where it asked for nothing.
-        self._incremental.touch()
+        self._incremental.tasks.touch()
 
     def _start(self, signal: Signal) -> None:
         request = signal.request or "signal"
@@ -67,7 +67,7 @@ class Requests:
             raise ValueError(
                 f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
             )
-        self._incremental.add(tasks)
+        self._incremental.tasks.add(tasks)
 
     def _pause(self, _signal: Signal) -> None:
         self._incremental.set_paused(True)
@@ -83,7 +83,7 @@ class Requests:
             if task.request in OWN_REQUESTS:
                 kept.append(task.name)
             else:
-                self._incremental.cancel(task, "cancelled")
+                self._incremental.plans.end(task, "cancelled")
         if signal.tables and kept:
             raise ValueError(
                 f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows"

@@ -83,6 +83,8 @@ _LSN_END: Final = 9
 _BODY_AT: Final = XLOG_HEADER + 1
 _XID_BYTES: Final = 4
 _OID_BYTES: Final = 4
+_MESSAGE_HEAD: Final = 9
+"""The flags and the LSN of a logical message, which stand before its prefix."""
 _TRUNCATE_HEAD: Final = 5
 """The number of relations and the options of a Truncate, which stand before the oids."""
 
@@ -114,6 +116,13 @@ def relation_oids(frame: bytes, in_stream: bool) -> list[int]:
             int.from_bytes(frame[oid : oid + _OID_BYTES], "big") for oid in range(at, len(frame), _OID_BYTES)
         ]
     return []
+
+
+def message_prefix(frame: bytes, in_stream: bool) -> bytes:
+    """The prefix of a logical message. Without its end, what is left of the frame."""
+    at = (_BODY_AT + _XID_BYTES if in_stream else _BODY_AT) + _MESSAGE_HEAD
+    end = frame.find(0, at)
+    return frame[at:] if end < 0 else frame[at:end]
 
 
 def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:

@@ -22,7 +22,9 @@ from cdcd.engine.actions import (
     Turn,
     Wait,
 )
-from cdcd.engine.engine import Engine, EngineSettings, ExportedTables, first_flush
+from cdcd.engine.engine import Engine, first_flush
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.settings import EngineSettings
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact

@@ -27,14 +27,10 @@ from cdcd.engine.actions import (
     Wait,
     Writers,
 )
-from cdcd.engine.engine import (
-    PUBLISHED_S,
-    UNSTREAMED_S,
-    Engine,
-    EngineSettings,
-    ExportedTables,
-    StreamingAgainError,
-)
+from cdcd.engine.engine import UNSTREAMED_S, Engine, StreamingAgainError
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.questions import PUBLISHED_S
+from cdcd.engine.settings import EngineSettings
 from cdcd.errors import SourceError, TransientError
 from cdcd.facts import (
     LockLost,

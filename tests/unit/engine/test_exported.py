@@ -46,7 +46,7 @@ class Daemon:
             changed=lambda: None,
         )
         self.exported = Exported(
-            self.incremental,
+            self.incremental.tasks,
             self.rendering,
             {each.oid: each for each in tables},
             chunk_bytes=PAGE,

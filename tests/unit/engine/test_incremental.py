@@ -8,7 +8,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from cdcd.engine.actions import Busy, FindWriters, Look, Lost, Question, Read, Writers
-from cdcd.engine.incremental import RETRY_S, WAITING_S, Incremental
+from cdcd.engine.incremental import Incremental
+from cdcd.engine.plans import RETRY_S, WAITING_S
 from cdcd.errors import SourceError, TransientError
 from cdcd.facts import (
     SnapshotFinished,
@@ -74,7 +75,7 @@ class Daemon:
             self.answer(each)
 
     def between(self, position: int = 1000) -> None:
-        self.incremental.between(position, self.now)
+        self.incremental.reads.send_due(position, self.now)
 
     def plan(self, found: Any = None, seen: int = 100) -> None:
         """Everything up to the first chunk."""
@@ -120,7 +121,7 @@ def test_its_rows_have_their_place_when_the_stream_is_past_what_their_snapshot_s
     assert daemon.progress.outcomes[0].rows == 2
     assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=0.0)]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=2)]
-    assert not daemon.incremental.watches
+    assert not daemon.incremental.watched.watches
 
 
 def test_rows_are_numbered_on():
@@ -155,10 +156,10 @@ def test_a_table_whose_topic_is_not_there_waits_for_it_and_then_asks_who_writes(
     daemon.rendering.missing = {T}
     daemon.answer(looked(table()))
     assert daemon.asks_nothing()
-    daemon.incremental.topics_ready(daemon.now)
+    daemon.incremental.look_ups.topics_ready(daemon.now)
     assert daemon.asks_nothing()
     daemon.rendering.missing = set()
-    daemon.incremental.topics_ready(daemon.now)
+    daemon.incremental.look_ups.topics_ready(daemon.now)
     assert daemon.answer(nobody()) == FindWriters((1, 1))
 
 
@@ -295,7 +296,7 @@ def test_a_table_that_was_rewritten_is_read_from_its_beginning():
     daemon = reading(chunk_bytes=2 * PAGE, parallelism=1)
     asked, _ = daemon.ask()
     # GIVEN a row that the table owes
-    daemon.incremental.note(301, T, key(8), values(8), moved=False)
+    daemon.incremental.watched.note(301, T, key(8), values(8), moved=False)
     daemon.incremental.answered(asked, rows(9, seen=300), daemon.now)
     daemon.between()
     daemon.incremental.redefined(1)
@@ -391,7 +392,7 @@ def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
     # WHEN what was read of it is no part of the task any more
     daemon.incremental.answered(again, looked(table(name="renamed")), daemon.now)
     # THEN nobody asks what a change means to it
-    daemon.incremental.note(150, "public.renamed", key(1), values(1), moved=False)
+    daemon.incremental.watched.note(150, "public.renamed", key(1), values(1), moved=False)
 
 
 # Changes that overtake rows.
@@ -400,7 +401,7 @@ def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
 def test_a_row_whose_change_the_stream_has_already_is_left_out():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.note(150, T, key(2), None, moved=False)
+    daemon.incremental.watched.note(150, T, key(2), None, moved=False)
     daemon.incremental.answered(asked, rows(1, 2, 3, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1, 3]
@@ -409,8 +410,8 @@ def test_a_row_whose_change_the_stream_has_already_is_left_out():
 
 def test_a_change_that_came_before_the_window_is_waited_for_by_its_writer_and_not_noted():
     daemon = Daemon(asked_for())
-    daemon.incremental.note(90, T, key(1), None, moved=False)
-    assert not daemon.incremental.watches
+    daemon.incremental.watched.note(90, T, key(1), None, moved=False)
+    assert not daemon.incremental.watched.watches
     daemon.plan()
     daemon.answer(rows(1))
     daemon.between()
@@ -420,7 +421,7 @@ def test_a_change_that_came_before_the_window_is_waited_for_by_its_writer_and_no
 def test_a_truncate_that_the_snapshot_does_not_see_makes_the_chunk_be_read_again():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.truncated(150, [1])
+    daemon.incremental.watched.truncated(150, [1])
     daemon.incremental.answered(asked, rows(1, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []
@@ -433,7 +434,7 @@ def test_a_truncate_that_the_snapshot_does_not_see_makes_the_chunk_be_read_again
 def test_a_backlog_that_every_chunk_sees_leaves_nothing_in_the_window():
     daemon = reading()
     for xid in range(1, 100):
-        daemon.incremental.note(xid, T, key(xid), None, moved=False)
+        daemon.incremental.watched.note(xid, T, key(xid), None, moved=False)
     daemon.answer(rows(*range(1, 100), seen=100))
     daemon.between()
     assert len(daemon.rendering.ids) == 99
@@ -458,7 +459,7 @@ def test_a_window_that_gave_up_is_planned_anew_with_what_was_delivered(monkeypat
 def give_up(daemon: Daemon) -> None:
     """More changes than a window remembers."""
     for number in range(200_001):
-        daemon.incremental.note(1000 + number, T, key(number), None, moved=False)
+        daemon.incremental.watched.note(1000 + number, T, key(number), None, moved=False)
 
 
 def test_several_chunks_that_wait_when_the_window_gives_up_are_all_dropped():
@@ -477,7 +478,7 @@ def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is
     daemon = reading()
     asked, _ = daemon.ask()
     # GIVEN a change that the chunk does not see, and that leaves a value of the row out
-    daemon.incremental.note(150, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
     daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
@@ -498,7 +499,7 @@ def test_a_row_that_moved_to_a_page_which_was_read_is_read_by_its_key():
     daemon.answer(rows(1))
     daemon.between()
     # GIVEN a row that moves from the second chunk's pages to the first's, by an update that the second chunk sees
-    daemon.incremental.note(150, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
     _, read = daemon.ask()
     assert isinstance(read, Read)
     assert isinstance(read.query, KeyQuery)
@@ -507,7 +508,7 @@ def test_a_row_that_moved_to_a_page_which_was_read_is_read_by_its_key():
 def test_a_row_that_a_chunk_delivers_after_its_change_is_owed_no_longer():
     daemon = reading(chunk_bytes=2 * PAGE, parallelism=1)
     asked, _ = daemon.ask()
-    daemon.incremental.note(150, T, key(1), values(1), moved=False)
+    daemon.incremental.watched.note(150, T, key(1), values(1), moved=False)
     daemon.incremental.answered(asked, rows(1, seen=151), daemon.now)
     daemon.between()
     _, read = daemon.ask()
@@ -518,11 +519,11 @@ def test_a_row_that_a_chunk_delivers_after_its_change_is_owed_no_longer():
 def test_a_row_that_changes_once_more_while_it_is_read_by_key_is_read_once_more():
     daemon = reading(parallelism=1)
     asked, _ = daemon.ask()
-    daemon.incremental.note(150, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
     daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     asked, _ = daemon.ask()
-    daemon.incremental.note(160, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.note(160, T, key(2), values(2), moved=False)
     daemon.incremental.answered(asked, rows(2, seen=155), daemon.now)
     daemon.between()
     assert daemon.rendering.ids == [1]
@@ -535,7 +536,7 @@ def test_a_row_that_changes_once_more_while_it_is_read_by_key_is_read_once_more(
 def test_a_row_that_is_gone_when_it_is_read_by_key_is_owed_no_longer():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.note(150, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
     daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
     daemon.between()
     daemon.answer(rows(seen=170))
@@ -547,7 +548,7 @@ def test_keys_whose_rows_are_too_large_together_are_read_in_smaller_numbers():
     daemon = reading()
     asked, _ = daemon.ask()
     for number in range(4):
-        daemon.incremental.note(150, T, key(number), values(number), moved=False)
+        daemon.incremental.watched.note(150, T, key(number), values(number), moved=False)
     daemon.incremental.answered(asked, rows(seen=120), daemon.now)
     daemon.between()
     asked_for_keys = []
@@ -577,11 +578,11 @@ def test_what_the_stream_changes_before_the_table_is_planned_again_is_owed():
     # GIVEN an interrupted snapshot of which a page was read; a row moves to that page while nothing is read
     task = TableTask(T, 1, parts=(Part(1, 100, 4, 4 * PAGE, ((0, 1),)),))
     daemon = Daemon(Progress().add([task]))
-    assert daemon.incremental.watches
-    daemon.incremental.defined(1, T)
-    assert daemon.incremental.is_watched(T)
-    daemon.incremental.note(50, T, key(3), values(3), moved=False)
-    written = daemon.incremental.to_write_down()
+    assert daemon.incremental.watched.watches
+    daemon.incremental.watched.defined(1, T)
+    assert daemon.incremental.watched.is_watched(T)
+    daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
+    written = daemon.incremental.watched.write_down()
     assert written is not None
     assert written.tasks[0].owed == (values(3),)
 
@@ -591,10 +592,10 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
     task = daemon.progress.tasks[0]
     parts = (Part(1, 100, 4, 4 * PAGE),)
     daemon.incremental.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
-    daemon.incremental.defined(1, T)
-    assert daemon.incremental.watches
-    daemon.incremental.note(50, T, key(3), values(3), moved=False)
-    written = daemon.incremental.to_write_down()
+    daemon.incremental.watched.defined(1, T)
+    assert daemon.incremental.watched.watches
+    daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
+    written = daemon.incremental.watched.write_down()
     assert written is not None
     assert written.tasks[0].owed == (values(3),)
 
@@ -602,8 +603,8 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
 def test_a_truncate_settles_what_is_owed():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.note(150, T, key(2), values(2), moved=False)
-    daemon.incremental.truncated(160, [1])
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
+    daemon.incremental.watched.truncated(160, [1])
     daemon.incremental.answered(asked, rows(seen=170), daemon.now)
     daemon.between()
     assert daemon.is_done()
@@ -614,8 +615,8 @@ def test_more_than_the_checkpoint_can_hold_is_written_down_as_unsettled_and_read
     daemon.answer(rows(1))
     daemon.between()
     for number in range(OWED_KEYS_MAX + 1):
-        daemon.incremental.note(150, T, key(number), values(number), moved=False)
-    written = daemon.incremental.to_write_down()
+        daemon.incremental.watched.note(150, T, key(number), values(number), moved=False)
+    written = daemon.incremental.watched.write_down()
     assert written is not None
     assert written.tasks[0].unsettled
     again = Daemon(Progress.from_json(written.to_json()))
@@ -629,8 +630,8 @@ def test_more_than_memory_may_hold_makes_the_table_be_read_from_its_beginning():
     daemon = reading(chunk_bytes=2 * PAGE, parallelism=1)
     asked, _ = daemon.ask()
     for number in range(200_001):
-        daemon.incremental.note(50, T, key(number), values(number), moved=False)
-    written = daemon.incremental.to_write_down()
+        daemon.incremental.watched.note(50, T, key(number), values(number), moved=False)
+    written = daemon.incremental.watched.write_down()
     assert written is not None
     assert written.tasks[0].unsettled or not written.tasks[0].has_begun
     daemon.incremental.answered(asked, rows(1), daemon.now)
@@ -646,7 +647,7 @@ def test_so_it_is_with_chunks_that_wait_then():
     daemon = reading(chunk_bytes=2 * PAGE)
     daemon.answers(rows(1, after=500), rows(2, after=500))
     for number in range(200_001):
-        daemon.incremental.note(50, T, key(number), values(number), moved=False)
+        daemon.incremental.watched.note(50, T, key(number), values(number), moved=False)
     daemon.between(500)
     assert daemon.progress.tasks[0].parts is None
     assert isinstance(daemon.ask()[1], Look)
@@ -681,7 +682,7 @@ def test_also_when_the_table_waits_for_the_initial_snapshot():
     reads = [daemon.ask(), daemon.ask()]
     assert all(isinstance(question, Read) for _, question in reads)
     assert daemon.asks_nothing()
-    daemon.incremental.note(150, "public.renamed", key(1), None, moved=False)
+    daemon.incremental.watched.note(150, "public.renamed", key(1), None, moved=False)
     for asked, _ in reads:
         daemon.incremental.answered(asked, rows(1, seen=120), daemon.now)
     daemon.between()
@@ -706,7 +707,7 @@ def test_so_many_rows_are_asked_for_at_a_time():
 
 @pytest.mark.skipif(is_compiled(), reason="a compiled constant can not be replaced")
 def test_rows_that_wait_for_their_place_have_a_limit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cdcd.engine.incremental.WAITING_BYTES_MAX", 5)
+    monkeypatch.setattr("cdcd.engine.chunk_reads.WAITING_BYTES_MAX", 5)
     daemon = reading(chunk_bytes=PAGE)
     daemon.answers(rows(1, after=5000), rows(2, after=5000))
     assert daemon.asks_nothing()
@@ -721,7 +722,7 @@ def test_a_table_that_is_read_again_is_the_same_task_from_its_beginning():
     daemon.incremental.read_anew(1, T, "replaced")
     assert daemon.progress.tables_left == 1
     assert daemon.progress.tasks[0].parts is None
-    assert not daemon.incremental.watches, "nothing is owed of it"
+    assert not daemon.incremental.watched.watches, "nothing is owed of it"
     daemon.incremental.read_anew(2, "public.u", "replaced")
     assert [task.request for task in daemon.progress.tasks] == ["", "replaced"]
 
@@ -735,7 +736,7 @@ def test_reading_stops_while_it_is_paused_and_its_window_goes():
     assert daemon.incremental.next_at() is None
     # GIVEN hours of changes
     for number in range(1000):
-        daemon.incremental.note(150 + number, T, key(number), None, moved=False)
+        daemon.incremental.watched.note(150 + number, T, key(number), None, moved=False)
     daemon.incremental.answered(asked, rows(2), daemon.now)
     daemon.between(5000)
     assert daemon.rendering.put_rows == []
@@ -749,19 +750,19 @@ def test_reading_stops_while_it_is_paused_and_its_window_goes():
 def test_a_cancelled_table_ends_and_answers_for_it_are_dropped():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.cancel(daemon.progress.tasks[0], "cancelled")
+    daemon.incremental.plans.end(daemon.progress.tasks[0], "cancelled")
     daemon.incremental.answered(asked, rows(1), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []
     assert daemon.progress.outcomes[0].error == "cancelled"
-    assert not daemon.incremental.watches
+    assert not daemon.incremental.watched.watches
     assert daemon.asks_nothing()
 
 
 def test_a_table_that_is_asked_for_again_after_it_was_cancelled_is_read_by_a_new_plan():
     daemon = reading()
     asked, _ = daemon.ask()
-    daemon.incremental.cancel(daemon.progress.tasks[0], "cancelled")
+    daemon.incremental.plans.end(daemon.progress.tasks[0], "cancelled")
     daemon.incremental.add([TableTask(T, request="again")])
     daemon.incremental.answered(asked, rows(1), daemon.now)
     daemon.between()
@@ -773,4 +774,4 @@ def test_a_table_that_is_asked_for_again_after_it_was_cancelled_is_read_by_a_new
 
 
 def test_nothing_is_written_down_where_nothing_was_ever_asked_for():
-    assert Daemon().incremental.to_write_down() is None
+    assert Daemon().incremental.watched.write_down() is None

@@ -81,7 +81,7 @@ class Daemon:
         return [fact.table for fact in self.facts.of(TableAdded)]
 
     def restarted(self, published: Mapping[int, str]) -> "Daemon":
-        progress = self.incremental.to_write_down()
+        progress = self.incremental.watched.write_down()
         assert progress is not None
         return Daemon(published, progress=Progress.from_json(json.loads(json.dumps(progress.to_json()))))
 

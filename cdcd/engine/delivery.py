@@ -1,0 +1,63 @@
+"""What is on its way to the broker, and which checkpoint is true once it has arrived.
+
+The rule: one batch is out at a time. Its checkpoint is made when it is shipped and becomes the session's checkpoint
+when the broker holds the batch. Only then are the ledger's tickets of the batch acknowledged, so that PostgreSQL may
+forget what they stand for.
+"""
+
+from dataclasses import replace
+
+from cdcd.engine.actions import Ship
+from cdcd.engine.queue import Batch, BatchQueue
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint
+
+
+class Delivery:
+    """Takes batches out of the queue. `next`, then `delivered`, by turns.
+
+    Attributes:
+        checkpoint: the newest one that the broker holds.
+    """
+
+    def __init__(self, queue: BatchQueue, ledger: Ledger, start: Checkpoint) -> None:
+        self.checkpoint = start
+        self._queue = queue
+        self._ledger = ledger
+        self._out: Batch | None = None
+        self._shipped = start
+
+    @property
+    def is_out(self) -> bool:
+        """Whether a batch is on its way."""
+        return self._out is not None
+
+    def next(self, now: float) -> Ship | None:
+        """The batch to deliver now, with its checkpoint; None: none is due, or one is out."""
+        if self._out is not None:
+            return None
+        due = self._queue.due_at(now)
+        if due is None or due > now:
+            return None
+        batch = self._out = self._queue.take(now)
+        if not batch.closes:
+            return Ship(batch, self.checkpoint)
+        self._ledger.send(batch.position.end_lsn)
+        # Kept until the batch is delivered: once its tickets are acknowledged they no longer say what is held.
+        held = self._ledger.held_at(batch.tickets)
+        self._shipped = replace(self.checkpoint.moved(batch.position, held), snapshot=batch.snapshot)
+        return Ship(batch, self._shipped)
+
+    def next_at(self, now: float) -> float | None:
+        """When `next` has a batch, if nothing else happens before."""
+        return None if self._out is not None else self._queue.due_at(now)
+
+    def delivered(self, batch: Batch) -> None:
+        """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
+        assert batch is self._out
+        self._out = None
+        self._queue.delivered(batch)
+        if batch.closes:
+            for ticket in batch.tickets:
+                self._ledger.ack(ticket)
+            self.checkpoint = self._shipped

@@ -1,0 +1,137 @@
+"""Questions about tables: which one is asked next, and who gets the answer.
+
+The rule: an initial snapshot is read to its end before the stream begins. While the stream runs, the publication is
+listed at an interval, tables that took another one's place are looked up, and tables are read as long as the queue has
+room.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from cdcd.engine.actions import Answer, Ask, Begin, ListPublished, Look, Looked, Published, Question
+from cdcd.engine.exported import Exported
+from cdcd.engine.incremental import Incremental
+from cdcd.engine.queue import BatchQueue
+from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.tables import PublishedTables
+from cdcd.engine.topics import Topics
+from cdcd.errors import CdcdError
+from cdcd.snapshots.progress import INCREMENTAL
+
+PUBLISHED_S: Final = 5.0
+"""Interval at which the publication is listed, to find tables that were added or have another name."""
+
+
+class Questions:
+    """The questions of a session. Ask `next`, and bring each answer by `answered`.
+
+    Args:
+        exported: reads the initial snapshot; None: the session has none.
+    """
+
+    def __init__(
+        self,
+        incremental: Incremental,
+        exported: Exported | None,
+        tables: PublishedTables,
+        *,
+        rendering: SnapshotRows,
+        queue: BatchQueue,
+        topics: Topics,
+        now: float,
+    ) -> None:
+        self._incremental = incremental
+        self._exported = exported
+        self._tables = tables
+        self._rendering = rendering
+        self._queue = queue
+        self._topics = topics
+        self._asked: dict[int, tuple[Callable[[object, Answer, float], None], object]] = {}
+        """By ticket: who gets the answer, and what it is for."""
+        self._next_ticket = 1
+        self._to_look_up: deque[int] = deque()
+        """Oids of tables that took another one's place."""
+        self._listing = False
+        self._list_at = now + PUBLISHED_S
+        self._has_exported_topics = False
+
+    @property
+    def failure(self) -> CdcdError | None:
+        """Why the session can not go on, if so."""
+        exported = self._exported
+        return self._incremental.failure or (None if exported is None else exported.failure)
+
+    def next_before_stream(self, now: float) -> Ask | Begin | None:
+        """What to ask for the initial snapshot, or `Begin` when it is read; None: nothing now."""
+        exported, tasks = self._exported, self._incremental.tasks
+        if exported is None:
+            return None
+        tasks.report(now)
+        if not self._has_exported_topics:
+            self._has_exported_topics = True
+            for topic in exported.topics():
+                self._topics.is_ready(topic)
+        if not self._queue.room or self._topics.awaited:
+            return None
+        found = exported.next_question(now)
+        if found is not None:
+            return self._ask(exported.answered, *found)
+        if not exported.is_done:
+            return None
+        exported.finish(now)
+        self._exported = None
+        if tasks.progress.method != INCREMENTAL:
+            tasks.replace(replace(tasks.progress, method=INCREMENTAL))
+        return Begin()
+
+    def next(self, now: float) -> Ask | None:
+        """What to ask beside the stream; None: nothing now."""
+        if not self._listing and now >= self._list_at:
+            self._listing = True
+            return self._ask(self._listed, None, ListPublished(self._tables.known_oids()))
+        if self._to_look_up:
+            oid = self._to_look_up.popleft()
+            return self._ask(self._looked, oid, Look(oid, ""))
+        if not self._queue.room:
+            return None
+        self._incremental.tasks.report(now)
+        found = self._incremental.next_question(now)
+        return None if found is None else self._ask(self._incremental.answered, *found)
+
+    def next_at(self) -> float | None:
+        """When `next` has a question, if nothing else happens before."""
+        times = [
+            self._incremental.next_at() if self._queue.room else None,
+            None if self._listing else self._list_at,
+        ]
+        return min([each for each in times if each is not None], default=None)
+
+    def answered(self, ticket: int, answer: Answer, now: float) -> None:
+        """The answer to the question with this ticket."""
+        take, asked = self._asked.pop(ticket)
+        take(asked, answer, now)
+
+    def _ask(self, take: Callable[[object, Answer, float], None], asked: object, question: Question) -> Ask:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._asked[ticket] = (take, asked)
+        return Ask(ticket, question)
+
+    def _listed(self, _asked: object, answer: Answer, now: float) -> None:
+        self._listing = False
+        self._list_at = now + PUBLISHED_S
+        if isinstance(answer, Published):
+            self._to_look_up.extend(self._tables.listed(answer))
+
+    def _looked(self, asked: object, answer: Answer, now: float) -> None:
+        """A table that took another one's place is described, for the record that ends the rows of that one."""
+        assert isinstance(asked, int)
+        if isinstance(answer, Looked) and answer.table is not None:
+            # Rows of the table that wait for their place were read by the description that this one replaces.
+            self._incremental.redefined(answer.table.oid)
+            self._rendering.define(answer.table.relation, answer.description, answer.types)
+            self._tables.looked(asked, answer.table.name)
+        else:
+            self._tables.forget(asked)

@@ -1,0 +1,36 @@
+"""What of the configuration the engine's decisions depend on."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """The configuration as the engine has it.
+
+    Attributes:
+        name: the pipeline's name.
+        bytes_max, records_max, queue_bytes_max, whole_bytes_max: as in `BatchQueue`.
+        status_interval_s: PostgreSQL gets a status update at this interval.
+        shutdown_grace_s: a PostgreSQL that shuts down waits at most so long for what is being delivered.
+        prepared_warning_age_s: age at which an undecided prepared transaction is reported.
+        chunk_bytes, parallelism: size of a chunk on disk, and how many are read at a time.
+        snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
+        truncate: TRUNCATE makes a record.
+        snapshot_only: the session ends when every table is read.
+    """
+
+    name: str
+    bytes_max: int
+    records_max: int
+    queue_bytes_max: int
+    whole_bytes_max: int
+    status_interval_s: float
+    shutdown_grace_s: float = 5.0
+    prepared_warning_age_s: float = 3600.0
+    chunk_bytes: int = 1 << 20
+    parallelism: int = 4
+    snapshot_mode: str = "initial"
+    added_tables: bool = False
+    signals: str = "without_where"
+    truncate: bool = True
+    snapshot_only: bool = False

@@ -1,0 +1,146 @@
+"""Which tables are to be read, how far the reading of each has got, and what the log is told of it.
+
+The rule: `Progress` (`snapshots/progress.py`) has one owner in a session, which is `SnapshotTasks`. Rows are counted
+at the moment when the queue takes them, so that rows and progress go out in one Kafka transaction. Every other change
+is reported by `changed`, so that the progress goes out soon, if need be without rows.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cdcd.facts import (
+    Observer,
+    SnapshotFinished,
+    SnapshotProgressed,
+    SnapshotStarted,
+    SnapshotTableFailed,
+    SnapshotTableFinished,
+)
+from cdcd.snapshots.chunks import Chunk
+from cdcd.snapshots.progress import Progress, TableTask
+
+REPORT_S: Final = 10.0
+"""Interval at which the log reports each table that is being read."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Where the reading of a table stood when this session began with it, and when that was (monotonic seconds)."""
+
+    began: float
+    pages: int
+    rows: int
+
+
+class SnapshotTasks:
+    """The progress of a session, and its facts.
+
+    Args:
+        names: the published tables as `schema.table`, by oid.
+        changed: called whenever the progress has changed without rows.
+    """
+
+    def __init__(
+        self,
+        progress: Progress,
+        *,
+        names: Mapping[int, str],
+        observe: Observer,
+        changed: Callable[[], None],
+    ) -> None:
+        self.progress = progress
+        self.names = names
+        self._observe = observe
+        self._changed = changed
+        self._announced = False
+        self._busy = not progress.is_done
+        self._paces: dict[int, _Pace] = {}
+        self._report_at = 0.0
+
+    def find(self, number: int) -> TableTask | None:
+        """The task with this number; None: it has ended."""
+        return next((task for task in self.progress.tasks if task.number == number), None)
+
+    def replace(self, progress: Progress) -> None:
+        """Set the progress, and report it if it is another one."""
+        if progress is not self.progress:
+            self.progress = progress
+            self._changed()
+
+    def add(self, tasks: Iterable[TableTask]) -> None:
+        """Read these tables too (`Progress.add`)."""
+        self.replace(self.progress.add(tasks))
+
+    def count(self, task: TableTask, chunk: Chunk | None, rows: int) -> None:
+        """Count rows that the queue takes now, with the pages of `chunk`; None: the rows were read by their keys."""
+        if chunk is None:
+            self.progress = self.progress.count(task, rows)
+        else:
+            self.progress = self.progress.deliver(task, chunk.part, chunk.begin, chunk.end, rows)
+
+    def take_number(self) -> int:
+        """A number for an event that is no row of a table but stands among such rows."""
+        self.replace(replace(self.progress, event_no=self.progress.event_no + 1))
+        return self.progress.event_no
+
+    def touch(self) -> None:
+        """Write the checkpoint soon, although the progress may be what it was."""
+        self._changed()
+
+    # What the log is told.
+
+    def announce(self, size: int) -> None:
+        """Report, once in a session, that tables are read from now on: of `size` bytes, as far as that is known."""
+        if not self._announced:
+            self._announced = True
+            self._observe(
+                SnapshotStarted(tables=self.progress.tables_left, bytes=size, method=self.progress.method)
+            )
+
+    def start_pace(self, task: TableTask, now: float) -> None:
+        """The table is read from now on: measure how fast."""
+        self._busy = True
+        self._paces.setdefault(task.number, _Pace(now, task.pages_done, task.rows))
+
+    def report(self, now: float) -> None:
+        """Report each table that has been read for `REPORT_S`. Call it often; it reports at that interval."""
+        if now < self._report_at:
+            return
+        self._report_at = now + REPORT_S
+        for task in self.progress.tasks:
+            pace = self._paces.get(task.number)
+            if pace is not None and now - pace.began >= REPORT_S:
+                self._observe(_progressed(task, pace, now))
+
+    def end(self, task: TableTask, error: str = "", *, now: float = 0.0) -> bool:
+        """End the task: the table is complete, or `error` says why not. False: the task has ended before."""
+        current = self.progress.find(task)
+        if current is None:
+            return False
+        self.replace(self.progress.end(task, error))
+        pace = self._paces.pop(task.number, None)
+        if error:
+            self._observe(SnapshotTableFailed(table=current.name, error=error))
+        else:
+            seconds = 0.0 if pace is None else now - pace.began
+            self._observe(
+                SnapshotTableFinished(table=current.name, rows=current.rows, seconds=round(seconds, 3))
+            )
+        if self.progress.is_done and self._busy:
+            self._busy = False
+            self._observe(SnapshotFinished(rows=self.progress.event_no))
+        return True
+
+
+def _progressed(task: TableTask, pace: _Pace, now: float) -> SnapshotProgressed:
+    seconds = max(now - pace.began, 1e-3)
+    rate = (task.pages_done - pace.pages) / seconds
+    return SnapshotProgressed(
+        table=task.name,
+        rows=task.rows,
+        share=round(task.share, 4),
+        bytes=int(task.size * task.share),
+        rows_per_s=round((task.rows - pace.rows) / seconds),
+        left_s=round((task.pages - task.pages_done) / rate) if rate > 0 else None,
+    )
