@@ -158,7 +158,7 @@ def run(server: PostgresServer, broker: KafkaBroker, folder: Path, rows: int, tr
         more = behind.cpu_s - alone.cpu_s - drained.cpu_s
         print(
             f"the snapshot delivered {finished['rows']:,} of {rows:,} rows; a change costs "
-            f"{drained.cpu_s / transactions * 1e6:.1f} µs without it and {more / transactions * 1e6:.1f} µs more with it",
+            f"{drained.cpu_s / transactions * 1e6:.1f} µs, and {more / transactions * 1e6:.1f} µs more behind it",
             flush=True,
         )
         await_flushed(dsn, "cdcd_both", CALM_S)
