@@ -12,6 +12,7 @@ The rules:
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from heapq import heappop, heappush
 from typing import Final
 
 from cdcd.engine.snapshot_tasks import SnapshotTasks
@@ -51,6 +52,7 @@ class OpenChunk:
         chunk: the pages; None: the rows with these `keys`.
         floor: a snapshot that was complete when the rows were asked for. The rows are read at a snapshot that sees no
             less.
+        number: of the rows among those that wait.
     """
 
     plan: "TablePlan"
@@ -58,6 +60,7 @@ class OpenChunk:
     keys: list[tuple[bytes | None, Key]]
     floor: Visibility
     rows: Rows | None = None
+    number: int = 0
 
 
 class TablePlan:
@@ -103,33 +106,44 @@ class TablePlan:
 
 
 class WaitingRows:
-    """Rows that were read and wait for their place in the stream."""
+    """Rows that were read and wait for their place in the stream, which is where their snapshot's high watermark is."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._chunks: list[OpenChunk] = []
+        self._chunks: dict[int, OpenChunk] = {}
+        self._places: list[tuple[int, int]] = []
+        """A heap of places with the number of the chunk there. The chunk may be gone already."""
+        self._last = 0
 
     def add(self, each: OpenChunk, rows: Rows) -> None:
         """The rows of an open chunk were read."""
-        each.rows = rows
-        self._chunks.append(each)
+        assert rows.after is not None, "they were read beside the stream"
+        self._last += 1
+        each.rows, each.number = rows, self._last
+        self._chunks[each.number] = each
+        heappush(self._places, (rows.after, each.number))
         self.bytes += rows.size
 
     def remove(self, each: OpenChunk) -> None:
         """The rows have their place now, or their plan is over."""
         assert each.rows is not None
-        self._chunks.remove(each)
+        del self._chunks[each.number]
         self.bytes -= each.rows.size
 
     def due(self, position: int) -> list[OpenChunk]:
-        """The chunks whose snapshots see nothing that the stream, which is at `position`, has not reached."""
-        # Nearly always empty, and asked for after every transaction.
-        return [each for each in self._chunks if _has_its_place(each, position)] if self._chunks else []
+        """The chunks whose snapshots see nothing that the stream, which is at `position`, has not reached.
 
-
-def _has_its_place(each: OpenChunk, position: int) -> bool:
-    rows = each.rows
-    return rows is not None and rows.after is not None and rows.after <= position
+        It is asked for after every transaction, so it looks at no chunk that has to wait. A chunk is given once.
+        """
+        places = self._places
+        if not places or places[0][0] > position:
+            return []
+        found = []
+        while places and places[0][0] <= position:
+            each = self._chunks.get(heappop(places)[1])
+            if each is not None:
+                found.append(each)
+        return found
 
 
 class Plans:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from cdcd.engine.exported import ExportedTables, first_flush
+from cdcd.engine.engine import first_flush
+from cdcd.engine.exported import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
