@@ -17,7 +17,8 @@ from typing import Final
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
 from cdcd.facts import Observer, TableAdded, TableReplaced
-from cdcd.snapshots.progress import Oids, TableTask, name_sum
+from cdcd.snapshots.oids import Oids, name_sum
+from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
 
 VACATED_MAX: Final = 512

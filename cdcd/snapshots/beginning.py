@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.patterns import matcher
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import OWN_REQUESTS
 
 NEVER: Final = "never"

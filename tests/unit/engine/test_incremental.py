@@ -18,7 +18,8 @@ from cdcd.facts import (
     SnapshotTableFinished,
     SnapshotWaiting,
 )
-from cdcd.snapshots.progress import OWED_KEYS_MAX, Oids, Part, Progress, TableTask
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import OWED_KEYS_MAX, Part, Progress, TableTask
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, TooLarge
 from cdcd.snapshots.visibility import Visibility
 from tests.unit.engine.tables import PAGE, Facts, Rendering, key, looked, nobody, rows, table, values

@@ -7,7 +7,8 @@ from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.tables import PublishedTables
 from cdcd.facts import TableAdded, TableReplaced
-from cdcd.snapshots.progress import Oids, Progress
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import ADDED, REPLACED
 from tests.unit.engine.tables import Facts, Rendering
 

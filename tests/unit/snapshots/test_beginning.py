@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial, wanted
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress, TableTask
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
 
 UNFINISHED = Progress(

@@ -1,14 +1,10 @@
-import base64
 import json
-import zlib
-from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cdcd.snapshots.beginning import initial
+from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.placement import Owed
 from cdcd.snapshots.progress import (
     EXPORTED,
@@ -16,14 +12,10 @@ from cdcd.snapshots.progress import (
     OUTCOMES_MAX,
     OWED_KEYS_MAX,
     Key,
-    Oids,
     Outcome,
     Part,
     Progress,
     TableTask,
-    gaps,
-    name_sum,
-    union,
 )
 from cdcd.transactions.position import Checkpoint, Position
 
@@ -172,49 +164,6 @@ def test_a_record_of_former_versions_is_read():
     assert progress.known.sum_of(1) is None
 
 
-def test_a_list_of_oids_knows_the_names_that_tables_had():
-    oids = Oids((7, 3), {7: "a.seven", 3: "a.three"})
-    assert oids.oids == (3, 7)
-    assert (len(oids), 3 in oids, 4 in oids) == (2, True, False)
-    assert (oids.sum_of(7), oids.sum_of(4)) == (name_sum("a.seven"), None)
-    assert oids != Oids((7, 3))
-    assert oids == Oids((3, 7), {7: "a.seven", 3: "a.three"})
-    assert hash(oids) == hash(Oids((7, 3)))
-
-
-oids = st.lists(st.integers(1, 2**32 - 1), max_size=50)
-
-
-@given(oids, st.booleans())
-def test_a_list_of_oids_is_read_back_as_it_was_written(found: list[int], named: bool):
-    names = {oid: f"public.t{oid}" for oid in found} if named else None
-    written = Oids(found, names)
-    read = Oids.parse(written.text())
-    assert read == written
-    assert [read.sum_of(oid) for oid in written.oids] == [written.sum_of(oid) for oid in written.oids]
-
-
-def packed(body: bytes) -> str:
-    return base64.b85encode(zlib.compress(body)).decode()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "?",
-        "AAAA",
-        packed(b""),
-        packed(b"\0\0\0\1"),
-        packed(b"\0\0\0\1\x80"),
-        packed(b"\0\0\0\1\5\0"),
-        packed(b"\0\0\0\1\5\0\0\0"),
-    ],
-)
-def test_what_is_no_list_of_oids_is_refused(text: str):
-    with pytest.raises(ValueError, match=r"list of oids|compressed|base85"):
-        Oids.parse(text)
-
-
 RECORD_MAX = 64_000
 
 
@@ -268,18 +217,3 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
 def test_what_is_no_progress_is_refused(fields: dict[str, object]):
     with pytest.raises((ValueError, KeyError, TypeError)):
         Progress.from_json(fields)
-
-
-ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12)
-
-
-@given(ranges)
-def test_ranges_are_joined_and_their_gaps_are_the_rest(added: list[tuple[int, int]]):
-    done: tuple[tuple[int, int], ...] = ()
-    pages: set[int] = set()
-    for begin, length in added:
-        done = union(done, begin, begin + length)
-        pages |= set(range(begin, begin + length))
-    assert {page for begin, end in done for page in range(begin, end)} == pages
-    assert all(one[1] < other[0] for one, other in pairwise(done))
-    assert {page for begin, end in gaps(done, 50) for page in range(begin, end)} == set(range(50)) - pages
