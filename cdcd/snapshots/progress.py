@@ -160,6 +160,8 @@ class Progress:
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
+        unlisted: those of `known` that had changes before a list of published tables had them, or that are published no
+            more. They are added when a list has them.
     """
 
     method: str = INCREMENTAL
@@ -169,6 +171,7 @@ class Progress:
     event_no: int = 0
     known: Oids | None = None
     vacated: tuple[int, ...] = ()
+    unlisted: Oids = _NOTHING
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -296,6 +299,8 @@ class Progress:
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
         if self.vacated:
             fields["vacated"] = Oids(self.vacated).text()
+        if self.known is not None and len(self.unlisted):
+            fields["unlisted"] = self.unlisted.text_within(self.known)
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -312,6 +317,7 @@ class Progress:
         )
         # Before there were names in it, the record had a plain list of oids.
         known = None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known)
+        unlisted = fields.get("unlisted", "")
         waiting, begun, within = fields.get("waiting", ("", 0, False))
         return cls(
             method=method,
@@ -324,13 +330,14 @@ class Progress:
             ),
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
-            waiting=_waiting_from(waiting, known if within else None),
+            unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
+            waiting=_oids_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,
         )
 
 
-def _waiting_from(text: str, all_: Oids | None) -> Oids:
+def _oids_from(text: str, all_: Oids | None) -> Oids:
     if not text:
         return _NOTHING
     return Oids.parse(text) if all_ is None else Oids.parse_within(text, all_)

@@ -286,6 +286,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
+        "free_name_not_written_down": _in_engine(tables=snapshots.ForgetsWhoTookFreeNames),
         "malformed_request_ends_the_session": _in_engine(requests=snapshots.FailsOnMalformed),
         "requests_without_limit": _in_engine(HOSTILE, requests=snapshots.TakesAnySize),
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),

@@ -142,9 +142,9 @@ class KnowsEverything(PublishedTables):
 
     def listed(self, answer: Published) -> list[int]:
         for oid, name in answer.tables.items():
-            if name not in self._owners:
-                self._unlisted.discard(oid)
-                self._take_name(oid, name)
+            if self._seen.former(name) is None:
+                self._seen.take(oid, name)
+                self._seen.settle(oid)
         return super().listed(answer)
 
 
@@ -152,7 +152,7 @@ class KnowsNoOids(PublishedTables):
     """A table is known by its name: another one that takes it goes on with its topic."""
 
     def described(self, oid: int, name: str) -> bool:
-        self._take_name(oid, name)
+        self._seen.take(oid, name)
         return False
 
     def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
@@ -164,9 +164,17 @@ class AddsOnlyWhatIsListedFirst(PublishedTables):
     """A table whose first change comes before the list is taken for known."""
 
     def described(self, oid: int, name: str) -> bool:
-        replaced = super().described(oid, name)
-        self._unlisted.discard(oid)
-        return replaced
+        ends = super().described(oid, name)
+        self._seen.settle(oid)
+        return ends
+
+
+class ForgetsWhoTookFreeNames(PublishedTables):
+    """That a table has rows under a name that nobody had lives in memory only, until a list has the table."""
+
+    def settle(self, oid: int, name: str) -> None:
+        if self._delivered.former(name) is not None:
+            super().settle(oid, name)
 
 
 class FailsOnMalformed(Requests):
