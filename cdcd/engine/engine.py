@@ -216,6 +216,7 @@ class Engine:
             names=published,
             observe=observe,
             changed=self.queue.touch,
+            owns=self._owns,
         )
         self._tables = parts.tables(
             self.incremental,
@@ -341,6 +342,10 @@ class Engine:
         exported = self._exported
         self._error = self._error or self.incremental.failure or (exported.failure if exported else None)
         self._ingest.between(now)
+
+    def _owns(self, oid: int, name: str) -> bool:
+        """Whether the table has the name where the stream is."""
+        return not self._tables.is_new(oid, name)
 
     def _listed(self, _asked: object, answer: Answer, now: float) -> None:
         self._listing = False

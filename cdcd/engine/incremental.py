@@ -87,6 +87,10 @@ REPORT_S: Final = 10.0
 """How often the log tells of each table that is being read."""
 
 
+RENAMED: Final = Changed("the stream has not got to where the table got its name")
+"""Rows of it would go to a topic that has those of another table, and nobody would know of them after a restart."""
+
+
 class Rendering(Protocol):
     """What makes records of rows, and of whose description the reading of a table depends."""
 
@@ -186,12 +190,16 @@ class _Pace:
     rows: int
 
 
+def _always(_oid: int, _name: str) -> bool:
+    return True
+
+
 class Incremental:
     """The tables of a session that are read beside the stream.
 
     The engine calls `note` and `redefined` in the order of the stream, `between` after each transaction, and carries
     questions and answers. `changed` is called whenever the progress has changed without rows; `names` are those of the
-    published tables, by oid.
+    published tables, by oid; `owns` says whether a table has a name where the stream is.
     """
 
     def __init__(
@@ -204,8 +212,10 @@ class Incremental:
         names: Mapping[int, str],
         observe: Observer,
         changed: Callable[[], None],
+        owns: Callable[[int, str], bool] = _always,
     ) -> None:
         self.progress = progress
+        self._owns = owns
         self.names = names
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
@@ -509,6 +519,9 @@ class Incremental:
             self._know(task, table)
             self._forget(reading)
             return
+        if not self._owns(table.oid, table.name):
+            self._forget_for_a_while(reading, RENAMED, now)
+            return
         try:
             topic = self._rendering.define(table.relation, answer.description, answer.types)
         except SinkError as error:
@@ -667,6 +680,9 @@ class Incremental:
         assert table is not None
         assert rows.seen is not None
         self._close(each)
+        if not self._owns(table.oid, table.name):
+            self._forget_for_a_while(reading, RENAMED, now)
+            return
         overtaken = None if window.gave_up else window.overtaken(rows.seen)
         if overtaken is None:
             if window.gave_up:

@@ -135,6 +135,23 @@ SWAPPED: Final[Mapping[str, Any]] = {
 }
 """Names that change hands between two chunks."""
 
+RENAMED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "added_tables": True,
+    "ddl": ("rename",),
+    "p_ddl": 0.2,
+    "p_full": 0.0,
+    "tables": 3,
+    "p_end": 0.6,
+    "p_abort": 0.0,
+    "p_decode": 1.0,
+    "p_membership": 0.0,
+    "faults": RESTARTS,
+    "p_fault": 0.02,
+}
+"""Names that are taken for a short while, and daemons that die before they look at the publication."""
+
 TRUNCATED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "incremental",
@@ -286,7 +303,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
-        "free_name_not_written_down": _in_engine(tables=snapshots.ForgetsWhoTookFreeNames),
+        "free_name_not_written_down": _in_engine(RENAMED, tables=snapshots.ForgetsWhoTookFreeNames),
+        "own_name_taken_back": _in_engine(RENAMED, tables=snapshots.TakesItsOwnNameBack),
+        "rows_under_a_name_to_come": _in_engine(RENAMED, incremental=snapshots.ReadsUnderAnyName),
         "malformed_request_ends_the_session": _in_engine(requests=snapshots.FailsOnMalformed),
         "requests_without_limit": _in_engine(HOSTILE, requests=snapshots.TakesAnySize),
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),

@@ -112,6 +112,13 @@ class CountsBeforeDelivery(Incremental):
         super()._read(each, answer, now)
 
 
+class ReadsUnderAnyName(Incremental):
+    """Rows go to the topic of the name that the table has now, where the stream has not got to yet."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "owns": lambda _oid, _name: True})
+
+
 class MergesByName(Incremental):
     """A task for a name is taken for that of the name's former owner."""
 
@@ -175,6 +182,17 @@ class ForgetsWhoTookFreeNames(PublishedTables):
     def settle(self, oid: int, name: str) -> None:
         if self._delivered.former(name) is not None:
             super().settle(oid, name)
+
+
+class TakesItsOwnNameBack(PublishedTables):
+    """A table that comes back to a name goes on with its topic, which lacks what was changed under another name."""
+
+    def described(self, oid: int, name: str) -> bool:
+        if self._seen.former(name) != oid:
+            return super().described(oid, name)
+        for owners in (self._seen, self._delivered):
+            owners.take(oid, name)
+        return False
 
 
 class FailsOnMalformed(Requests):
