@@ -41,7 +41,7 @@ from cdcd.postgres.slot import SlotState
 from cdcd.postgres.source import read_source
 from cdcd.protocol.versions import Options, StreamingMode, start_options
 from cdcd.records.routing import collisions
-from cdcd.snapshots.beginning import WHEN_NEEDED, begin, initial
+from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
@@ -107,6 +107,7 @@ class Startup:
         self._found: Checkpoint | None = None
         self._source: Source | None = None
         self._snapshots: SnapshotDriver | None = None
+        self._beginning: Beginning | None = None
         self._progress = Progress()
         self._exported: ExportedTables | None = None
         self._checkpoint: Checkpoint | None = None
@@ -322,7 +323,7 @@ class Startup:
         assert self._stream is not None
         assert self._identity is not None
         assert self._source is not None
-        beginning = begin(
+        beginning = self._beginning = begin(
             config.snapshot.mode,
             None if self._found is None else self._found.snapshot,
             has_checkpoint=self._found is not None,
@@ -340,13 +341,28 @@ class Startup:
         if self._exported_name is None:
             # A new slot is made with it, and its snapshot would not outlive another command.
             await self.postgres.ensure_failover(self._stream, self._slot)
+
+    async def _import_snapshot(self) -> None:
+        if self._exported_name is not None:
+            assert self._snapshots is not None
+            self._exported = await self._snapshots.import_snapshot(self._exported_name)
+
+    async def _choose_tables(self) -> None:
+        """Look again at what is published: tables may have been added while the creation of the slot waited."""
+        beginning, exported = self._beginning, self._exported
+        assert beginning is not None
+        assert self._snapshots is not None
+        before, self._published = self._published, await self._snapshots.published()
         self._progress = beginning.progress
         if beginning.initial:
+            names = None if exported is None else exported.names()
+            first, later = first_tables(before, self._published, names)
             self._progress = initial(
                 beginning.progress,
-                self._published,
-                config.snapshot.exclude or (),
-                exported=self._exported_name is not None,
+                first,
+                self.config.snapshot.exclude or (),
+                exported=exported is not None,
+                later=later,
             )
         elif beginning.interrupted:
             self.observe(
@@ -356,11 +372,6 @@ class Startup:
                     was=beginning.interrupted,
                 )
             )
-
-    async def _import_snapshot(self) -> None:
-        if self._exported_name is not None:
-            assert self._snapshots is not None
-            self._exported = await self._snapshots.import_snapshot(self._exported_name)
 
     async def _resume(self) -> None:
         """Write where this session begins, if that is not where the former one ended."""
@@ -401,6 +412,7 @@ STEPS: Final[tuple[Callable[[Startup], Awaitable[None]], ...]] = (
     Startup._refuse_collisions,
     Startup._ensure_slot,
     Startup._import_snapshot,
+    Startup._choose_tables,
     Startup._resume,
 )
 """What is done before a session runs, in this order."""

@@ -123,6 +123,10 @@ class ExportedTables:
     descriptions: Mapping[int, TableDescription]
     types: Mapping[int, TypeDescription]
 
+    def names(self) -> dict[int, str]:
+        """The tables as `schema.table`, by oid."""
+        return {oid: table.name for oid, table in self.tables.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:

@@ -31,7 +31,7 @@ class Completeness:
         if not table.published or table.oid in workload.removed:
             return False
         database = workload.database
-        alone = len(database.owners[table.name]) == 1 and table.name not in database.left
+        alone = len(database.owners[table.name]) == 1 and table.name not in database.several
         if not settings.truncate_records and (table.oid in workload.emptied or not alone):
             return False
         if settings.snapshot_mode != "never":

@@ -1,6 +1,6 @@
 """Bugs in the reading of tables and in what strangers ask for: most of them cdcd had (DECISIONS), or nearly had."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -193,6 +193,20 @@ class TakesItsOwnNameBack(PublishedTables):
         for owners in (self._seen, self._delivered):
             owners.take(oid, name)
         return False
+
+
+def listed_too_early(
+    before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
+) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """What is added to the publication while the slot's creation waits counts as added later."""
+    return before, {}
+
+
+def listed_too_late(
+    before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
+) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """What is added behind the slot is read at the slot's snapshot, and lacks what was written in between."""
+    return after, {}
 
 
 class FailsOnMalformed(Requests):

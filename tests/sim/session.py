@@ -4,7 +4,7 @@ Nothing here decides anything. The start asks the same functions as `daemon/star
 the engine's. Everything that takes time is a generator, which stands still where the real shell awaits.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +31,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.snapshots.beginning import begin, initial
+from cdcd.snapshots.beginning import begin, first_tables, initial
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, resume
 from cdcd.transactions.spool import Spool
@@ -57,6 +57,10 @@ ACTIONS_AT_ONCE: Final = 6
 JUDGE_AGAIN_TICKS: Final = 20
 
 
+Tables = Mapping[int, str]
+FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
+
+
 class StoppedError(Exception):
     """The session ended as it was asked to."""
 
@@ -69,6 +73,7 @@ class Parts:
     position: type[Position] = Position
     sink: type[Sink] = Sink
     asker: type[Asker] = Asker
+    first_tables: FirstTables = first_tables
 
 
 @dataclass(slots=True)
@@ -212,10 +217,15 @@ class Session:
             else:
                 postgres.release(instance)
         yield
+        before, published = published, self.asker.client.published()
+        yield
         progress = beginning.progress
         if beginning.initial:
-            progress = initial(progress, published, (), exported=exported is not None)
-            self.around.complete.initial = dict(published)
+            names = None if exported is None else exported.names()
+            first, later = self.parts.first_tables(before, published, names)
+            progress = initial(progress, first, (), exported=exported is not None, later=later)
+            # Also in the publication, but in no list before the slot was there: it belongs to the first tables.
+            self.around.complete.initial = {**before, **published, **(names or {})}
         start = resume(found, source, accept_gap=False)
         if not settings.exactly_once:
             start = replace(start, epoch=start.epoch + 1)

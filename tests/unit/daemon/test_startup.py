@@ -19,6 +19,12 @@ def place(name: str) -> int:
         ("_refuse_collisions", "_ensure_slot", "a slot that nobody uses would hold WAL"),
         ("_ensure_publication", "_ensure_slot", "a slot decodes what is published when it was made"),
         ("_ensure_slot", "_import_snapshot", "the slot exports it"),
+        ("_import_snapshot", "_choose_tables", "tables may be added while the creation of the slot waits"),
+        (
+            "_choose_tables",
+            "_resume",
+            "which tables are read is in the checkpoint that the session begins with",
+        ),
         ("_import_snapshot", "_resume", "the snapshot goes with the next command"),
         ("_fence", "_resume", "the checkpoint is written by the one writer"),
     ],
