@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.owners import ANY_NAME
 from cdcd.engine.tables import PublishedTables
 from cdcd.facts import TableAdded, TableReplaced
 from cdcd.snapshots.oids import Oids
@@ -437,3 +438,15 @@ def test_a_table_without_a_change_under_the_other_name_is_left_alone():
     daemon.tables.forget(1)
     assert daemon.listing(a=1, b=2) == []
     assert daemon.facts.all == []
+
+
+def test_where_too_many_names_were_vacated_a_new_one_begins_with_a_truncate_record_and_is_added():
+    progress = Progress(known=Oids(BEFORE, BEFORE), vacated=(ANY_NAME,))
+    daemon = Daemon({**BEFORE, 3: "public.c", 4: "public.d"}, progress=progress, reads_added=False)
+    # WHEN tables come with names of which nothing is known, in the stream and by a list
+    assert daemon.event(3, "public.c")
+    assert daemon.listing(a=1, b=2, c=3, d=4) == [4]
+    assert daemon.due() == [4]
+    daemon.listing(a=1, b=2, c=3, d=4)
+    # THEN they are added as the configuration says, because it is not known that they took somebody's place
+    assert (daemon.added, daemon.replaced, daemon.to_read) == (["public.c", "public.d"], [], [])

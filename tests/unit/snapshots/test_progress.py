@@ -1,8 +1,10 @@
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from cdcd.engine.owners import GONE_MAX, VACATED_MAX
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.placement import Owed
@@ -128,7 +130,8 @@ def test_it_is_read_back_as_it_was_written():
     waiting = Progress(EXPORTED, waiting=Oids((5, 9)), begun=1)
     known = Progress(paused=True, known=Oids((1, 2), {1: "a.b", 2: "a.c"}))
     unsettled = progress.owe(ITEMS, None)
-    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, Progress()):
+    left = replace(known, vacated=(7, 1 << 16), unlisted=Oids((2,)))
+    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, left, Progress()):
         assert Progress.from_json(json.loads(json.dumps(each.to_json()))) == each
 
 
@@ -197,6 +200,12 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
     for number in range(OUTCOMES_MAX):
         progress = progress.add([TableTask(f"public.refused_{number}", request="signal")])
         progress = progress.end(progress.tasks[-1], "x" * 1000)
+    # GIVEN as many names that tables have left, and tables that are gone, as are remembered
+    progress = replace(
+        progress,
+        vacated=tuple(sorted(random.sample(range(1 << 16), VACATED_MAX))),
+        unlisted=Oids(random.sample(found, GONE_MAX)),
+    )
     # WHEN the checkpoint is written
     record = Checkpoint("7" * 19, 1, "v4 streaming", Position(1 << 60, 1 << 60), 1 << 60, snapshot=progress)
     # THEN it is small, and says all of it
