@@ -35,6 +35,8 @@ class Daemon:
         self.facts = Facts()
         self.changes = 0
         self.now = 0.0
+        self.owned: dict[int, str] = {}
+        """Tables that have other names in the stream than they have by now."""
         names: Mapping[int, str] = options.pop("names", {1: T, 2: "public.u"})
         self.incremental = Incremental(
             progress or Progress(),
@@ -44,6 +46,7 @@ class Daemon:
             names=names,
             observe=self.facts,
             changed=self._changed,
+            owns=lambda oid, name: self.owned.get(oid, name) == name,
         )
 
     def _changed(self) -> None:
@@ -122,6 +125,35 @@ def test_its_rows_have_their_place_when_the_stream_is_past_what_their_snapshot_s
     assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=0.0)]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=2)]
     assert not daemon.incremental.watches
+
+
+def test_a_table_waits_until_the_stream_has_got_to_where_it_got_its_name():
+    daemon = Daemon(asked_for())
+    daemon.owned[1] = "public.before"
+    daemon.answer(looked(table()))
+    assert daemon.asks_nothing()
+    assert daemon.rendering.names == {}, "the topic is that of the name"
+    daemon.owned.clear()
+    daemon.now = RETRY_S * 2
+    daemon.plan()
+    daemon.answer(rows(1))
+    daemon.between()
+    assert daemon.rendering.ids == [1]
+
+
+def test_rows_that_were_read_under_a_name_which_another_table_took_in_the_stream_are_read_again():
+    daemon = reading(chunk_bytes=2 * PAGE)
+    daemon.answers(rows(1, after=500), rows(2, after=500))
+    daemon.owned[1] = "public.after"
+    daemon.between()
+    assert daemon.rendering.put_rows == []
+    daemon.owned.clear()
+    daemon.now = RETRY_S * 2
+    daemon.plan()
+    daemon.answers(rows(1), rows(2))
+    daemon.between()
+    assert daemon.rendering.ids == [1, 2]
+    assert daemon.is_done()
 
 
 def test_rows_are_numbered_on():
