@@ -260,7 +260,8 @@ class SnapshotRestarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableReplaced(Fact):
-    """Another table has the name of a published one: its changes go to the same topic.
+    """Another table has the name of a published one: its changes go to the same topic. Or a table has its former name
+    back (`former_oid` is its own): what was changed meanwhile is in another topic.
 
     `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
     """

@@ -227,6 +227,7 @@ class Engine:
             published,
             reads=settings.snapshot_mode != "never",
             reads_added=settings.added_tables,
+            ends_rows=settings.truncate,
             excluded=excluded,
             observe=observe,
         )

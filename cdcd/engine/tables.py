@@ -38,6 +38,7 @@ class PublishedTables:
             kept, is compared with them.
         reads: rows of tables are anybody's concern.
         reads_added: tables that are added are read.
+        ends_rows: the caller makes truncate records where it owes them, if rows are anybody's concern.
         excluded: whether a table is read on demand only.
     """
 
@@ -48,12 +49,14 @@ class PublishedTables:
         *,
         reads: bool,
         reads_added: bool,
+        ends_rows: bool = True,
         excluded: Callable[[str], bool],
         observe: Observer,
     ) -> None:
         self._incremental = incremental
         self._reads = reads
         self._reads_added = reads_added
+        self._ends_rows = reads and ends_rows
         self._excluded = excluded
         self._observe = observe
         self._due: dict[int, tuple[int, str]] = {}
@@ -95,7 +98,7 @@ class PublishedTables:
             seen.unlisted.add(oid)
             return seen.any_is_vacated
         self._observe(
-            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._reads, read=self._reads)
+            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._ends_rows, read=self._reads)
         )
         return True
 

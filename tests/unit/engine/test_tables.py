@@ -27,6 +27,7 @@ class Daemon:
         progress: Progress | None = None,
         reads: bool = True,
         reads_added: bool = True,
+        ends_rows: bool = True,
         excluded: str = "",
     ) -> None:
         self.facts, self.ready = Facts(), True
@@ -44,6 +45,7 @@ class Daemon:
             published,
             reads=reads,
             reads_added=reads_added,
+            ends_rows=ends_rows,
             excluded=lambda name: name == excluded,
             observe=self.facts,
         )
@@ -169,6 +171,14 @@ def test_where_nobody_wants_rows_it_is_said_only():
         TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=False)
     ]
     assert daemon.to_read == []
+
+
+def test_where_truncate_makes_no_records_the_event_does_not_claim_one():
+    daemon = Daemon(ends_rows=False)
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=True)
+    ]
 
 
 def test_two_tables_that_swap_their_names_both_take_a_place():
