@@ -18,7 +18,7 @@ from cdcd.snapshots.oids import Oids, name_sum
 VACATED_MAX: Final = 512
 """How many vacated names are remembered one by one. Where there are more, any name may be vacated (`ANY_NAME`)."""
 
-GONE_MAX: Final = 512
+GONE_MAX: Final = 1024
 """How many tables that are gone keep their topics. Where there are more, any name may be vacated."""
 
 ANY_NAME: Final = 1 << 16
@@ -85,11 +85,6 @@ class Owners:
         """For the record: the checksums of vacated names."""
         return tuple(sorted(self._vacated))
 
-    @property
-    def any_is_vacated(self) -> bool:
-        """Whether more names were vacated than are remembered: then a name of which nothing is known may be one."""
-        return ANY_NAME in self._vacated
-
     def owns(self, oid: int, name: str) -> bool:
         """Whether the topic has the table's rows, and no others."""
         owner = self._owners.get(name)
@@ -103,7 +98,9 @@ class Owners:
         if owner is not None:
             return owner
         checksum = name_sum(name)
-        return self._by_sum.get(checksum, [self._vacated.get(checksum)])[0]
+        if checksum in self._by_sum:
+            return self._by_sum[checksum][0]
+        return self._vacated.get(checksum, self._vacated.get(ANY_NAME))
 
     def owns_any(self, oid: int) -> bool:
         """Whether the table owns some topic."""

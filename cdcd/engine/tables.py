@@ -96,7 +96,7 @@ class PublishedTables:
         seen.take(oid, name)
         if former is None:
             seen.unlisted.add(oid)
-            return seen.any_is_vacated
+            return False
         self._observe(
             TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._ends_rows, read=self._reads)
         )
@@ -133,7 +133,7 @@ class PublishedTables:
             if seen.owns(oid, name):
                 if oid in seen.unlisted:
                     added.append(oid)
-            elif seen.former(name) is None and not seen.any_is_vacated and not seen.owns_any(oid):
+            elif seen.former(name) is None and not seen.owns_any(oid):
                 added.append(oid)
             else:
                 self._due[oid] = (answer.after, name)
@@ -166,13 +166,18 @@ class PublishedTables:
                 found.append(oid)
             else:
                 self.settle(oid, name)
-        for oid, after in list(self._gone.items()) if self._gone else ():
-            if after <= position:
-                del self._gone[oid]
-                self._seen.let_go(oid)
-                self._delivered.let_go(oid)
-                self._write_down()
+        if self._gone:
+            self._let_go([oid for oid, after in self._gone.items() if after <= position])
         return found
+
+    def _let_go(self, gone: list[int]) -> None:
+        """They were dropped, or left the publication."""
+        for oid in gone:
+            del self._gone[oid]
+            self._seen.let_go(oid)
+            self._delivered.let_go(oid)
+        if gone:
+            self._write_down()
 
     def forget(self, oid: int) -> None:
         """The table that was to take another one's place is not there: if it comes back it is listed again."""

@@ -450,13 +450,13 @@ def test_a_table_without_a_change_under_the_other_name_is_left_alone():
     assert daemon.facts.all == []
 
 
-def test_where_too_many_names_were_vacated_a_new_one_begins_with_a_truncate_record_and_is_added():
+def test_where_too_many_names_were_vacated_a_new_one_is_taken_for_one_of_them():
     progress = Progress(known=Oids(BEFORE, BEFORE), vacated=(ANY_NAME,))
     daemon = Daemon({**BEFORE, 3: "public.c", 4: "public.d"}, progress=progress, reads_added=False)
     # WHEN tables come with names of which nothing is known, in the stream and by a list
     assert daemon.event(3, "public.c")
     assert daemon.listing(a=1, b=2, c=3, d=4) == [4]
     assert daemon.due() == [4]
-    daemon.listing(a=1, b=2, c=3, d=4)
-    # THEN they are added as the configuration says, because it is not known that they took somebody's place
-    assert (daemon.added, daemon.replaced, daemon.to_read) == (["public.c", "public.d"], [], [])
+    # THEN they are read, also where tables that are added are not: a topic without rows would lose those of its table
+    assert daemon.replaced == [("public.c", 0, 3), ("public.d", 0, 4)]
+    assert [oid for oid, _, _ in daemon.to_read] == [3, 4]

@@ -201,10 +201,12 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
         progress = progress.add([TableTask(f"public.refused_{number}", request="signal")])
         progress = progress.end(progress.tasks[-1], "x" * 1000)
     # GIVEN as many names that tables have left, and tables that are gone, as are remembered
+    gone = {oid: f"schema.gone_{oid}" for oid in random.sample(range(200_000, 300_000), GONE_MAX)}
     progress = replace(
         progress,
+        known=Oids({**names, **gone}, {**names, **gone}),
         vacated=tuple(sorted(random.sample(range(1 << 16), VACATED_MAX))),
-        unlisted=Oids(random.sample(found, GONE_MAX)),
+        unlisted=Oids(gone),
     )
     # WHEN the checkpoint is written
     record = Checkpoint("7" * 19, 1, "v4 streaming", Position(1 << 60, 1 << 60), 1 << 60, snapshot=progress)
