@@ -28,6 +28,7 @@ from cdcd.engine.startup_requests import (
     EnsurePublication,
     Fence,
     ImportSnapshot,
+    ListTables,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
@@ -294,6 +295,10 @@ class Startup:
         assert self._snapshots is not None
         return await self._snapshots.import_snapshot(request.name)
 
+    async def _list_tables(self, _request: ListTables) -> dict[int, str]:
+        assert self._snapshots is not None
+        return await self._snapshots.published()
+
     async def _write_checkpoint(self, request: WriteCheckpoint) -> None:
         sink = self._sink
         assert sink is not None
@@ -318,6 +323,7 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[Startup, Any], Awaitable[o
     EndTwoPhase: Startup._end_two_phase,
     SetFailover: Startup._set_failover,
     ImportSnapshot: Startup._import_snapshot,
+    ListTables: Startup._list_tables,
     WriteCheckpoint: Startup._write_checkpoint,
 }
 """Who carries out which request."""

@@ -13,10 +13,11 @@ The rules (`snapshots/placement.py`):
 - A table is complete when all of its pages were delivered and it owes no row (`placement.Owed`).
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from cdcd.engine.actions import Busy, Lost, Read, ReadAnswer
-from cdcd.engine.plans import OpenChunk, Plans, PlanState, TablePlan, WaitingRows
+from cdcd.engine.plans import RENAMED, OpenChunk, Plans, PlanState, TablePlan, WaitingRows
 from cdcd.engine.queries import page_query, unreadable
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
@@ -50,6 +51,7 @@ class ChunkReads:
         *,
         chunk_bytes: int,
         parallelism: int,
+        owns: Callable[[int, str], bool],
     ) -> None:
         self._tasks = tasks
         self._watched = watched
@@ -58,6 +60,7 @@ class ChunkReads:
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._parallelism = parallelism
+        self._owns = owns
         self._being_read = 0
         self._losses: dict[int, int] = {}
         """By the number of the task: connections that were lost while its rows were read."""
@@ -170,6 +173,9 @@ class ChunkReads:
         assert table is not None
         plan.open.remove(each)
         self._waiting.remove(each)
+        if not self._owns(table.oid, table.name):
+            self._plans.begin_again(plan, RENAMED, now)
+            return
         if window.gave_up:
             self._plans.forget(plan)
             return

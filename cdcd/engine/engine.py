@@ -161,12 +161,14 @@ class Engine:
             names=published,
             observe=observe,
             changed=self.queue.touch,
+            owns=self._owns,
         )
-        tables = parts.tables(
+        tables = self._tables = parts.tables(
             self.incremental,
             published,
             reads=settings.snapshot_mode != "never",
             reads_added=settings.added_tables,
+            ends_rows=settings.truncate,
             excluded=excluded,
             observe=observe,
         )
@@ -202,6 +204,10 @@ class Engine:
         self._error: CdcdError | None = None
         self._grace_until: float | None = None
         self._warned: set[str] = set()
+
+    def _owns(self, oid: int, name: str) -> bool:
+        """Whether the table has the name where the stream is."""
+        return not self._tables.is_new(oid, name)
 
     def _read_exported(self, exported: ExportedTables | None, parts: Parts) -> Exported | None:
         if exported is None:

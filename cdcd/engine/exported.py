@@ -35,6 +35,10 @@ class ExportedTables:
     descriptions: Mapping[int, TableDescription]
     types: Mapping[int, TypeDescription]
 
+    def names(self) -> dict[int, str]:
+        """The tables as `schema.table`, by oid."""
+        return {oid: table.name for oid, table in self.tables.items()}
+
 
 class Exported:
     """Reads the waiting tables at the slot's snapshot. Ask `next_question` until `is_done`, then call `finish`.

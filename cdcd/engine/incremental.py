@@ -38,6 +38,10 @@ _ASKS = (PlanState.LOOK, PlanState.WRITERS, PlanState.PLAN)
 """The states in which a plan has a question by itself."""
 
 
+def _always(_oid: int, _name: str) -> bool:
+    return True
+
+
 class Incremental:
     """The tables of a session that are read beside the stream.
 
@@ -48,6 +52,7 @@ class Incremental:
     Args:
         names: the published tables as `schema.table`, by oid.
         changed: called whenever the progress has changed without rows.
+        owns: says whether a table, by oid, has a name where the stream is.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Incremental:
         names: Mapping[int, str],
         observe: Observer,
         changed: Callable[[], None],
+        owns: Callable[[int, str], bool] = _always,
     ) -> None:
         self.tasks = SnapshotTasks(progress, names=names, observe=observe, changed=changed)
         self.watched = WatchedTables(self.tasks)
@@ -73,6 +79,7 @@ class Incremental:
             rendering,
             chunk_bytes=chunk_bytes,
             parallelism=parallelism,
+            owns=owns,
         )
         self.look_ups = LookUps(
             self.tasks,
@@ -82,6 +89,7 @@ class Incremental:
             rendering,
             chunk_bytes=chunk_bytes,
             observe=observe,
+            owns=owns,
         )
         self._parallelism = parallelism
         for task in progress.tasks:

@@ -241,10 +241,12 @@ class Ingest:
         size = 0
         for oid in _oids_of(item, in_stream):
             name = self._new_names.pop(oid, None)
-            if name is not None and self._tables.described(oid, name):
-                self._deferred.append(partial(self._tables.replace, oid))
-                if self._ends_former_rows:
-                    size += self._encoder.encode_end_of_rows(oid, None, self._unix_us, self._records)
+            if name is None:
+                continue
+            ends = self._tables.described(oid, name)
+            self._deferred.append(partial(self._tables.settle, oid, name))
+            if ends and self._ends_former_rows:
+                size += self._encoder.encode_end_of_rows(oid, None, self._unix_us, self._records)
         return size
 
     def _note(self, frame: bytes, in_stream: bool, known: int) -> None:

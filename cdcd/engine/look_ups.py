@@ -11,9 +11,11 @@ moment is waited for, as CREATE INDEX CONCURRENTLY does (by the locks, which go 
 CommitTransaction).
 """
 
+from collections.abc import Callable
+
 from cdcd.engine.actions import FindWriters, Look, Looked, Question, Writers
 from cdcd.engine.chunk_reads import ChunkReads
-from cdcd.engine.plans import Plans, PlanState, TablePlan
+from cdcd.engine.plans import RENAMED, Plans, PlanState, TablePlan
 from cdcd.engine.queries import sql_names
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
@@ -40,6 +42,7 @@ class LookUps:
         *,
         chunk_bytes: int,
         observe: Observer,
+        owns: Callable[[int, str], bool],
     ) -> None:
         self._tasks = tasks
         self._watched = watched
@@ -48,6 +51,7 @@ class LookUps:
         self._rendering = rendering
         self._chunk_bytes = chunk_bytes
         self._observe = observe
+        self._owns = owns
 
     def begin(self, task: TableTask, now: float) -> tuple[TablePlan, Question]:
         """Begin a plan for the task, with its first question."""
@@ -84,6 +88,9 @@ class LookUps:
             # Another task of this table was looked up first. This one begins when that one has ended.
             self._know(plan, table)
             self._plans.forget(plan)
+            return
+        if not self._owns(table.oid, table.name):
+            self._plans.begin_again(plan, RENAMED, now)
             return
         try:
             topic = self._rendering.define(table.relation, answer.description, answer.types)

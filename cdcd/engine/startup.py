@@ -11,7 +11,7 @@ answer, and decides. The daemon (`daemon/startup.py`) and the simulator only car
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
    because only now it can not change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
-   checkpoint.
+   checkpoint. The creation may wait, so the published tables are listed again afterwards.
 5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
    covers is skipped by cdcd, because a server that was told to start later would leave out prepared transactions that
    are not decided yet. An initial snapshot is read before replication starts.
@@ -34,6 +34,7 @@ from cdcd.engine.startup_requests import (
     EnsurePublication,
     Fence,
     ImportSnapshot,
+    ListTables,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
@@ -59,7 +60,7 @@ from cdcd.facts import (
 )
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.records.routing import TopicNames, collisions
-from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, initial
+from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
 
@@ -123,6 +124,11 @@ class Ready:
 
 Step = Generator[Request[Any], Any, None]
 
+Tables = Mapping[int, str]
+"""Published tables as `schema.table`, by oid."""
+
+FirstTables = Callable[[Tables, Tables, Tables | None], tuple[Tables, Tables]]
+
 
 class Start:
     """One start of a session: `run` it once, and answer every request that it yields.
@@ -133,6 +139,7 @@ class Start:
         binary: values come in binary form.
         accept_gap: start although slot and checkpoint do not meet.
         steps: the steps in their order; a planted bug has others.
+        first_tables: as `beginning.first_tables`; a planted bug has another one.
     """
 
     def __init__(
@@ -145,6 +152,7 @@ class Start:
         binary: bool = False,
         accept_gap: bool = False,
         steps: "tuple[Callable[[Start], Step], ...] | None" = None,
+        first_tables: FirstTables = first_tables,
     ) -> None:
         self.settings = settings
         self._observe = observe
@@ -153,6 +161,7 @@ class Start:
         self._binary = binary
         self._accept_gap = accept_gap
         self._steps = STEPS if steps is None else steps
+        self._first_tables = first_tables
         # What the steps find out, in this order.
         self._server_version = 0
         self._options: Options | None = None
@@ -163,6 +172,7 @@ class Start:
         self._gap: PositionError | None = None
         self._published: Mapping[int, str] = {}
         self._snapshot: str | None = None
+        self._beginning: Beginning | None = None
         self._progress = Progress()
         self._exported: ExportedTables | None = None
         self._ready: Ready | None = None
@@ -293,7 +303,7 @@ class Start:
 
     def ensure_slot(self) -> Step:
         settings = self.settings
-        beginning = begin(
+        beginning = self._beginning = begin(
             settings.snapshot_mode,
             None if self._found is None else self._found.snapshot,
             has_checkpoint=self._found is not None,
@@ -307,19 +317,6 @@ class Start:
         # After a slot was created with an exported snapshot, another command would end that snapshot.
         if self._snapshot is None and settings.failover and not self._slot.failover:
             yield SetFailover()
-        self._progress = beginning.progress
-        if beginning.initial:
-            self._progress = initial(
-                beginning.progress, self._published, settings.exclude, exported=self._snapshot is not None
-            )
-        elif beginning.interrupted:
-            self._observe(
-                SnapshotResumed(
-                    tables=self._progress.tables_left,
-                    rows=self._progress.event_no,
-                    was=beginning.interrupted,
-                )
-            )
 
     def _create_slot(self, beginning: Beginning) -> Step:
         assert self._source is not None
@@ -345,6 +342,27 @@ class Start:
     def import_snapshot(self) -> Step:
         if self._snapshot is not None:
             self._exported = yield ImportSnapshot(self._snapshot)
+
+    def choose_tables(self) -> Step:
+        """List the published tables again, because some may have been added while the slot's creation waited."""
+        beginning, exported = self._beginning, self._exported
+        assert beginning is not None
+        before, self._published = self._published, (yield ListTables())
+        self._progress = beginning.progress
+        if beginning.initial:
+            names = None if exported is None else exported.names()
+            first, later = self._first_tables(before, self._published, names)
+            self._progress = initial(
+                beginning.progress, first, self.settings.exclude, exported=exported is not None, later=later
+            )
+        elif beginning.interrupted:
+            self._observe(
+                SnapshotResumed(
+                    tables=self._progress.tables_left,
+                    rows=self._progress.event_no,
+                    was=beginning.interrupted,
+                )
+            )
 
     def write_checkpoint(self) -> Step:
         """Write where this session begins, if the former one did not end there."""
@@ -390,6 +408,7 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.refuse_collisions,
     Start.ensure_slot,
     Start.import_snapshot,
+    Start.choose_tables,
     Start.write_checkpoint,
 )
 """What is done before a session runs, in this order."""

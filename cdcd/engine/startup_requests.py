@@ -137,6 +137,11 @@ class ImportSnapshot(Request[ExportedTables]):
 
 
 @dataclass(frozen=True, slots=True)
+class ListTables(Request[Mapping[int, str]]):
+    """List the published tables again. Answer: as for `EnsurePublication`."""
+
+
+@dataclass(frozen=True, slots=True)
 class WriteCheckpoint(Request[None]):
     """Deliver this batch, which has no records, with this checkpoint."""
 

@@ -1,13 +1,18 @@
 """Which table has which name: a table is known by its oid, and its topic by its name.
 
-The rule: a topic holds the rows of one table. Where another table gets the name (two renames, DROP and CREATE), the
-rows of the former one are ended by a truncate record at that place in the stream, and the new table is read, unless
-`snapshot.mode: never` says that rows are nobody's concern. A table that is added to the publication is read where
-`snapshot.added_tables` says so; where it does not, a fact says about how many rows were left out.
+The rule: a topic holds the rows of one table. Where another table gets the name (two renames, DROP and CREATE), or a
+table comes back to a name that it had left, a truncate record ends the rows in the topic at that place in the stream,
+and the table is read, unless `snapshot.mode: never` says that rows are nobody's concern. A table that is added to the
+publication is read where `snapshot.added_tables` says so; where it does not, a fact says about how many rows were left
+out.
 
 There are two sources. A Relation message tells where in the stream a name changed hands, but comes only with a
 table's next change. A list of what is published is as of now, which the stream may be far behind: what it says counts
 when the stream is past it (`Published.after`).
+
+What is decoded (`_seen`) is ahead of what is delivered (`_delivered`), and only the latter may be in the checkpoint. A
+table that takes a free name has no rows of others to end, but makes rows itself. The checkpoint has the table as the
+owner of the name together with its first row, because another process may be there when another table takes the name.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +21,11 @@ from typing import Final
 
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.owners import Owners
 from cdcd.facts import Observer, TableAdded, TableReplaced
-from cdcd.snapshots.progress import Oids, TableTask, name_sum
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
-
-VACATED_MAX: Final = 512
-ANY_NAME: Final = 1 << 16
-"""More names than these are not remembered one by one: then any new one is taken for a name that a table had."""
 
 _COMMAND: Final = "cdcd snapshot start --table {}"
 
@@ -35,6 +38,7 @@ class PublishedTables:
             kept, is compared with them.
         reads: rows of tables are anybody's concern.
         reads_added: tables that are added are read.
+        ends_rows: the caller makes truncate records where it owes them, if rows are anybody's concern.
         excluded: whether a table is read on demand only.
     """
 
@@ -45,78 +49,71 @@ class PublishedTables:
         *,
         reads: bool,
         reads_added: bool,
+        ends_rows: bool = True,
         excluded: Callable[[str], bool],
         observe: Observer,
     ) -> None:
         self._incremental = incremental
         self._reads = reads
         self._reads_added = reads_added
+        self._ends_rows = reads and ends_rows
         self._excluded = excluded
         self._observe = observe
-        self._owners: dict[str, int] = {}
-        self._unnamed: dict[int, int] = {}
-        """Tables of which the stream had another name than the list has now, by the checksum of that name."""
-        self._vacated: dict[int, int] = dict.fromkeys(incremental.progress.vacated, 0)
-        """Checksums of names whose topics may hold rows of a table that has the name no more, and its oid if known.
-
-        Whoever takes such a name begins with a truncate record, also the table that had it before: what was deleted of
-        it meanwhile is still in the topic. `ANY_NAME` stands for all names.
-        """
-        self._names: dict[int, str] = {}
-        """The names that tables have in the stream."""
-        self._delivered: dict[int, int] = {}
-        """Checksums of names whose consequences are delivered: these are written down."""
-        self._unlisted: set[int] = set()
-        """Tables that the last list did not have: they are added when one has them."""
         self._due: dict[int, tuple[int, str]] = {}
         """Tables that were listed under another name than the stream has: from which position on, and the name."""
         self._looked: set[int] = set()
         """Those of them that are described under that name."""
         self._gone: dict[int, int] = {}
         """Tables that were listed no more, and from which position on."""
-        known = incremental.progress.known
-        if known is None:
-            self._owners = {name: oid for oid, name in published.items()}
-            self._names = dict(published)
-            self._delivered = {oid: name_sum(name) for oid, name in published.items()}
-            self._write_down()
-            return
-        for oid in known.oids:
-            name = published.get(oid, "")
-            before = known.sum_of(oid)
-            if name and before in (None, name_sum(name)):
-                self._owners[name] = oid
-                self._names[oid] = name
-                self._delivered[oid] = name_sum(name)
-            elif before is not None:
-                self._unnamed[before] = oid
-                self._delivered[oid] = before
-                if not name:
-                    self._unlisted.add(oid)
+        self._seen = self._read_back(published)
+        self._delivered = self._read_back(published)
+        self._write_down()
+
+    def _read_back(self, published: Mapping[int, str]) -> Owners:
+        progress = self._incremental.progress
+        if progress.known is None:
+            return Owners.of(published)
+        return Owners.from_record(progress.known, progress.vacated, progress.unlisted, published)
 
     def known_oids(self) -> frozenset[int]:
         """Tables whose number of rows nobody needs to estimate."""
-        return frozenset(self._names) - self._unlisted
+        return frozenset(self._seen.names) - self._seen.unlisted
 
     def is_new(self, oid: int, name: str) -> bool:
         """Whether the table had another name in the stream until now, or none."""
-        return self._owner(name) != oid
+        return not self._seen.owns(oid, name)
 
     def described(self, oid: int, name: str) -> bool:
-        """A table has its first event under a name. True: it takes another one's place; the caller owes `replace`."""
-        if not self.is_new(oid, name):
+        """A table has its first event under a name.
+
+        The caller owes `settle`, in time to be delivered together with the event. True: the caller also owes a
+        truncate record before the event, because the topic may have rows that are no table's any more.
+        """
+        seen = self._seen
+        if seen.owns(oid, name):
             return False
-        former = self._owner(name) or self._vacated.get(name_sum(name), 0)
-        replaces = former > 0 or self._is_vacated(name)
-        self._take_name(oid, name)
-        if not replaces:
-            self._unlisted.add(oid)
+        former = seen.former(name)
+        seen.take(oid, name)
+        if former is None:
+            seen.unlisted.add(oid)
             return False
-        self._unlisted.discard(oid)
         self._observe(
-            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._reads, read=self._reads)
+            TableReplaced(table=name, former_oid=former, oid=oid, truncated=self._ends_rows, read=self._reads)
         )
         return True
+
+    def settle(self, oid: int, name: str) -> None:
+        """What `described` took note of is delivered with what is put into the queue now."""
+        delivered = self._delivered
+        if delivered.owns(oid, name):
+            return
+        is_free = delivered.former(name) is None
+        delivered.take(oid, name)
+        if is_free:
+            delivered.unlisted.add(oid)
+        self._write_down()
+        if not is_free and self._reads:
+            self._incremental.read_anew(oid, name, REPLACED)
 
     def listed(self, answer: Published) -> list[int]:
         """What is published, as of a moment that the stream may not have reached.
@@ -125,22 +122,24 @@ class PublishedTables:
             Tables that took the place of others. The caller owes the description of each, by `looked` or `forget`;
             then they come up in `due`.
         """
-        for oid in self._names.keys() - answer.tables.keys() - self._unlisted:
+        seen = self._seen
+        for oid in seen.names.keys() - answer.tables.keys() - seen.gone:
             self._gone.setdefault(oid, answer.after)
-        found = []
+        found, added = [], []
         for oid, name in answer.tables.items():
             self._gone.pop(oid, None)
             if oid in self._due:
                 continue
-            owner = self._owner(name)
-            if owner == oid:
-                if oid in self._unlisted:
-                    self._added(oid, name, answer.estimates.get(oid, 0))
-            elif owner is None and not self._is_vacated(name) and not self._has_name(oid):
-                self._added(oid, name, answer.estimates.get(oid, 0))
+            if seen.owns(oid, name):
+                if oid in seen.unlisted:
+                    added.append(oid)
+            elif seen.former(name) is None and not seen.owns_any(oid):
+                added.append(oid)
             else:
                 self._due[oid] = (answer.after, name)
                 found.append(oid)
+        if added:
+            self._add({oid: answer.tables[oid] for oid in added}, answer.estimates)
         return found
 
     def looked(self, oid: int, name: str) -> None:
@@ -151,9 +150,12 @@ class PublishedTables:
             self.forget(oid)
 
     def due(self, position: int, has_topic: Callable[[int], bool]) -> list[int]:
-        """The stream has got to `position`: tables that took the place of others before it; the caller owes `replace`.
+        """The stream has got to `position`, between two transactions: tables that took the place of others before it.
 
-        `has_topic`: whether records of the table can be sent; one that has none yet waits.
+        The caller owes a truncate record for each of them, and then `replace`.
+
+        Args:
+            has_topic: whether records of the table can be sent; one that has none yet waits.
         """
         found = []
         for oid, (after, name) in list(self._due.items()) if self._due else ():
@@ -162,19 +164,20 @@ class PublishedTables:
             self.forget(oid)
             if self.described(oid, name):
                 found.append(oid)
-        for oid, after in list(self._gone.items()) if self._gone else ():
-            if after <= position:
-                del self._gone[oid]
-                self._let_go(oid)
+            else:
+                self.settle(oid, name)
+        if self._gone:
+            self._let_go([oid for oid, after in self._gone.items() if after <= position])
         return found
 
-    def _let_go(self, oid: int) -> None:
-        """The table was dropped, or left the publication: if it comes back, it is added; its topic stays its own."""
-        name = self._names.pop(oid, None)
-        if name is not None and self._owners.get(name) == oid:
-            del self._owners[name]
-            self._unnamed[name_sum(name)] = oid
-        self._unlisted.add(oid)
+    def _let_go(self, gone: list[int]) -> None:
+        """They were dropped, or left the publication."""
+        for oid in gone:
+            del self._gone[oid]
+            self._seen.let_go(oid)
+            self._delivered.let_go(oid)
+        if gone:
+            self._write_down()
 
     def forget(self, oid: int) -> None:
         """The table that was to take another one's place is not there: if it comes back it is listed again."""
@@ -182,58 +185,30 @@ class PublishedTables:
         self._looked.discard(oid)
 
     def replace(self, oid: int) -> None:
-        """Read the table from its beginning; call it when the end of the former one's rows is on its way."""
-        name = self._names[oid]
-        self._delivered[oid] = name_sum(name)
+        """A table that was due is read from its beginning; the end of the former one's rows is on its way."""
+        self.settle(oid, self._seen.names[oid])
+
+    def _add(self, added: Mapping[int, str], estimates: Mapping[int, int]) -> None:
+        """They have names that no table had: they are new in the publication, or were renamed."""
+        for oid, name in added.items():
+            for owners in (self._seen, self._delivered):
+                owners.take(oid, name)
+                owners.settle(oid)
         self._write_down()
-        if self._reads:
-            self._incremental.read_anew(oid, name, REPLACED)
-
-    def _owner(self, name: str) -> int | None:
-        owner = self._owners.get(name)
-        return self._unnamed.get(name_sum(name)) if owner is None else owner
-
-    def _has_name(self, oid: int) -> bool:
-        """Whether the stream has the table under a name that it may be about to leave."""
-        return oid in self._names or oid in self._unnamed.values()
-
-    def _is_vacated(self, name: str) -> bool:
-        return ANY_NAME in self._vacated or name_sum(name) in self._vacated
-
-    def _take_name(self, oid: int, name: str) -> None:
-        self._leave_name(oid)
-        self._unnamed.pop(name_sum(name), None)
-        self._vacated.pop(name_sum(name), None)
-        self._owners[name] = oid
-        self._names[oid] = name
-
-    def _leave_name(self, oid: int) -> None:
-        """Whoever takes the table's name next finds rows of this one under it."""
-        before = self._names.get(oid)
-        if before is not None and self._owners.get(before) == oid:
-            self._vacated[name_sum(before)] = oid
-            del self._owners[before]
-        for checksum in [each for each, owner in self._unnamed.items() if owner == oid]:
-            self._vacated[checksum] = oid
-            del self._unnamed[checksum]
-        if len(self._vacated) > VACATED_MAX:
-            self._vacated = {ANY_NAME: 0}
-
-    def _added(self, oid: int, name: str, rows: int) -> None:
-        """It has a name that no table had: it is new in the publication, or was renamed."""
-        self._take_name(oid, name)
-        self._unlisted.discard(oid)
-        self._delivered[oid] = name_sum(name)
-        read = self._reads_added and not self._excluded(name)
-        self._write_down()
-        if read:
-            self._incremental.add([TableTask(name, oid, request=ADDED)])
-        self._observe(
-            TableAdded(table=name, rows=rows, read=read, command="" if read else _COMMAND.format(name))
-        )
+        read = {oid for oid, name in added.items() if self._reads_added and not self._excluded(name)}
+        self._incremental.add([TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read])
+        for oid, name in added.items():
+            command = "" if oid in read else _COMMAND.format(name)
+            rows = estimates.get(oid, 0)
+            self._observe(TableAdded(table=name, rows=rows, read=oid in read, command=command))
 
     def _write_down(self) -> None:
-        incremental = self._incremental
-        known, vacated = Oids.with_sums(self._delivered), tuple(sorted(self._vacated))
-        if known != incremental.progress.known or vacated != incremental.progress.vacated:
-            incremental.replace(replace(incremental.progress, known=known, vacated=vacated))
+        incremental, delivered = self._incremental, self._delivered
+        progress = replace(
+            incremental.progress,
+            known=delivered.known(),
+            vacated=delivered.vacated(),
+            unlisted=Oids(delivered.unlisted),
+        )
+        if progress != incremental.progress:
+            incremental.replace(progress)

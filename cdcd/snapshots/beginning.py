@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.patterns import matcher
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress
-from cdcd.snapshots.signals import OWN_REQUESTS
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+from cdcd.snapshots.signals import ADDED, OWN_REQUESTS
 
 NEVER: Final = "never"
 INITIAL: Final = "initial"
 ONLY: Final = "only"
 WHEN_NEEDED: Final = "when_needed"
+
+_NO_TABLES: Final[Mapping[int, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,47 @@ def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, s
     return {oid: name for oid, name in published.items() if not is_excluded(name)}
 
 
-def initial(
-    progress: Progress, published: Mapping[int, str], excluded: Iterable[str], *, exported: bool
-) -> Progress:
-    """The progress with all of these tables to be read but the excluded ones; `published` is by oid.
+def first_tables(
+    before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
+) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """Which tables an initial snapshot begins with, and which it reads later, beside the stream; by oid.
 
-    All of them are known from here on: what is published later was added.
+    The creation of a slot waits for open transactions, for hours if need be. A table that was added to the publication
+    meanwhile belongs to the initial snapshot. If ALTER PUBLICATION came after the slot's snapshot, that snapshot lacks
+    changes of the table that pgoutput does not send either, so the table is read later. A list can not tell when a
+    table was added, because PostgreSQL looks publications up as of now, whatever the snapshot of the transaction is
+    (pg_publication.c, GetPublicationRelations).
+
+    Args:
+        before: the published tables before the slot was made.
+        after: those when it was there.
+        exported: the names of tables at the slot's snapshot; None: there is none to read at.
     """
-    return replace(
+    if exported is None:
+        return after, {}
+    first = {oid: exported.get(oid, name) for oid, name in before.items()}
+    return first, {oid: name for oid, name in after.items() if oid not in before}
+
+
+def initial(
+    progress: Progress,
+    published: Mapping[int, str],
+    excluded: Iterable[str],
+    *,
+    exported: bool,
+    later: Mapping[int, str] = _NO_TABLES,
+) -> Progress:
+    """The progress with all of these tables to be read but the excluded ones; `published` and `later` are by oid.
+
+    All of them are known from here on: what is published afterwards was added. `later` are read beside the stream.
+    """
+    known = {**published, **later}
+    excluded = tuple(excluded)
+    made = replace(
         progress,
         waiting=Oids(wanted(published, excluded)),
         begun=0,
-        known=Oids(published, published),
+        known=Oids(known, known),
         method=EXPORTED if exported else INCREMENTAL,
     )
+    return made.add(TableTask(name, oid, request=ADDED) for oid, name in wanted(later, excluded).items())

@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.snapshots.progress import Part, TableTask, gaps
+from cdcd.snapshots.pages import gaps
+from cdcd.snapshots.progress import Part, TableTask
 
 PAGES_MAX: Final = 4096
 """A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""

@@ -23,10 +23,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
+from cdcd.snapshots.oids import Oids, expanded, squeezed
+from cdcd.snapshots.pages import Pages, union
 from cdcd.snapshots.signals import OWN_REQUESTS
-
-Pages = tuple[tuple[int, int], ...]
-"""Ranges of page numbers, each from its first to before its second, in order and apart."""
 
 KeyValue = tuple[bool, bytes]
 """A column's value as pgoutput sent it: whether it is in binary form, and its bytes. Never NULL."""
@@ -50,132 +49,16 @@ OWED_BYTES_MAX: Final = 2500
 So the record stays below 64 kB with 10,000 tables whose names are known (37 kB), four of which owe rows.
 """
 
-_NAME_BITS: Final = 0xFFFF
-
-
-class Oids:
-    """A list of oids in ascending order, with the text that the checkpoint record has of it, made once.
-
-    `names` are the tables' names at the time, where they are known; the record has 16 bits of a checksum of each.
-    """
-
-    __slots__ = ("_at", "_text", "_within", "oids", "sums")
-
-    def __init__(self, oids: Iterable[int], names: Mapping[int, str] | None = None) -> None:
-        self.oids = tuple(sorted(set(oids)))
-        self.sums = () if names is None else tuple(name_sum(names[oid]) for oid in self.oids)
-        self._text = ""
-        self._within: tuple[Oids, str] | None = None
-        self._at: dict[int, int] | None = None
-
-    @classmethod
-    def with_sums(cls, sums: Mapping[int, int]) -> Self:
-        """The oids that are the keys, with checksums of names that are known already."""
-        made = cls(sums)
-        made.sums = tuple(sums[oid] for oid in made.oids)
-        return made
-
-    def __len__(self) -> int:
-        return len(self.oids)
-
-    def __contains__(self, oid: int) -> bool:
-        return self._index().get(oid) is not None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Oids) and self.oids == other.oids and self.sums == other.sums
-
-    def __hash__(self) -> int:
-        return hash(self.oids)
-
-    def __repr__(self) -> str:
-        return f"Oids({list(self.oids)})"
-
-    def sum_of(self, oid: int) -> int | None:
-        """The checksum of the name that this table had; None where that is not known."""
-        at = self._index().get(oid)
-        return self.sums[at] if at is not None and self.sums else None
-
-    def _index(self) -> dict[int, int]:
-        if self._at is None:
-            self._at = {oid: index for index, oid in enumerate(self.oids)}
-        return self._at
-
-    def text(self) -> str:
-        """Base85 of a compressed list of differences between neighbours, and of the names' checksums behind it."""
-        if not self._text:
-            packed = bytearray()
-            last = 0
-            for oid in self.oids:
-                rest = oid - last
-                last = oid
-                while rest > 0x7F:
-                    packed.append(rest & 0x7F | 0x80)
-                    rest >>= 7
-                packed.append(rest)
-            sums = b"".join([each.to_bytes(2, "big") for each in self.sums])
-            self._text = _squeezed(len(packed).to_bytes(4, "big") + bytes(packed) + sums)
-        return self._text
-
-    def text_within(self, all_: "Oids") -> str:
-        """As `text`, of the places in `all_` instead of the oids; "" if one of them is not there."""
-        if self._within is None or self._within[0] is not all_:
-            index = all_._index()
-            places = [index[oid] for oid in self.oids if oid in index]
-            self._within = (all_, Oids(places).text() if len(places) == len(self.oids) else "")
-        return self._within[1]
-
-    @classmethod
-    def parse_within(cls, text: str, all_: "Oids") -> Self:
-        """Read `text_within` back; ValueError or IndexError when it is none."""
-        return cls(all_.oids[place] for place in Oids.parse(text).oids)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read `text` back; ValueError when it is none."""
-        body = _expanded(text)
-        size = int.from_bytes(body[:4], "big")
-        oids: list[int] = []
-        value = shift = last = 0
-        for byte in body[4 : 4 + size]:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                last += value
-                oids.append(last)
-                value = shift = 0
-        found = cls(oids)
-        sums = body[4 + size :]
-        if len(body) < 4 + size or shift or len(sums) not in (0, 2 * len(oids)):
-            raise ValueError("the list of oids is cut off")
-        found.sums = tuple(int.from_bytes(sums[at : at + 2], "big") for at in range(0, len(sums), 2))
-        return found
-
-
-def _squeezed(body: bytes) -> str:
-    return base64.b85encode(zlib.compress(body, 9)).decode("ascii")
-
-
-def _expanded(text: str) -> bytes:
-    try:
-        return zlib.decompress(base64.b85decode(text))
-    except zlib.error as error:
-        raise ValueError(f"it is not compressed: {error}") from None
-
 
 def owed_text(keys: Iterable[Key]) -> str:
     """Keys as the record has them: Base85 of compressed JSON."""
     values = [[_value_json(value) for value in key] for key in keys]
-    return _squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
+    return squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def form_of(columns: str) -> int:
     """32 bits that tell a table's columns (`SourceTable.columns`) from those after an ALTER TABLE."""
     return zlib.crc32(columns.encode())
-
-
-def name_sum(name: str) -> int:
-    """16 bits that tell a table's name from another one."""
-    return zlib.crc32(name.encode()) & _NAME_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +160,8 @@ class Progress:
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
+        unlisted: those of `known` that had changes before a list of published tables had them, or that are published no
+            more. They are added when a list has them.
     """
 
     method: str = INCREMENTAL
@@ -286,6 +171,7 @@ class Progress:
     event_no: int = 0
     known: Oids | None = None
     vacated: tuple[int, ...] = ()
+    unlisted: Oids = _NOTHING
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -413,6 +299,8 @@ class Progress:
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
         if self.vacated:
             fields["vacated"] = Oids(self.vacated).text()
+        if self.known is not None and len(self.unlisted):
+            fields["unlisted"] = self.unlisted.text_within(self.known)
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -429,6 +317,7 @@ class Progress:
         )
         # Before there were names in it, the record had a plain list of oids.
         known = None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known)
+        unlisted = fields.get("unlisted", "")
         waiting, begun, within = fields.get("waiting", ("", 0, False))
         return cls(
             method=method,
@@ -441,13 +330,14 @@ class Progress:
             ),
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
-            waiting=_waiting_from(waiting, known if within else None),
+            unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
+            waiting=_oids_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,
         )
 
 
-def _waiting_from(text: str, all_: Oids | None) -> Oids:
+def _oids_from(text: str, all_: Oids | None) -> Oids:
     if not text:
         return _NOTHING
     return Oids.parse(text) if all_ is None else Oids.parse_within(text, all_)
@@ -482,7 +372,7 @@ def _value_json(value: KeyValue) -> list[Any]:
 
 
 def _owed_from(text: str) -> tuple[Key, ...]:
-    keys = json.loads(_expanded(text)) if text else ()
+    keys = json.loads(expanded(text)) if text else ()
     return tuple(tuple(_value_from(*value) for value in key) for key in keys)
 
 
@@ -509,27 +399,3 @@ def _part_from(oid: int, filenode: int, pages: int, size: int, done: list[int]) 
     return Part(
         int(oid), int(filenode), int(pages), int(size), tuple(zip(done[::2], done[1::2], strict=True))
     )
-
-
-def union(done: Pages, begin: int, end: int) -> Pages:
-    """The ranges with one more, joined where they touch."""
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted((*done, (begin, end))):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
-        else:
-            merged.append((first, last))
-    return tuple(merged)
-
-
-def gaps(done: Pages, pages: int) -> Pages:
-    """What of `pages` pages is not in the ranges."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    for begin, end in done:
-        if begin > at:
-            found.append((at, begin))
-        at = max(at, end)
-    if at < pages:
-        found.append((at, pages))
-    return tuple(found)

@@ -169,6 +169,32 @@ def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
 
 
 @pytest.mark.postgres(only=[18])
+@pytest.mark.parametrize("method", ["exported", "incremental"])
+def test_a_table_that_is_added_while_the_slot_is_made_is_read_with_the_first_snapshot(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
+):
+    fill(database)
+    database.execute("CREATE TABLE late (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO late SELECT g, 'l' FROM generate_series(1, 500) g")
+    database.execute(f"CREATE PUBLICATION {unique} FOR TABLE docs")
+    config = settings(unique, database, broker, method=method, added_tables=False)
+    config["postgres"]["publication"] = unique
+    # GIVEN a slot whose creation waits for an open transaction
+    with psycopg.connect(database.dsn()) as open_transaction:
+        open_transaction.execute("UPDATE docs SET n = 1 WHERE id = 1")
+        process = daemon(config)
+        process.await_event("slot.waiting")
+        # WHEN a table with rows is added to the publication
+        database.execute(f"ALTER PUBLICATION {unique} ADD TABLE late")
+    # THEN it belongs to the tables that are there at the first start
+    process.await_event("table.read", table="public.late")
+    assert not process.saw("table.added")
+    database.execute("UPDATE late SET note = 'changed' WHERE id < 10")
+    assert_equal(database, broker, unique, "public.docs", "public.late")
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[18])
 @pytest.mark.parametrize("added", [True, False])
 def test_a_table_that_is_added_while_the_first_snapshot_is_read_is_read_or_told(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, added: bool

@@ -30,13 +30,14 @@ class Completeness:
         settings, workload = self.settings, self.workload
         if not table.published or table.oid in workload.removed:
             return False
-        alone = len(workload.database.owners[table.name]) == 1
+        database = workload.database
+        alone = len(database.owners[table.name]) == 1 and table.name not in database.several
         if not settings.truncate_records and (table.oid in workload.emptied or not alone):
             return False
         if settings.snapshot_mode != "never":
             if self.initial.get(table.oid) == table.full_name or settings.added_tables:
                 return True
-            if (workload.database.owners[table.name] - {table.oid}) & self.initial.keys():
+            if (database.owners[table.name] - {table.oid}) & self.initial.keys():
                 # It took the place of a table that was read. One that took another name is added under it.
                 return True
         # By request, if it is certain that no condition left rows out.

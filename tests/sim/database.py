@@ -74,6 +74,8 @@ class Database:
         """Which tables have or had a name."""
         self.named: dict[str, set[int]] = {}
         """Likewise, with those of which nobody but their own transaction has seen it."""
+        self.several: set[str] = set()
+        """Names of tables that had several, in whatever order the daemon heard of them."""
         self.published: set[int] = set()
         """Tables that are or were published."""
         self.held: Visibility | None = None
@@ -136,6 +138,9 @@ class Database:
             names[column.name] = column
         self.first.setdefault(definition.oid, definition)
         self.named.setdefault(definition.name, set()).add(definition.oid)
+        had = [name for name, oids in self.named.items() if definition.oid in oids]
+        if len(had) > 1:
+            self.several.update(had)
         if definition.published:
             self.published.add(definition.oid)
 

@@ -16,6 +16,7 @@ TABLES_MAX: Final = 7
 WIDER: Final = {INT4: INT8, INT8: NUMERIC, NUMERIC: INT4}
 
 Lock = Callable[[Transaction, int], bool]
+Names = Callable[[], set[str]]
 
 
 class Alterations:
@@ -23,13 +24,15 @@ class Alterations:
 
     Args:
         lock: takes ACCESS EXCLUSIVE; false: the statement would have to wait, and is not made.
+        names: those that tables have, or may have when transactions that are open end.
     """
 
-    def __init__(self, settings: Settings, rng: Random, database: Database, lock: Lock) -> None:
+    def __init__(self, settings: Settings, rng: Random, database: Database, lock: Lock, names: Names) -> None:
         self.settings = settings
         self.rng = rng
         self.database = database
         self._lock = lock
+        self._names = names
         self._next_name = 1
 
     def alter(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
@@ -131,6 +134,15 @@ class Alterations:
         self._set(transaction, other.altered(self.database.version(), name=one.name))
         return (one.oid, other.oid)
 
+    def _rename(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
+        """To a name that nobody ever had, or that a table has left, perhaps this one."""
+        table = self._one(transaction)
+        if table is None:
+            return ()
+        left = sorted(self.database.named.keys() - self._names())
+        name = self.rng.choice(left) if left and self.rng.random() < 0.7 else self.name()
+        return self._set(transaction, table.altered(self.database.version(), name=name))
+
     def _replace(self, transaction: Transaction, sub: int) -> tuple[int, ...]:
         """DROP TABLE, and CREATE TABLE under the same name; the new one is published if all tables are, or some day."""
         table = self._one(transaction)
@@ -169,6 +181,7 @@ METHODS: Final[dict[str, Callable[[Alterations, Transaction, int], tuple[int, ..
     "cluster": Alterations._cluster,
     "identity": Alterations._change_identity,
     "swap": Alterations._swap,
+    "rename": Alterations._rename,
     "replace": Alterations._replace,
     "create": Alterations._create,
 }

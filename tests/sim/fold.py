@@ -65,8 +65,8 @@ class Fold:
         self.rows_read = 0
 
     def is_shared(self, name: str) -> bool:
-        """Whether several tables had the name."""
-        return len(self._database.named.get(name, ())) > 1
+        """Whether several tables had the name, or one that had several names."""
+        return len(self._database.named.get(name, ())) > 1 or name in self._database.several
 
     def _topic(self, name: str) -> Topic:
         topic = self.topics.get(name)

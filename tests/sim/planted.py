@@ -148,6 +148,56 @@ SWAPPED: Final[Mapping[str, Any]] = {
 }
 """Names that change hands between two chunks."""
 
+ADDED_MEANWHILE: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "exported",
+    "slot_exists": False,
+    "added_tables": False,
+    "ddl": ("create",),
+    "p_ddl": 0.2,
+    "p_create_published": 0.0,
+    "p_publication": 0.6,
+    "p_membership": 1.0,
+    "operations": 80,
+    "p_workload": 1.0,
+    "p_end": 0.2,
+    "sessions": 4,
+    "ask_ticks_max": 10,
+    "faults": (),
+}
+"""Tables that are added to the publication while the creation of the slot waits, or right behind it."""
+
+RENAMED: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "added_tables": True,
+    "ddl": ("rename",),
+    "p_ddl": 0.6,
+    "p_full": 0.0,
+    "tables": 3,
+    "p_end": 0.6,
+    "p_abort": 0.0,
+    "p_savepoint": 0.0,
+    "p_decode": 1.0,
+    "p_membership": 0.0,
+    "p_truncate": 0.0,
+    "p_workload": 0.3,
+    "p_hold": 0.0,
+    "p_reject": 0.0,
+    "p_unknown": 0.0,
+    "p_lost": 0.0,
+    "p_keepalive": 0.3,
+    "sessions": 2,
+    "messages": False,
+    "receive_max": 30,
+    "ask_ticks_max": 1,
+    "unseen_ticks_max": 1,
+    "idle_s": 0.0,
+    "faults": RESTARTS,
+    "p_fault": 0.02,
+}
+"""Names that are taken for a short while, and daemons that die before they look at the publication."""
+
 TRUNCATED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "incremental",
@@ -306,6 +356,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),
+        "free_name_not_written_down": _in_engine(RENAMED, tables=snapshots.ForgetsWhoTookFreeNames),
+        "own_name_taken_back": _in_engine(RENAMED, tables=snapshots.TakesItsOwnNameBack),
+        "rows_under_a_name_to_come": _in_engine(RENAMED, incremental=snapshots.ReadsUnderAnyName),
+        "tables_listed_too_early": _in_session(ADDED_MEANWHILE, first_tables=snapshots.listed_too_early),
+        "tables_listed_too_late": _in_session(ADDED_MEANWHILE, first_tables=snapshots.listed_too_late),
         "malformed_request_ends_the_session": _in_engine(requests=snapshots.FailsOnMalformed),
         "requests_without_limit": _in_engine(HOSTILE, requests=snapshots.TakesAnySize),
         "configured_tables_cancelled": _in_engine(requests=snapshots.CancelsEverything),

@@ -1,6 +1,6 @@
 """Bugs in the reading of tables and in what strangers ask for: most of them cdcd had (DECISIONS), or nearly had."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +109,7 @@ class TakesOldChunks(ChunkReads):
     """They count for the present plan."""
 
     def send_due(self, position: int, now: float) -> None:
-        for each in self._waiting.due(1 << 62):
+        for each in list(self._waiting._chunks.values()):
             current = next((plan for plan in self._plans if plan.task.number == each.plan.task.number), None)
             if each not in each.plan.open and current is not None and current.chunks is not None:
                 each.plan = current
@@ -138,6 +138,13 @@ class CountsBeforeDelivery(ChunkReads):
         if isinstance(answer, Rows) and chunk is not None:
             tasks.replace(tasks.progress.deliver(task, chunk.part, chunk.begin, chunk.end, 0))
         super().answered(each, answer, now)
+
+
+class ReadsUnderAnyName(Incremental):
+    """Rows go to the topic of the name that the table has now, where the stream has not got to yet."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "owns": lambda _oid, _name: True})
 
 
 class MergesByName(SnapshotTasks):
@@ -170,9 +177,9 @@ class KnowsEverything(PublishedTables):
 
     def listed(self, answer: Published) -> list[int]:
         for oid, name in answer.tables.items():
-            if name not in self._owners:
-                self._unlisted.discard(oid)
-                self._take_name(oid, name)
+            if self._seen.former(name) is None:
+                self._seen.take(oid, name)
+                self._seen.settle(oid)
         return super().listed(answer)
 
 
@@ -180,7 +187,7 @@ class KnowsNoOids(PublishedTables):
     """A table is known by its name: another one that takes it goes on with its topic."""
 
     def described(self, oid: int, name: str) -> bool:
-        self._take_name(oid, name)
+        self._seen.take(oid, name)
         return False
 
     def due(self, position: int, known: Callable[[int], bool]) -> list[int]:
@@ -192,9 +199,42 @@ class AddsOnlyWhatIsListedFirst(PublishedTables):
     """A table whose first change comes before the list is taken for known."""
 
     def described(self, oid: int, name: str) -> bool:
-        replaced = super().described(oid, name)
-        self._unlisted.discard(oid)
-        return replaced
+        ends = super().described(oid, name)
+        self._seen.settle(oid)
+        return ends
+
+
+class ForgetsWhoTookFreeNames(PublishedTables):
+    """That a table has rows under a name that nobody had lives in memory only, until a list has the table."""
+
+    def settle(self, oid: int, name: str) -> None:
+        if self._delivered.former(name) is not None:
+            super().settle(oid, name)
+
+
+class TakesItsOwnNameBack(PublishedTables):
+    """A table that comes back to a name goes on with its topic, which lacks what was changed under another name."""
+
+    def described(self, oid: int, name: str) -> bool:
+        if self._seen.former(name) != oid:
+            return super().described(oid, name)
+        for owners in (self._seen, self._delivered):
+            owners.take(oid, name)
+        return False
+
+
+def listed_too_early(
+    before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
+) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """What is added to the publication while the slot's creation waits counts as added later."""
+    return before, {}
+
+
+def listed_too_late(
+    before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
+) -> tuple[Mapping[int, str], Mapping[int, str]]:
+    """What is added behind the slot is read at the slot's snapshot, and lacks what was written in between."""
+    return after, {}
 
 
 class FailsOnMalformed(Requests):

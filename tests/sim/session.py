@@ -26,7 +26,7 @@ from cdcd.engine.actions import (
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import STEPS, Ready, Start, StartSettings, Step
+from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, Step
 from cdcd.errors import PositionError, TransientError
 from cdcd.facts import Fact
 from cdcd.protocol.frames import read_status
@@ -35,6 +35,7 @@ from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.routing import TopicNames
+from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, Source
 from cdcd.transactions.spool import Spool
@@ -78,6 +79,7 @@ class Parts:
     sink: type[Sink] = Sink
     asker: type[Asker] = Asker
     steps: tuple[Callable[[Start], Step], ...] = STEPS
+    first_tables: FirstTables = first_tables
 
 
 @dataclass(slots=True)
@@ -127,6 +129,7 @@ class Session:
         """What others notice of this start."""
         self._found: Checkpoint | None = None
         self._published: dict[int, str] = {}
+        self._exported: dict[int, str] = {}
         self._opening: Iterator[None] | None = self._open()
 
     @property
@@ -217,6 +220,7 @@ class Session:
             flushed=self.ledger.flushed,
             unstreamed_until=self.instance.unstreamed_until,
             steps=self.parts.steps,
+            first_tables=self.parts.first_tables,
         )
         requests = start.run()
         answer: Any = None
@@ -297,7 +301,14 @@ class Session:
     def _ensure_publication(self, _request: startup.EnsurePublication) -> Answered[dict[int, str]]:
         yield
         self._published = self.asker.client.published()
-        return self._published
+        return dict(self._published)
+
+    def _list_tables(self, _request: startup.ListTables) -> Answered[dict[int, str]]:
+        listed = self.asker.client.published()
+        # Also tables that only the list at the slot's snapshot has: they belong to the first tables.
+        self._published = {**self._published, **listed, **self._exported}
+        yield
+        return listed
 
     def _create_slot(self, request: startup.CreateSlot) -> Answered[startup.SlotMade]:
         self._traces.append("it created a slot")
@@ -321,7 +332,9 @@ class Session:
         yield from self.asker.delay()
         oids = [table.oid for table in tables]
         descriptions = self.asker.client.describe(oids)
-        return ExportedTables({table.oid: table for table in tables}, descriptions, TYPES)
+        exported = ExportedTables({table.oid: table for table in tables}, descriptions, TYPES)
+        self._exported = exported.names()
+        return exported
 
     def _write_checkpoint(self, request: startup.WriteCheckpoint) -> Answered[None]:
         if self._found is None and self.settings.snapshot_mode != "never":
@@ -527,6 +540,7 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.CreateSlot: Session._create_slot,
     startup.EndTwoPhase: Session._end_two_phase,
     startup.ImportSnapshot: Session._import_snapshot,
+    startup.ListTables: Session._list_tables,
     startup.WriteCheckpoint: Session._write_checkpoint,
 }
 

@@ -155,7 +155,7 @@ SNAPSHOTS: Final[tuple[dict[str, Any], ...]] = (
     # Names that change hands.
     {
         **SNAPSHOT,
-        "ddl": ("swap", "replace", "create"),
+        "ddl": ("swap", "rename", "replace", "create"),
         "p_ddl": 0.15,
         "p_create_published": 1.0,
         "added_tables": True,

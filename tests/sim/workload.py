@@ -42,7 +42,7 @@ class Workload:
         self.emptied: set[int] = set()
         """Tables that were truncated."""
         self._writer = Writer(settings, rng, self.database)
-        self._alterations = Alterations(settings, rng, self.database, self._lock_exclusive)
+        self._alterations = Alterations(settings, rng, self.database, self._lock_exclusive, self._names)
         for number in range(settings.tables):
             name = self._alterations.name()
             table = self._alterations.new(name, published=number == 0 or rng.random() < 0.8)
@@ -410,6 +410,14 @@ class Workload:
         transaction.tables.add(oid)
         transaction.exclusive.add(oid)
         return True
+
+    def _names(self) -> set[str]:
+        """Of tables, and those that they get if some transaction ends, or goes back to a savepoint."""
+        names = {table.name for table in self.database.definitions.values()}
+        for one in self._everybody():
+            for definitions in [one.definitions, *[each.definitions for each in one.stack]]:
+                names.update([table.name for table in definitions.values() if table is not None])
+        return names
 
     def writers(self, oids: Collection[int]) -> list[Transaction]:
         """Who has one of the tables open for writing."""

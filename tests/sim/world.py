@@ -262,7 +262,8 @@ class World:
         postgres, oracle = self.postgres, self.oracle
         kill = self.rng.random() < 0.3
         quiet = 0
-        rest_ticks = RENAMED_REST_TICKS if "swap" in self.settings.ddl else REST_TICKS
+        renamed = {"swap", "rename"} & set(self.settings.ddl)
+        rest_ticks = RENAMED_REST_TICKS if renamed else REST_TICKS
         for _ in range(QUIET_TICKS_MAX):
             self._tick()
             if kill and postgres.confirmed < postgres.wal.end and self._kafka_is_complete():

@@ -19,6 +19,8 @@ class Daemon:
         self.facts = Facts()
         self.changes = 0
         self.now = 0.0
+        self.owned: dict[int, str] = {}
+        """Tables that have other names in the stream than they have by now."""
         names: Mapping[int, str] = options.pop("names", {1: T, 2: "public.u"})
         self.incremental = Incremental(
             progress or Progress(),
@@ -28,6 +30,7 @@ class Daemon:
             names=names,
             observe=self.facts,
             changed=self._changed,
+            owns=lambda oid, name: self.owned.get(oid, name) == name,
         )
 
     def _changed(self) -> None:

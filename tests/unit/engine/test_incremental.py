@@ -8,7 +8,8 @@ from cdcd.facts import (
     SnapshotStarted,
     SnapshotTableFinished,
 )
-from cdcd.snapshots.progress import Oids, Progress, TableTask
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import Progress, TableTask
 from cdcd.snapshots.reading import PageQuery
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, key, looked, nobody, rows, table

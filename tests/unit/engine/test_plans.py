@@ -75,3 +75,32 @@ def test_a_table_that_is_asked_for_again_after_it_was_cancelled_is_read_by_a_new
     daemon.answer(rows(1, 2))
     daemon.between()
     assert daemon.rendering.ids == [1, 2]
+
+
+def test_a_table_waits_until_the_stream_has_got_to_where_it_got_its_name():
+    daemon = Daemon(asked_for())
+    daemon.owned[1] = "public.before"
+    daemon.answer(looked(table()))
+    assert daemon.asks_nothing()
+    assert daemon.rendering.names == {}, "the topic is that of the name"
+    daemon.owned.clear()
+    daemon.now = RETRY_S * 2
+    daemon.plan()
+    daemon.answer(rows(1))
+    daemon.between()
+    assert daemon.rendering.ids == [1]
+
+
+def test_rows_that_were_read_under_a_name_which_another_table_took_in_the_stream_are_read_again():
+    daemon = reading(chunk_bytes=2 * PAGE)
+    daemon.answers(rows(1, after=500), rows(2, after=500))
+    daemon.owned[1] = "public.after"
+    daemon.between()
+    assert daemon.rendering.put_rows == []
+    daemon.owned.clear()
+    daemon.now = RETRY_S * 2
+    daemon.plan()
+    daemon.answers(rows(1), rows(2))
+    daemon.between()
+    assert daemon.rendering.ids == [1, 2]
+    assert daemon.is_done()

@@ -18,6 +18,7 @@ from cdcd.engine.startup_requests import (
     EnsurePublication,
     Fence,
     ImportSnapshot,
+    ListTables,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
@@ -43,6 +44,7 @@ from cdcd.facts import (
 from cdcd.protocol.versions import StreamingMode
 from cdcd.records.routing import TopicNames
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
+from cdcd.snapshots.signals import ADDED
 from cdcd.transactions.position import Checkpoint, Position, Source
 
 SERVER, STREAM = "7000", "publication=cdcd"
@@ -65,6 +67,8 @@ class World:
         self.version = 180000
         self.is_standby = False
         self.published = {1: "public.t"}
+        self.listed: dict[int, str] | None = None
+        """What is published when the slot is there; None: the same."""
         self.peeked: list[Checkpoint | None] = []
         """What is seen of the checkpoint before the fence, one look after the other, and then `found`."""
         for name, value in server.items():
@@ -113,6 +117,7 @@ ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     Fence: lambda world, _: world.found,
     ReadSource: lambda world, request: replace(world.source, slot_confirmed=request.slot_confirmed),
     EnsurePublication: lambda world, _: world.published,
+    ListTables: lambda world, _: world.published if world.listed is None else world.listed,
     CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
     ImportSnapshot: lambda _world, _: EXPORT,
 }
@@ -135,6 +140,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         LookAtSlot,
         ReadSource,
         EnsurePublication,
+        ListTables,
     ]
     assert ready.checkpoint == HERE
     assert ready.exported is None
@@ -151,6 +157,12 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         (Start.refuse_collisions, Start.ensure_slot, "a slot that nobody uses would hold WAL"),
         (Start.ensure_publication, Start.ensure_slot, "a slot decodes what is published when it was made"),
         (Start.ensure_slot, Start.import_snapshot, "the slot exports it"),
+        (
+            Start.import_snapshot,
+            Start.choose_tables,
+            "tables may be added while the creation of the slot waits",
+        ),
+        (Start.choose_tables, Start.write_checkpoint, "the checkpoint says which tables are read"),
         (Start.import_snapshot, Start.write_checkpoint, "the snapshot goes with the next command"),
         (Start.fence, Start.write_checkpoint, "the checkpoint is written by the one writer"),
     ],
@@ -255,7 +267,9 @@ def test_a_new_pipeline_exports_a_snapshot_and_imports_it_at_once():
     world = World(slot=None, found=None)
     ready = world.start(replace(SETTINGS, failover=True))
     at = world.order.index(CreateSlot)
-    assert world.order[at:] == [CreateSlot, ImportSnapshot, WriteCheckpoint], "no other command comes between"
+    assert world.order[at:] == [CreateSlot, ImportSnapshot, ListTables, WriteCheckpoint], (
+        "no other command comes between"
+    )
     assert world.the(ImportSnapshot).name == "0003-1"
     assert ready.exported is EXPORT
     assert ready.checkpoint.position == Position(0, 300)
@@ -337,3 +351,12 @@ def test_postgresql_is_told_no_less_than_before_and_no_more_than_the_checkpoint_
     assert World(found=found).start(flushed=110).flushed == 110
     assert World(found=found).start(flushed=150).flushed == 120
     assert World(found=found).start(flushed=0).flushed == 100
+
+
+def test_a_table_that_is_added_while_the_slots_creation_waits_is_read_beside_the_stream():
+    world = World(slot=None, found=None, listed={1: "public.t", 2: "public.later"})
+    ready = world.start()
+    assert ready.published == {1: "public.t", 2: "public.later"}
+    assert ready.checkpoint.snapshot is not None
+    assert list(ready.checkpoint.snapshot.waiting) == [1]
+    assert [(task.oid, task.request) for task in ready.checkpoint.snapshot.tasks] == [(2, ADDED)]

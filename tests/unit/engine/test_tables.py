@@ -5,9 +5,11 @@ from collections.abc import Mapping
 
 from cdcd.engine.actions import Published
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.owners import ANY_NAME
 from cdcd.engine.tables import PublishedTables
 from cdcd.facts import TableAdded, TableReplaced
-from cdcd.snapshots.progress import Oids, Progress
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import ADDED, REPLACED
 from tests.unit.engine.tables import Facts, Rendering
 
@@ -25,6 +27,7 @@ class Daemon:
         progress: Progress | None = None,
         reads: bool = True,
         reads_added: bool = True,
+        ends_rows: bool = True,
         excluded: str = "",
     ) -> None:
         self.facts, self.ready = Facts(), True
@@ -42,16 +45,16 @@ class Daemon:
             published,
             reads=reads,
             reads_added=reads_added,
+            ends_rows=ends_rows,
             excluded=lambda name: name == excluded,
             observe=self.facts,
         )
 
     def event(self, oid: int, name: str) -> bool:
         """The first event of a table under a name, and the end of its transaction; True: rows of another end here."""
-        if not self.tables.described(oid, name):
-            return False
-        self.tables.replace(oid)
-        return True
+        ends = self.tables.described(oid, name)
+        self.tables.settle(oid, name)
+        return ends
 
     def listing(
         self, after: int = 500, estimates: Mapping[int, int] | None = None, **tables: int
@@ -168,6 +171,14 @@ def test_where_nobody_wants_rows_it_is_said_only():
         TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=False)
     ]
     assert daemon.to_read == []
+
+
+def test_where_truncate_makes_no_records_the_event_does_not_claim_one():
+    daemon = Daemon(ends_rows=False)
+    assert daemon.event(9, "public.a")
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=9, truncated=False, read=True)
+    ]
 
 
 def test_two_tables_that_swap_their_names_both_take_a_place():
@@ -292,3 +303,160 @@ def test_a_record_of_former_versions_knows_no_names():
     daemon.listing(a=1, b=2, c=3)
     assert daemon.added == ["public.c"]
     assert daemon.replaced == []
+
+
+# A name that nobody had, and what is in its topic.
+
+
+def test_after_a_restart_it_is_known_who_took_a_free_name_before_a_list_had_the_table():
+    # GIVEN a table that was renamed, and a change of it under its new name, which is delivered
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    # WHEN the daemon begins anew before it looks at the publication, and another table has that name by then
+    daemon = daemon.restarted({1: "public.d", 2: "public.c"})
+    # THEN the rows of the first one are ended there
+    assert daemon.event(2, "public.c")
+    assert daemon.replaced == [("public.c", 1, 2)]
+
+
+def test_and_that_the_rest_of_its_rows_is_still_to_be_read():
+    daemon = Daemon()
+    assert not daemon.event(3, "public.c")
+    daemon = daemon.restarted({**BEFORE, 3: "public.c"})
+    assert not daemon.event(3, "public.c")
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.to_read == [(3, "public.c", ADDED)]
+    # THEN that is decided once
+    daemon = daemon.restarted({**BEFORE, 3: "public.c"})
+    daemon.listing(a=1, b=2, c=3)
+    assert daemon.added == []
+
+
+def test_or_left_out_as_the_configuration_says():
+    daemon = Daemon(reads_added=False)
+    assert not daemon.event(3, "public.c")
+    progress = daemon.incremental.watched.write_down()
+    daemon = Daemon({**BEFORE, 3: "public.c"}, progress=progress, reads_added=False)
+    daemon.listing(a=1, b=2, c=3)
+    assert (daemon.added, daemon.to_read) == (["public.c"], [])
+
+
+def test_the_name_that_it_left_is_known_after_a_restart_too():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    daemon = daemon.restarted({1: "public.c", 2: "public.b", 9: "public.a"})
+    assert daemon.event(9, "public.a")
+    assert [name for name, _, _ in daemon.replaced] == ["public.a"]
+
+
+def test_a_free_name_is_written_down_when_its_first_event_is_delivered_and_not_before():
+    daemon = Daemon()
+    assert not daemon.tables.described(1, "public.c")
+    daemon.listing(c=1, b=2, d=4)
+    assert daemon.added == ["public.c", "public.d"]
+    daemon = Daemon()
+    assert not daemon.tables.described(1, "public.c")
+    daemon.listing(b=2, d=4)
+    # THEN a restart in between finds the table under its former name, as the stream will have it again
+    daemon = daemon.restarted({1: "public.a", 2: "public.b", 4: "public.d"})
+    assert not daemon.event(1, "public.a")
+    assert daemon.replaced == []
+
+
+def test_a_vacated_name_stays_vacated_until_the_truncate_record_is_delivered():
+    # GIVEN a name that a table has left, and another one that takes it in a transaction that is not delivered
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    assert daemon.tables.described(9, "public.a")
+    # GIVEN something else that is written down
+    daemon.listing(b=2, c=1, d=4)
+    # WHEN the daemon begins anew, and the transaction comes again
+    daemon = daemon.restarted({1: "public.c", 2: "public.b", 4: "public.d", 9: "public.a"})
+    assert daemon.event(9, "public.a")
+
+
+def test_a_table_that_lost_its_name_owns_it_no_more():
+    # GIVEN half of a swap, and a restart when the names are swapped back
+    daemon = Daemon()
+    assert daemon.event(1, "public.b")
+    daemon = daemon.restarted(BEFORE)
+    # THEN both come back to topics that have other rows
+    assert daemon.event(2, "public.b")
+    assert daemon.event(1, "public.a")
+
+
+def test_a_table_that_left_the_publication_is_added_again_also_after_a_restart():
+    daemon = Daemon()
+    daemon.listing(a=1)
+    daemon.due()
+    daemon = daemon.restarted(BEFORE)
+    daemon.listing(a=1, b=2)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
+# Away and back.
+
+
+def test_a_table_that_was_renamed_and_renamed_back_is_read_anew_because_changes_went_elsewhere():
+    # GIVEN a table with a change under another name
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    # WHEN it has its former name again, before a list saw the other one
+    assert daemon.event(1, "public.a")
+    # THEN what was deleted meanwhile goes by a truncate record, what was written meanwhile is read, and a fact says so
+    assert daemon.facts.all == [
+        TableReplaced(table="public.a", former_oid=1, oid=1, truncated=True, read=True)
+    ]
+    assert daemon.to_read == [(1, "public.a", REPLACED)]
+    assert daemon.listing(a=1, b=2) == []
+
+
+def test_also_where_no_change_comes_under_the_former_name():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    assert daemon.listing(a=1, b=2) == [1]
+    assert daemon.due() == [1]
+    assert daemon.replaced == [("public.a", 1, 1)]
+    assert daemon.to_read == [(1, "public.a", REPLACED)]
+
+
+def test_also_where_the_daemon_was_away_when_it_was_renamed_back():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    for published in (BEFORE, {1: "public.c", 2: "public.b"}):
+        after = daemon.restarted(published)
+        assert after.event(1, "public.a")
+        after = daemon.restarted(published)
+        assert after.listing(a=1, b=2) == [1]
+        assert after.due() == [1]
+        assert after.to_read == [(1, "public.a", REPLACED)]
+
+
+def test_the_topic_of_the_name_in_between_has_rows_that_end_when_somebody_takes_it():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.c")
+    assert daemon.event(1, "public.a")
+    daemon = daemon.restarted({**BEFORE, 3: "public.c"})
+    assert daemon.event(3, "public.c")
+    assert [name for name, _, _ in daemon.replaced] == ["public.c"]
+
+
+def test_a_table_without_a_change_under_the_other_name_is_left_alone():
+    daemon = Daemon()
+    assert not daemon.event(1, "public.a")
+    assert daemon.listing(c=1, b=2) == [1]
+    daemon.tables.forget(1)
+    assert daemon.listing(a=1, b=2) == []
+    assert daemon.facts.all == []
+
+
+def test_where_too_many_names_were_vacated_a_new_one_is_taken_for_one_of_them():
+    progress = Progress(known=Oids(BEFORE, BEFORE), vacated=(ANY_NAME,))
+    daemon = Daemon({**BEFORE, 3: "public.c", 4: "public.d"}, progress=progress, reads_added=False)
+    # WHEN tables come with names of which nothing is known, in the stream and by a list
+    assert daemon.event(3, "public.c")
+    assert daemon.listing(a=1, b=2, c=3, d=4) == [4]
+    assert daemon.due() == [4]
+    # THEN they are read, also where tables that are added are not: a topic without rows would lose those of its table
+    assert daemon.replaced == [("public.c", 0, 3), ("public.d", 0, 4)]
+    assert [oid for oid, _, _ in daemon.to_read] == [3, 4]

@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, initial, wanted
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Oids, Progress, TableTask
+from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, first_tables, initial, wanted
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
 
 UNFINISHED = Progress(
@@ -80,3 +81,22 @@ def test_tables_that_are_excluded_are_not_wanted():
     assert wanted(published, ()) == published
     assert wanted({1: "public.orders"}, ["public.events"]) == {1: "public.orders"}
     assert wanted({1: "public.events"}, ["public.*"]) == {}
+
+
+def test_a_table_that_is_added_while_the_slot_is_made_belongs_to_the_first_ones():
+    # GIVEN no snapshot of the slot: all is read beside the stream
+    before, after = {1: "a.b"}, {1: "a.b", 2: "a.c"}
+    assert first_tables(before, after, None) == (after, {})
+
+
+def test_beside_an_exported_snapshot_it_is_read_later_because_the_slot_may_not_have_all_changes_of_it():
+    before, after = {1: "a.b", 4: "a.e"}, {1: "a.b", 2: "a.c"}
+    # GIVEN a slot's snapshot, in which one table has another name by then, and another one is gone
+    first, later = first_tables(before, after, {1: "a.d", 2: "a.c"})
+    assert (first, later) == ({1: "a.d", 4: "a.e"}, {2: "a.c"})
+    progress = initial(Progress(), first, (), exported=True, later=later)
+    assert progress.waiting == Oids((1, 4))
+    assert progress.tasks == (TableTask("a.c", 2, request=ADDED, number=1),)
+    assert progress.known == Oids((1, 2, 4), {**first, **later})
+    # THEN unless it is excluded
+    assert initial(Progress(), first, ["a.c"], exported=True, later=later).tasks == ()

@@ -1,14 +1,12 @@
-import base64
 import json
-import zlib
-from itertools import pairwise
+from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from cdcd.engine.owners import GONE_MAX, VACATED_MAX
 from cdcd.snapshots.beginning import initial
+from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.placement import Owed
 from cdcd.snapshots.progress import (
     EXPORTED,
@@ -16,14 +14,10 @@ from cdcd.snapshots.progress import (
     OUTCOMES_MAX,
     OWED_KEYS_MAX,
     Key,
-    Oids,
     Outcome,
     Part,
     Progress,
     TableTask,
-    gaps,
-    name_sum,
-    union,
 )
 from cdcd.transactions.position import Checkpoint, Position
 
@@ -136,7 +130,8 @@ def test_it_is_read_back_as_it_was_written():
     waiting = Progress(EXPORTED, waiting=Oids((5, 9)), begun=1)
     known = Progress(paused=True, known=Oids((1, 2), {1: "a.b", 2: "a.c"}))
     unsettled = progress.owe(ITEMS, None)
-    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, Progress()):
+    left = replace(known, vacated=(7, 1 << 16), unlisted=Oids((2,)))
+    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, left, Progress()):
         assert Progress.from_json(json.loads(json.dumps(each.to_json()))) == each
 
 
@@ -172,49 +167,6 @@ def test_a_record_of_former_versions_is_read():
     assert progress.known.sum_of(1) is None
 
 
-def test_a_list_of_oids_knows_the_names_that_tables_had():
-    oids = Oids((7, 3), {7: "a.seven", 3: "a.three"})
-    assert oids.oids == (3, 7)
-    assert (len(oids), 3 in oids, 4 in oids) == (2, True, False)
-    assert (oids.sum_of(7), oids.sum_of(4)) == (name_sum("a.seven"), None)
-    assert oids != Oids((7, 3))
-    assert oids == Oids((3, 7), {7: "a.seven", 3: "a.three"})
-    assert hash(oids) == hash(Oids((7, 3)))
-
-
-oids = st.lists(st.integers(1, 2**32 - 1), max_size=50)
-
-
-@given(oids, st.booleans())
-def test_a_list_of_oids_is_read_back_as_it_was_written(found: list[int], named: bool):
-    names = {oid: f"public.t{oid}" for oid in found} if named else None
-    written = Oids(found, names)
-    read = Oids.parse(written.text())
-    assert read == written
-    assert [read.sum_of(oid) for oid in written.oids] == [written.sum_of(oid) for oid in written.oids]
-
-
-def packed(body: bytes) -> str:
-    return base64.b85encode(zlib.compress(body)).decode()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "?",
-        "AAAA",
-        packed(b""),
-        packed(b"\0\0\0\1"),
-        packed(b"\0\0\0\1\x80"),
-        packed(b"\0\0\0\1\5\0"),
-        packed(b"\0\0\0\1\5\0\0\0"),
-    ],
-)
-def test_what_is_no_list_of_oids_is_refused(text: str):
-    with pytest.raises(ValueError, match=r"list of oids|compressed|base85"):
-        Oids.parse(text)
-
-
 RECORD_MAX = 64_000
 
 
@@ -248,6 +200,14 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
     for number in range(OUTCOMES_MAX):
         progress = progress.add([TableTask(f"public.refused_{number}", request="signal")])
         progress = progress.end(progress.tasks[-1], "x" * 1000)
+    # GIVEN as many names that tables have left, and tables that are gone, as are remembered
+    gone = {oid: f"schema.gone_{oid}" for oid in random.sample(range(200_000, 300_000), GONE_MAX)}
+    progress = replace(
+        progress,
+        known=Oids({**names, **gone}, {**names, **gone}),
+        vacated=tuple(sorted(random.sample(range(1 << 16), VACATED_MAX))),
+        unlisted=Oids(gone),
+    )
     # WHEN the checkpoint is written
     record = Checkpoint("7" * 19, 1, "v4 streaming", Position(1 << 60, 1 << 60), 1 << 60, snapshot=progress)
     # THEN it is small, and says all of it
@@ -268,18 +228,3 @@ def test_the_checkpoint_record_is_small_with_ten_thousand_tables_to_read(text: s
 def test_what_is_no_progress_is_refused(fields: dict[str, object]):
     with pytest.raises((ValueError, KeyError, TypeError)):
         Progress.from_json(fields)
-
-
-ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)), max_size=12)
-
-
-@given(ranges)
-def test_ranges_are_joined_and_their_gaps_are_the_rest(added: list[tuple[int, int]]):
-    done: tuple[tuple[int, int], ...] = ()
-    pages: set[int] = set()
-    for begin, length in added:
-        done = union(done, begin, begin + length)
-        pages |= set(range(begin, begin + length))
-    assert {page for begin, end in done for page in range(begin, end)} == pages
-    assert all(one[1] < other[0] for one, other in pairwise(done))
-    assert {page for begin, end in gaps(done, 50) for page in range(begin, end)} == set(range(50)) - pages
