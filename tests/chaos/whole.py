@@ -113,15 +113,7 @@ class Outcome:
             f"the running reader was {self.looks:,} times at the end and had met none or all; "
             f"peak memory {self.peak_bytes / 1e6:.0f} MB; {self.seconds:.0f} s"
         )
-        rows = [
-            (
-                "nothing" if kill.share is None else f"{kill.share:.0%}",
-                kill.records,
-                kill.seen,
-                kill.peak_bytes,
-            )
-            for kill in self.kills
-        ]
+        rows = [(kill.moment, kill.records, kill.seen, kill.peak_bytes) for kill in self.kills]
         rows.append(("not killed", self.rows, self.once, self.last_peak_bytes))
         return [
             "| streaming | run | killed | records of this run | rows visible then | peak memory |",
