@@ -240,7 +240,7 @@ class SnapshotProgressed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWaiting(Fact):
-    """A table is read when the transactions that write to it now have ended: `<virtual transaction> <pid>`."""
+    """A table waits to be read: for transactions that write to it (`<virtual transaction> <pid>`), or for a lock."""
 
     event: ClassVar[str] = "snapshot.waiting"
     level: ClassVar[Level] = "warning"

@@ -47,6 +47,8 @@ class Exported:
         self._chunks = Chunks(chunk_bytes)
         self._being_read = 0
         self._tasks: dict[int, TableTask] = {}
+        self._told: set[int] = set()
+        """Tables of which was said that they are locked."""
         self._wanted = {oid: tables[oid] for oid in incremental.progress.waiting.oids if oid in tables}
         for oid, table in self._wanted.items():
             self._chunks.add(TableTask(table.name, oid, parts=tuple(each.part for each in table.parts)))
@@ -128,6 +130,9 @@ class Exported:
             if self._chunks.settle(chunk):
                 self._take(chunk, answer, now)
         elif isinstance(answer, Busy):
+            if chunk.task.oid not in self._told:
+                self._told.add(chunk.task.oid)
+                self._incremental.tell_waiting(chunk.task.name, answer.reason)
             self._chunks.give_back(chunk)
         else:
             # Altered or dropped since the snapshot: what is left of it is looked at again, and read incrementally.

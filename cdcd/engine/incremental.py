@@ -83,6 +83,9 @@ WAITING_S: Final = 5.0
 LOSSES_MAX: Final = 3
 """A request whose condition costs so many connections is given up: it may end them itself (pg_terminate_backend)."""
 
+ERROR_MAX: Final = 500
+"""Characters that are told of why a request failed: PostgreSQL repeats what its sender wrote, or raises."""
+
 REPORT_S: Final = 10.0
 """How often the log tells of each table that is being read."""
 
@@ -346,6 +349,10 @@ class Incremental:
             self._observe(
                 SnapshotStarted(tables=self.progress.tables_left, bytes=size, method=self.progress.method)
             )
+
+    def tell_waiting(self, table: str, why: str) -> None:
+        """The table can not be read now."""
+        self._observe(SnapshotWaiting(table=table, writers=[why]))
 
     def start_pace(self, task: TableTask, now: float) -> None:
         """The table is being read from now on."""
@@ -735,7 +742,8 @@ class Incremental:
             self._index_owed()
         pace = self._paces.pop(task.number, None)
         if error:
-            self._observe(SnapshotTableFailed(table=current.name, error=error))
+            told = error if len(error) <= ERROR_MAX else f"{error[:ERROR_MAX]}…"
+            self._observe(SnapshotTableFailed(table=current.name, error=told))
         else:
             seconds = 0.0 if pace is None else now - pace.began
             self._observe(

@@ -1,8 +1,9 @@
 """What the snapshots ask the catalog, on a connection of their own.
 
-The rule: the stream never waits for what is asked here. Looking at the size of a table, or at what a publication
-publishes, takes a lock on the table, and an ALTER TABLE or VACUUM FULL may hold that one up for hours. So this
-connection is nobody else's, a lock is waited for a short time only, and then it is `TableBusyError`: ask again later.
+The rule: the stream never waits for what is asked here. Looking at the size of a table, or at the columns that a
+publication publishes, takes a lock on the table, and an ALTER TABLE or VACUUM FULL may hold that one up for hours. So
+this connection is nobody else's, a lock is waited for a short time only, and then it is `TableBusyError`: ask again
+later. Each start of the daemon lists the published tables, so that is done without a lock on any of them.
 
 The connection is opened when it is first needed, and again after it was lost. One question is asked at a time.
 """
@@ -110,7 +111,7 @@ class SnapshotCatalog:
         self._turn = asyncio.Lock()
 
     async def published(self) -> dict[int, str]:
-        """The tables that the publication publishes, by oid, as `schema.table`."""
+        """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
     async def position(self) -> int:

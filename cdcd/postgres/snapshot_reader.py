@@ -36,6 +36,9 @@ from cdcd.snapshots.visibility import Visibility
 LOCK_TIMEOUT_S: Final = 5.0
 """How long a lock is waited for, if nobody says otherwise."""
 
+CONDITION_TIMEOUT_S: Final = 60.0
+"""How long a query with somebody's condition may take: it reads a chunk, and what it calls may sleep."""
+
 _CHANGED: Final = "changed"
 _BUSY: Final = "busy"
 _AGAIN: Final = "again"
@@ -93,10 +96,13 @@ SELECT t.oid::int8, coalesce(equal.operator, '='),
 class SnapshotReader:
     """One connection that answers queries, one at a time. After a TransientError or a cancellation: `close`."""
 
-    def __init__(self, session: Session, *, block_size: int, has_timeout: bool) -> None:
+    def __init__(
+        self, session: Session, *, block_size: int, has_timeout: bool, condition_timeout_s: float
+    ) -> None:
         self._session = session
         self._block_size = block_size
         self._has_timeout = has_timeout
+        self._condition_timeout_s = condition_timeout_s
         self._imported = False
         self._equalities: dict[int, Equality] = {}
 
@@ -109,12 +115,14 @@ class SnapshotReader:
         connect_timeout_s: float = 10.0,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         statement_timeout_s: float = 0.0,
+        condition_timeout_s: float = CONDITION_TIMEOUT_S,
     ) -> Self:
         """Connect. Errors as `connection.open_session`; the caller owes `close`.
 
         Args:
             lock_timeout_s: how long a query waits for the table; 0: as long as it takes.
             statement_timeout_s: how long the server works on a query; 0: as long as it takes.
+            condition_timeout_s: the same of a query with a request's condition, if that is shorter.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -130,7 +138,13 @@ class SnapshotReader:
         except BaseException:
             session.close()
             raise
-        return cls(session, block_size=int(block_size or 0), has_timeout=statement_timeout_s > 0)
+        limits = [limit for limit in (statement_timeout_s, condition_timeout_s) if limit > 0]
+        return cls(
+            session,
+            block_size=int(block_size or 0),
+            has_timeout=statement_timeout_s > 0,
+            condition_timeout_s=min(limits, default=0.0),
+        )
 
     @property
     def server_version(self) -> int:
@@ -179,6 +193,7 @@ class SnapshotReader:
             "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             "lock": f"LOCK TABLE {snapshot_queries.relation_of(query)} IN ACCESS SHARE MODE",
             "check": snapshot_queries.check(query),
+            **({"limit": self._limit} if _has_request(query) else {}),
             **({"describe": snapshot_queries.description(query.table)} if self._imported else {}),
             "rows": copy,
             "names": snapshot_queries.names(query),
@@ -208,6 +223,11 @@ class SnapshotReader:
     def _undo(self) -> str:
         # Rolled back, not released: the lock goes with it, and who wants to alter the table waits for a query only.
         return "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
+
+    @property
+    def _limit(self) -> str:
+        """The timeout of a query with a condition; the settings of the session come back with the end."""
+        return f"SET LOCAL statement_timeout = {round(self._condition_timeout_s * 1000)}"
 
     def _changed(self, query: PageQuery | KeyQuery, done: Mapping[str, pq.abc.PGresult]) -> str:
         """How the table differs from what the query was made for, by the steps that succeeded; empty: it does not."""

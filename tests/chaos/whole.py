@@ -38,7 +38,10 @@ DATABASE: Final = "large"
 MEMORY_MAX: Final = 200 * 1000 * 1000
 """Bytes that any run of the daemon may take at its peak."""
 
-WORK_S: Final = 600.0
+WHOLE_BYTES_MAX: Final = 4 << 30
+"""`kafka.transaction.whole_bytes_max`: a record has about 550 bytes, and two million exceed the default (1 GiB)."""
+
+WORK_S: Final = 1200.0
 """A run of the daemon has delivered what it is waited for within this time."""
 
 EARLY: Final = 0.2
@@ -222,7 +225,13 @@ def run(
         postgres.execute(f"CREATE DATABASE {DATABASE}")
         postgres.execute(_TABLE, DATABASE)
         dsn, servers = postgres.dsn(DATABASE), broker.bootstrap_servers
-        config = configuration(NAME, dsn, servers, postgres={"streaming": streaming})
+        config = configuration(
+            NAME,
+            dsn,
+            servers,
+            postgres={"streaming": streaming},
+            kafka={"transaction": {"whole_bytes_max": WHOLE_BYTES_MAX}},
+        )
         with Daemon(folder / "daemon", config, environment=environment(form)) as daemon:
             daemon.start()
             daemon.await_streaming()
