@@ -253,7 +253,9 @@ def test_no_stranger_ends_stalls_or_fills_the_daemon_or_makes_it_write(
     config["snapshot"]["exclude"] = ["public.hidden", "public.policed"]
     process = daemon(config)
     stranger = Stranger(database.dsn(user=f"{role}_x"), process)
-    with writing(database.dsn()):
+    with writing(database.dsn()), database.connect() as holder:
+        # For what a condition waits.
+        holder.execute("SELECT pg_advisory_lock(4711)")
         process.await_streaming()
         pid = process.pid
         # WHEN strangers try to call off what the configuration asks for
