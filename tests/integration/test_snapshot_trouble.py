@@ -236,19 +236,16 @@ def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
             return True if seen and not found else None
 
         until(tried_again, "it waits for ever")
-        assert seen <= {f"{unique} snapshot", f"{unique} snapshot catalog"}
+        # (A name in pg_stat_activity has 63 characters.)
+        assert all(name.startswith(f"{unique} snapshot") for name in seen)
     # AND it is read when the lock is gone
     process.await_event("table.read", table="public.a")
     assert not process.saw("reconnect.scheduled")
     assert process.pid == pid
-    assert_read(database, broker, unique, "public.a")
-    assert process.stop() == 0
-
-
-def assert_read(database: Database, broker: KafkaBroker, name: str, *tables: str) -> None:
-    await_flushed(database.dsn(), f"cdcd_{name}")
-    report = compare(database.dsn(), broker.bootstrap_servers, name, rows_before=True, tables=list(tables))
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True, tables=["public.a"])
     assert report.equal, str(report)
+    assert process.stop() == 0
 
 
 @pytest.mark.postgres(only=[13, 18])
