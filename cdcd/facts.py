@@ -256,8 +256,9 @@ class SnapshotProgressed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWaiting(Fact):
-    """Before cdcd reads a table, it waits until the transactions that write to it have ended. `writers` names them as
-    `<virtual transaction> <pid>`.
+    """Before cdcd reads a table, it waits until the transactions that write to it have ended, or until a lock is free.
+
+    `writers` names the transactions as `<virtual transaction> <pid>`, or says which lock.
     """
 
     event: ClassVar[str] = "snapshot.waiting"

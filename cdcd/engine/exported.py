@@ -66,6 +66,8 @@ class Exported:
         self._markers: Markers[_Read] = Markers()
         self._chunks = Chunks(chunk_bytes)
         self._being_read = 0
+        self._told: set[int] = set()
+        """Oids of tables that were reported as locked."""
         self._begun: dict[int, TableTask] = {}
         """By oid: the tasks of the tables that were begun with."""
         self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
@@ -141,6 +143,9 @@ class Exported:
             if self._chunks.settle(chunk):
                 self._take(chunk, answer, now)
         elif isinstance(answer, Busy):
+            if chunk.task.oid not in self._told:
+                self._told.add(chunk.task.oid)
+                self._tasks.tell_waiting(chunk.task.name, answer.reason)
             self._chunks.give_back(chunk)
         else:
             # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.

@@ -344,7 +344,9 @@ class Ingest:
         if message is not None:
             # It is an event like any other, but makes no record.
             self._encoder.skip(1)
-            self._deferred.append(partial(self._requests.take, message))
+            request = self._requests.hold(message)
+            if request is not None:
+                self._deferred.append(request)
         else:
             size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
         if self._queue.add(self._records, size, 1):

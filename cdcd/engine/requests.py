@@ -1,12 +1,14 @@
 """Requests to the daemon itself: logical messages with the prefix `cdcd.snapshot`, from anybody who may connect.
 
 The rule: a request decides whether tables are read, and nothing else. No request ends a session. What requests leave in
-the checkpoint has a limit. A refused request is a fact, with the sender's words cut short. A request can pause what the
-configuration asks for (the initial snapshot, tables that were added or replaced), but can not cancel it.
+the checkpoint has a limit, and so has what a transaction full of requests holds. A refused request is a fact, with the
+sender's words cut short. A request can pause what the configuration asks for (the initial snapshot, tables that were
+added or replaced), but can not cancel it.
 """
 
 import json
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Final
 
 from cdcd.engine.incremental import Incremental
@@ -17,6 +19,15 @@ from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
 
 PENDING_BYTES_MAX: Final = 16_384
 """Bytes that all requests which are not done may take of the checkpoint record."""
+
+HELD_BYTES_MAX: Final = 262_144
+"""What the requests of one transaction may hold until it ends. Further ones are refused together.
+
+They are followed in one step, which this keeps below a fraction of a second.
+"""
+
+_HELD: Final = 100
+"""Bytes of a request that is held, beside its content."""
 
 WORDS_MAX: Final = 200
 """Characters of a sender's words that a fact repeats."""
@@ -35,6 +46,31 @@ class Requests:
         self._name = name
         self._allowed = allowed
         self._observe = observe
+        self._held = 0
+        self._left_out = 0
+
+    def hold(self, message: LogicalMessage) -> Callable[[], None] | None:
+        """What is to be called when the message's transaction ends, where it counts; None: nothing."""
+        if message.prefix != PREFIX:
+            return None
+        size = len(message.content) + _HELD
+        if self._held + size <= HELD_BYTES_MAX:
+            self._held += size
+            return partial(self._take_held, message, size)
+        self._left_out += 1
+        return self._refuse_left_out if self._left_out == 1 else None
+
+    def _take_held(self, message: LogicalMessage, size: int) -> None:
+        self._held -= size
+        self.take(message)
+
+    def _refuse_left_out(self) -> None:
+        count, self._left_out = self._left_out, 0
+        reason = (
+            f"{count} requests of one transaction are left out: {HELD_BYTES_MAX} bytes of it are followed"
+        )
+        self._observe(SnapshotSignalRefused(reason=reason))
+        self._incremental.tasks.touch()
 
     def take(self, message: LogicalMessage) -> None:
         """Follow the request, or report why it is refused."""
@@ -62,7 +98,7 @@ class Requests:
             request += " (requested)"
         tasks = [TableTask(name, request=request, where=signal.where) for name in signal.tables]
         pending = [task for task in self._incremental.progress.tasks if task.request not in OWN_REQUESTS]
-        size = sum(_size(task) for task in (*pending, *tasks))
+        size = sum(_size(task.name, task.request, task.where) for task in (*pending, *tasks))
         if size > PENDING_BYTES_MAX:
             raise ValueError(
                 f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
@@ -98,8 +134,10 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
 }
 
 
-def _size(task: TableTask) -> int:
-    return len(json.dumps([task.name, task.request, task.where], ensure_ascii=False).encode()) + 30
+@lru_cache(maxsize=1024)
+def _size(name: str, request: str, where: str) -> int:
+    """Bytes of the checkpoint record; remembered for those that wait, which each further request counts again."""
+    return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30
 
 
 def _short(text: str) -> str:

@@ -16,12 +16,17 @@ from cdcd.facts import (
     SnapshotStarted,
     SnapshotTableFailed,
     SnapshotTableFinished,
+    SnapshotWaiting,
 )
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.progress import Progress, TableTask
 
 REPORT_S: Final = 10.0
 """Interval at which the log reports each table that is being read."""
+
+ERROR_MAX: Final = 500
+"""Maximum number of characters of a reported error, because PostgreSQL repeats what the sender of a condition wrote or
+raises."""
 
 
 @dataclass(slots=True)
@@ -98,6 +103,10 @@ class SnapshotTasks:
                 SnapshotStarted(tables=self.progress.tables_left, bytes=size, method=self.progress.method)
             )
 
+    def tell_waiting(self, table: str, why: str) -> None:
+        """Report that the table can not be read now."""
+        self._observe(SnapshotWaiting(table=table, writers=[why]))
+
     def start_pace(self, task: TableTask, now: float) -> None:
         """The table is read from now on: measure how fast."""
         self._busy = True
@@ -121,7 +130,8 @@ class SnapshotTasks:
         self.replace(self.progress.end(task, error))
         pace = self._paces.pop(task.number, None)
         if error:
-            self._observe(SnapshotTableFailed(table=current.name, error=error))
+            told = error if len(error) <= ERROR_MAX else f"{error[:ERROR_MAX]}…"
+            self._observe(SnapshotTableFailed(table=current.name, error=told))
         else:
             seconds = 0.0 if pace is None else now - pace.began
             self._observe(

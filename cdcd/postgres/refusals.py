@@ -32,8 +32,14 @@ class SlotActiveError(TransientError):
     """The slot is held by another session: an old walsender of ours, or somebody else's."""
 
 
-class TableBusyError(Exception):
-    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it."""
+class TableBusyError(TransientError):
+    """Somebody holds a lock on a table, and `lock_timeout` is over: try again later. Nothing is lost by it.
+
+    Whoever asks for a snapshot of the table asks again. Where nobody can (a start), the session is started over.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, hint="Trying again. pg_locks says which session holds the lock.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Catalog queries of the snapshots, on a connection of their own.
 
-The rule: the stream never waits for these queries. To read the size of a table, or what a publication publishes,
-PostgreSQL locks the table, and an ALTER TABLE or VACUUM FULL may hold that lock for hours. So nothing else uses this
-connection, and a query waits for a lock for a short time only. Then it raises `TableBusyError`: ask again later.
+The rule: the stream never waits for these queries. To read the size of a table, or the columns that a publication
+publishes, PostgreSQL locks the table, and an ALTER TABLE or VACUUM FULL may hold that lock for hours. So nothing else
+uses this connection, and a query waits for a lock for a short time only. Then it raises `TableBusyError`: ask again
+later. Each start of the daemon lists the published tables; that query locks no table.
 
 The connection is opened at the first query, and again after it was lost. One query runs at a time.
 """
@@ -113,7 +114,7 @@ class SnapshotCatalog:
         self._turn = asyncio.Lock()
 
     async def published(self) -> dict[int, str]:
-        """The tables that the publication publishes, by oid, as `schema.table`."""
+        """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
     async def position(self) -> int:

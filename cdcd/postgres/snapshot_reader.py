@@ -37,6 +37,9 @@ from cdcd.snapshots.visibility import Visibility
 LOCK_TIMEOUT_S: Final = 5.0
 """Default for the seconds that a query waits for a lock."""
 
+CONDITION_TIMEOUT_S: Final = 60.0
+"""How long a query with somebody's condition may take: it reads a chunk, and what it calls may sleep."""
+
 _CHANGED: Final = "changed"
 _BUSY: Final = "busy"
 _AGAIN: Final = "again"
@@ -95,10 +98,13 @@ SELECT t.oid::int8, coalesce(equal.operator, '='),
 class SnapshotReader:
     """One connection, which answers one query at a time. After a TransientError or a cancellation, call `close`."""
 
-    def __init__(self, session: Session, *, block_size: int, has_timeout: bool) -> None:
+    def __init__(
+        self, session: Session, *, block_size: int, has_timeout: bool, condition_timeout_s: float
+    ) -> None:
         self._session = session
         self._block_size = block_size
         self._has_timeout = has_timeout
+        self._condition_timeout_s = condition_timeout_s
         self._imported = False
         self._equalities: dict[int, Equality] = {}
 
@@ -111,12 +117,14 @@ class SnapshotReader:
         connect_timeout_s: float = 10.0,
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         statement_timeout_s: float = 0.0,
+        condition_timeout_s: float = CONDITION_TIMEOUT_S,
     ) -> Self:
         """Connect. Raises what `connection.open_session` raises. The caller owes `close`.
 
         Args:
             lock_timeout_s: seconds that a query waits for the lock of the table; 0: without limit.
             statement_timeout_s: seconds that the server may work on a query; 0: without limit.
+            condition_timeout_s: the same for a query with a request's condition; the shorter limit counts.
         """
         session = await open_session(
             dsn, application_name=application_name, connect_timeout_s=connect_timeout_s
@@ -133,7 +141,13 @@ class SnapshotReader:
         except BaseException:
             session.close()
             raise
-        return cls(session, block_size=int(block_size or 0), has_timeout=statement_timeout_s > 0)
+        limits = [limit for limit in (statement_timeout_s, condition_timeout_s) if limit > 0]
+        return cls(
+            session,
+            block_size=int(block_size or 0),
+            has_timeout=statement_timeout_s > 0,
+            condition_timeout_s=min(limits, default=0.0),
+        )
 
     @property
     def server_version(self) -> int:
@@ -182,6 +196,7 @@ class SnapshotReader:
             "begin": _SAVEPOINT if self._imported else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             "lock": f"LOCK TABLE {snapshot_queries.relation_of(query)} IN ACCESS SHARE MODE",
             "check": snapshot_queries.check(query),
+            **({"limit": self._limit} if _has_request(query) else {}),
             **({"describe": snapshot_queries.description(query.table)} if self._imported else {}),
             "rows": copy,
             "names": snapshot_queries.names(query),
@@ -211,6 +226,11 @@ class SnapshotReader:
     def _undo(self) -> str:
         # ROLLBACK TO releases the table's lock, which RELEASE alone does not. ALTER TABLE waits for one query at most.
         return "ROLLBACK TO chunk; RELEASE chunk" if self._imported else "ROLLBACK"
+
+    @property
+    def _limit(self) -> str:
+        """The timeout of a query with a condition; the settings of the session come back with the end."""
+        return f"SET LOCAL statement_timeout = {round(self._condition_timeout_s * 1000)}"
 
     def _changed(self, query: PageQuery | KeyQuery, done: Mapping[str, pq.abc.PGresult]) -> str:
         """How the table differs from the plan of the query, as far as steps succeeded; empty if it does not differ."""

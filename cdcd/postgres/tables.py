@@ -30,6 +30,41 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
  ORDER BY c.oid
 """
 
+# What pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens every table
+# that has no column list, and so waits for whoever alters one of them.
+_LISTED: Final = """
+WITH RECURSIVE published AS (
+    SELECT oid, puballtables, pubviaroot FROM pg_publication WHERE pubname = %s
+), named AS (
+    SELECT r.prrelid AS oid FROM pg_publication_rel r JOIN published p ON p.oid = r.prpubid{schemas}
+), tree AS (
+    SELECT oid FROM named
+     UNION
+    SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
+)
+SELECT c.oid::int8, n.nspname::text, c.relname::text
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace CROSS JOIN published
+ WHERE CASE
+       WHEN puballtables AND pubviaroot
+       THEN c.relkind IN ('r', 'p') AND NOT c.relispartition AND pg_relation_is_publishable(c.oid)
+       WHEN puballtables THEN c.relkind = 'r' AND pg_relation_is_publishable(c.oid)
+       WHEN pubviaroot
+       THEN c.oid IN (SELECT oid FROM named) AND NOT EXISTS (
+           SELECT FROM pg_partition_ancestors(c.oid) a JOIN named ON named.oid = a.relid WHERE a.relid <> c.oid)
+       ELSE c.relkind <> 'p' AND c.oid IN (SELECT oid FROM tree) END
+ ORDER BY c.oid
+"""
+
+_SCHEMAS: Final = """
+     UNION
+    SELECT c.oid
+      FROM pg_publication_namespace s JOIN published p ON p.oid = s.pnpubid
+      JOIN pg_class c ON c.relnamespace = s.pnnspid
+     WHERE c.relkind IN ('r', 'p') AND pg_relation_is_publishable(c.oid)"""
+
+_SCHEMAS_SINCE: Final = 150000
+"""The server version that can publish all tables of a schema."""
+
 # Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
 _COLUMNS: Final = """
 SELECT a.attrelid::int8, a.attname::text, a.atttypid::int8, a.atttypmod, a.attgenerated::text,
@@ -75,9 +110,15 @@ SELECT DISTINCT virtualtransaction || ' ' || coalesce(pid::text, 'prepared')
 
 
 async def published_tables(connection: Connection, publication: str) -> dict[int, str]:
-    """The tables that the publication publishes, by oid, as `schema.table`. Raises TransientError and SourceError."""
+    """The tables that the publication publishes, by oid, as `schema.table`. No table is locked for it.
+
+    Raises:
+        TransientError, SourceError.
+    """
+    has_schemas = connection.info.server_version >= _SCHEMAS_SINCE
+    query = _LISTED.format(schemas=_SCHEMAS if has_schemas else "")
     with translated("listing what is published", {"publication": publication}):
-        rows: Any = await (await connection.execute(_PUBLISHED.encode(), (publication,))).fetchall()
+        rows: Any = await (await connection.execute(query.encode(), (publication,))).fetchall()
     return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
 
 

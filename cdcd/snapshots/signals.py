@@ -26,6 +26,9 @@ NAME_MAX: Final = 200
 WHERE_MAX: Final = 4000
 """Characters that a request's texts may have."""
 
+CONTENT_MAX: Final = 1 << 20
+"""Bytes of a message. It becomes objects of 30 times its size, and PostgreSQL sends up to 1 GB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -59,6 +62,8 @@ class Signal:
     @classmethod
     def decode(cls, content: bytes) -> "Signal":
         """Read a message's content; ValueError says what is wrong with it, for a person."""
+        if len(content) > CONTENT_MAX:
+            raise ValueError(f"it has {len(content)} bytes, and {CONTENT_MAX} are allowed")
         try:
             fields = json.loads(content)
         except (ValueError, RecursionError) as error:

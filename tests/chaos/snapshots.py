@@ -5,7 +5,10 @@ stay on their pages, so each of them is in the topics exactly once, whatever was
 delivered and read again would bring them a second time, and one that was passed over would miss them. Progress that a
 life finds in the checkpoint is never less than what the life before it had shown.
 
-    python -m tests.chaos.snapshots [--versions 13 18] [--kinds exported incremental handed_over] [--kills 5]
+The kind `docs` is another table, which changes while it is read (`changes.py`), in both methods.
+
+    python -m tests.chaos.snapshots [--versions 13 18] [--kinds exported incremental handed_over docs] [--kills 5]
+                                    [--changes none all swap …]
 """
 
 import argparse
@@ -18,13 +21,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
+from tests.chaos import changes
 from tests.chaos.cell import scratch_folder
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.moving_tables import QUIET, TABLES, Writers, fill
@@ -35,6 +40,14 @@ WIDTH: Final = 400
 
 DATABASE: Final = "moving"
 CALM_S: Final = 120.0
+
+DOCS: Final = "docs"
+"""The kind of `changes.py`."""
+
+Running = tuple[PostgresServer, KafkaBroker, Path]
+"""The servers of a version, and a folder for the daemons."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +203,7 @@ def _configuration(name: str, dsn: str, broker: KafkaBroker, method: str) -> dic
 
 
 @contextmanager
-def servers(version: int) -> Iterator[tuple[PostgresServer, KafkaBroker, Path]]:
+def servers(version: int) -> Iterator[Running]:
     """A PostgreSQL and a broker for the cells of a version."""
     with (
         scratch_folder() as folder,
@@ -200,13 +213,38 @@ def servers(version: int) -> Iterator[tuple[PostgresServer, KafkaBroker, Path]]:
         yield postgres, broker, folder
 
 
+def outcomes(  # noqa: PLR0917  what the command line says, and the servers
+    version: int, kind: str, stories: Sequence[str], kills: int, seed: int, running: Running
+) -> Iterator[Outcome | changes.Outcome | None]:
+    """The pipelines of a version and a kind, one after the other; None for one that failed, as is printed."""
+    if kind != DOCS:
+        cell = plans(version, kind, kinds(kills)[kind], random.Random(f"{seed} {version} {kind}"))
+        yield from _told(run(cell, *running), f"{version} {kind}")
+        return
+    for method, story in product(changes.METHODS, stories):
+        what = f"{version} {kind} {method} {story}"
+        dice = random.Random(f"{seed} {what}")
+        docs = (changes.run(version, method, story, kills, dice, *running) for _ in range(1))
+        yield from _told(docs, what)
+
+
+def _told(found: Iterator[T], what: str) -> Iterator[T | None]:
+    try:
+        yield from found
+    except Exception:  # noqa: BLE001 - the other cells shall run all the same
+        print(f"{what} FAILED", flush=True)
+        traceback.print_exc()
+        yield None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The matrix, or a part of it, a line for each pipeline; 0 when every one is sound."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.snapshots")
     parser.add_argument(
         "--versions", type=int, nargs="+", choices=POSTGRES_VERSIONS, default=list(POSTGRES_VERSIONS)
     )
-    parser.add_argument("--kinds", nargs="+", choices=kinds(), default=list(kinds()))
+    parser.add_argument("--kinds", nargs="+", choices=[*kinds(), DOCS], default=[*kinds(), DOCS])
+    parser.add_argument("--changes", nargs="+", choices=changes.STORIES, default=list(changes.STORIES))
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, help="a random one by default")
     options = parser.parse_args(arguments)
@@ -214,20 +252,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {seed}", flush=True)
     failed = 0
     for version in options.versions:
-        with servers(version) as (postgres, broker, folder):
+        with servers(version) as running:
             for kind in options.kinds:
-                try:
-                    dice = random.Random(f"{seed} {version} {kind}")
-                    cell = plans(version, kind, kinds(options.kills)[kind], dice)
-                    for outcome in run(cell, postgres, broker, folder):
-                        print(outcome, flush=True)
-                        if not outcome.sound:
-                            failed += 1
-                            print(outcome.report, flush=True)
-                except Exception:  # noqa: BLE001 - the other cells shall run all the same
-                    failed += 1
-                    print(f"{version} {kind} FAILED", flush=True)
-                    traceback.print_exc()
+                for outcome in outcomes(version, kind, options.changes, options.kills, seed, running):
+                    if outcome is None:
+                        failed += 1
+                        continue
+                    print(outcome, flush=True)
+                    if not outcome.sound:
+                        failed += 1
+                        print(outcome.report, flush=True)
     print("all sound" if not failed else f"{failed} NOT SOUND")
     return 1 if failed else 0
 

@@ -77,13 +77,17 @@ class Daemon:
     Args:
         folder: gets the configuration and the spool; created.
         config: as in the YAML file, for example from `configuration`.
+        environment: of its processes, for example of another form of the daemon (`tests/bench/forms.py`); None: ours.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         spool = {"directory": str(folder / "spool"), **config.get("spool", {})}
         self.config = {**config, "spool": spool}
         self.config_path = folder / "cdcd.yaml"
+        self._environment = environment
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._heard = threading.Condition()
@@ -118,6 +122,7 @@ class Daemon:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=REPOSITORY,
+            env=self._environment,
             start_new_session=True,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)

@@ -1,76 +1,18 @@
 """A snapshot that says "complete" has delivered every row and every value, whatever happened to its tables."""
 
-import random
-import threading
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any
 
 import psycopg
 import pytest
 
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker
+from tests.integration.changing_docs import CHANGES, SWAP, Writers, fill
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
-
-ROWS: Final = 4000
-BIG: Final = "(SELECT string_agg(md5((g * 100 + k)::text), '') FROM generate_series(1, 90) k)"
-"""2,880 characters that lie out of line: an update that leaves them alone does not send them."""
-
-
-class Writers:
-    """Sessions that change `docs` all the time, most of them without its large values; a context manager."""
-
-    def __init__(self, dsn: str, sessions: int = 2) -> None:
-        self._dsn = dsn
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(number,)) for number in range(sessions)]
-        self.failures: list[Exception] = []
-        self.commits = 0
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        assert not self.failures, self.failures
-
-    def _write(self, number: int) -> None:
-        dice = random.Random(number)
-        fresh = 1_000_000 * (number + 1)
-        try:
-            with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._stop.wait(0.002):
-                    fresh += 1
-                    some = dice.randrange(ROWS)
-                    match dice.randrange(10):
-                        case 0:
-                            sql = f"INSERT INTO docs (id, big) SELECT g, {BIG} FROM (VALUES ({fresh})) v(g)"
-                        case 1:
-                            sql = f"DELETE FROM docs WHERE id = {some}"
-                        case 2:
-                            sql = f"UPDATE docs SET id = {fresh}, big = big || 'x' WHERE id = {some}"
-                        case 3:
-                            sql = f"UPDATE docs SET big = big || 'y' WHERE id = {some}"
-                        case _:
-                            sql = f"UPDATE docs SET n = n + 1 WHERE id = {some}"
-                    connection.execute(sql)
-                    self.commits += 1
-        except psycopg.Error as failure:
-            self.failures.append(failure)
-
-
-def fill(database: Database) -> None:
-    database.execute("CREATE TABLE docs (id int PRIMARY KEY, big text, n int NOT NULL DEFAULT 0)")
-    database.execute("ALTER TABLE docs ALTER big SET STORAGE EXTERNAL")
-    database.execute(f"INSERT INTO docs SELECT g, {BIG} FROM generate_series(0, {ROWS} - 1) g")
-    database.execute("VACUUM docs")
 
 
 def settings(name: str, database: Database, broker: KafkaBroker, **snapshot: Any) -> dict[str, Any]:
@@ -99,7 +41,7 @@ def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
 ):
     # GIVEN a table with values out of line, and sessions that update its rows without them
-    fill(database)
+    fill(database.server, database.name)
     process = daemon(settings(unique, database, broker, method=method))
     with Writers(database.dsn()):
         # WHEN the daemon is killed three times while it reads
@@ -115,29 +57,18 @@ def test_values_that_updates_leave_alone_are_delivered_though_it_is_killed(
 
 
 @pytest.mark.postgres(only=[18])
-@pytest.mark.parametrize(
-    "change",
-    [
-        "VACUUM FULL docs",
-        "CLUSTER docs USING docs_pkey",
-        "ALTER TABLE docs ADD COLUMN note text DEFAULT 'none'",
-        "ALTER TABLE docs ALTER n TYPE bigint",
-        "ALTER TABLE docs DROP COLUMN n, ADD COLUMN n int NOT NULL DEFAULT 7",
-        "TRUNCATE docs",
-    ],
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_table_that_changes_while_it_is_read_is_read_as_it_is_now(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, change: str
 ):
-    fill(database)
+    fill(database.server, database.name)
     process = daemon(settings(unique, database, broker, method="incremental"))
     with Writers(database.dsn()) as writers:
         await_rows(process, 1000)
         # WHEN the table changes in the middle, and its rows after that
-        database.execute(change)
+        for statement in CHANGES[change]:
+            database.execute(statement)
         so_far = writers.commits
-        if "note" in change:
-            database.execute("UPDATE docs SET note = 'new' WHERE id % 3 = 0")
         process.await_event("snapshot.finished")
         while writers.commits < so_far + 50:
             process.await_metric("cdcd_streaming", lambda value: value == 1)
@@ -151,15 +82,14 @@ def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
 ):
     # GIVEN a table and the one that is to take its place
-    fill(database)
-    database.execute("CREATE TABLE docs_new (id int PRIMARY KEY, big text, n int NOT NULL DEFAULT 5)")
-    database.execute(f"INSERT INTO docs_new SELECT g, {BIG} FROM generate_series(0, {ROWS} * 2) g")
+    fill(database.server, database.name)
+    *prepare, swap = SWAP
+    for statement in prepare:
+        database.execute(statement)
     process = daemon(settings(unique, database, broker, method=method))
     await_rows(process, 1000)
     # WHEN they swap their names, which no row tells
-    with psycopg.connect(database.dsn()) as connection:
-        connection.execute("ALTER TABLE docs RENAME TO docs_old")
-        connection.execute("ALTER TABLE docs_new RENAME TO docs")
+    database.execute(swap)
     # THEN it is noticed, the rows of the former table are ended, and those of the new one are read
     replaced = process.await_event("table.replaced", table="public.docs")
     process.await_event("table.read", after=process.events.index(replaced), table="public.docs")
@@ -173,7 +103,7 @@ def test_tables_that_swap_their_names_while_they_are_read_are_told_apart(
 def test_a_table_that_is_added_while_the_slot_is_made_is_read_with_the_first_snapshot(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
 ):
-    fill(database)
+    fill(database.server, database.name)
     database.execute("CREATE TABLE late (id int PRIMARY KEY, note text)")
     database.execute("INSERT INTO late SELECT g, 'l' FROM generate_series(1, 500) g")
     database.execute(f"CREATE PUBLICATION {unique} FOR TABLE docs")
@@ -199,7 +129,7 @@ def test_a_table_that_is_added_while_the_slot_is_made_is_read_with_the_first_sna
 def test_a_table_that_is_added_while_the_first_snapshot_is_read_is_read_or_told(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, added: bool
 ):
-    fill(database)
+    fill(database.server, database.name)
     database.execute(f"CREATE PUBLICATION {unique} FOR TABLE docs")
     config = settings(unique, database, broker, method="exported", added_tables=added)
     config["postgres"]["publication"] = unique

@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdcd.protocol.lsn import Lsn
 from deploy.demo.fold import Report, await_flushed, compare
@@ -20,6 +19,7 @@ from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import BUSY_S, Daemon, configuration, confirmed, until, wal_end
+from tests.integration.visible_records import await_stored, stored, visible, watermark_consumer
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -455,43 +455,6 @@ def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
     assert process.stop() == 0
 
 
-def stored(consumer: Consumer, topic: str) -> int:
-    """How many records the topic's partitions hold: those of open and of aborted transactions as well."""
-    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-    return sum(consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1] for each in partitions)
-
-
-def await_stored(consumer: Consumer, topic: str, least: int) -> None:
-    until(lambda: True if stored(consumer, topic) >= least else None, f"{topic} never held {least} records")
-
-
-def visible(servers: str, topic: str) -> int:
-    """How many records a `read_committed` consumer gets before it meets an open transaction, or the end."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": f"{topic} visible",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
-        count, ended = 0, 0
-        while ended < len(partitions):
-            for message in consumer.consume(1000, 0.2):
-                error = message.error()
-                if error is None:
-                    count += 1
-                else:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ended += 1
-        return count
-    finally:
-        consumer.close()
-
-
 @pytest.mark.postgres(only=[14, 18])
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
@@ -513,13 +476,7 @@ def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_kil
     insert(dsn, 1)
     process.await_metric("cdcd_events_total", lambda count: count >= 1, "c", "public.t")
     topic = f"{unique}.public.t"
-    watermarks = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": f"{topic} watermarks",
-            "isolation.level": "read_uncommitted",
-        }
-    )
+    watermarks = watermark_consumer(broker.bootstrap_servers)
     before = stored(watermarks, topic)
     database.execute("INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1001, 101000) g")
     # WHEN the daemon is killed in the middle of it, again and again

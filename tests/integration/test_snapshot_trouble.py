@@ -188,3 +188,106 @@ def test_a_standby_is_no_source_and_the_daemon_says_so(
         assert standby.execute("SELECT FROM pg_replication_slots WHERE slot_type = 'logical'") == []
     finally:
         standby.destroy()
+
+
+def waiting_for_locks(database: Database) -> set[str]:
+    return {
+        name
+        for (name,) in database.execute(
+            "SELECT application_name FROM pg_stat_activity "
+            "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+    }
+
+
+@pytest.mark.postgres(only=[13, 18])
+@pytest.mark.parametrize("asked_by", ["somebody", "the configuration"])
+def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, asked_by: str
+):
+    # GIVEN a table that somebody alters and does not finish, while it is to be read beside the stream
+    create(database.server, database.name, "a", "b")
+    is_initial = asked_by == "the configuration"
+    mode = {"mode": "initial", "method": "incremental"} if is_initial else {"mode": "never"}
+    process = daemon(settings(unique, database.dsn(), broker, added_tables=True, **mode))
+    process.await_streaming()
+    pid = process.pid
+    with database.connect(autocommit=False) as writer:
+        writer.execute("LOCK TABLE a")
+        if not is_initial:
+            ask = json.dumps({"action": "start", "tables": ["public.a"]})
+            database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{ask}')")
+        # WHEN its snapshot waits for the lock, THEN that is said
+        if not process.saw("table.read"):
+            process.await_event("snapshot.waiting", table="public.a")
+        until(lambda: waiting_for_locks(database) or None, "nobody waits for the lock")
+        # AND a table that the stream meets for the first time is looked up and delivered, as are those it knows
+        database.execute("CREATE TABLE fresh (id int PRIMARY KEY)")
+        database.execute("INSERT INTO fresh VALUES (1)")
+        database.execute("UPDATE b SET note = 'new' WHERE id <= 3")
+        process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.fresh")
+        process.await_metric("cdcd_events_total", lambda count: count == 3, "u", "public.b")
+        # AND only the sessions of snapshots have waited, which give up and try again
+        seen: set[str] = set()
+
+        def tried_again() -> bool | None:
+            found = waiting_for_locks(database)
+            seen.update(found)
+            return True if seen and not found else None
+
+        until(tried_again, "it waits for ever")
+        # (A name in pg_stat_activity has 63 characters.)
+        assert all(name.startswith(f"{unique} snapshot") for name in seen)
+    # AND it is read when the lock is gone
+    process.await_event("table.read", table="public.a")
+    assert not process.saw("reconnect.scheduled")
+    assert process.pid == pid
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True, tables=["public.a"])
+    assert report.equal, str(report)
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_table_that_is_locked_while_the_slots_snapshot_is_read_is_told_of_and_read_afterwards(
+    database: Database, private_broker: Callable[..., KafkaBroker], daemon: StartDaemon, unique: str
+):
+    # GIVEN an initial snapshot that has read a part of a table
+    broker = private_broker()
+    create(database.server, database.name, "a", "b")
+    process = daemon(settings(unique, database.dsn(), broker))
+    stall(process, broker)
+    with database.connect(autocommit=False) as writer:
+        # WHEN somebody locks the tables
+        writer.execute("LOCK TABLE a, b")
+        broker.resume()
+        # THEN that is said, the tables are asked for again, and nothing is started over
+        process.await_event("snapshot.waiting")
+        until(
+            lambda: waiting_for_locks(database) == {f"{unique} snapshot"} or None, "nobody waits for the lock"
+        )
+        assert not process.saw("snapshot.finished")
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    assert not process.saw("reconnect.scheduled")
+    assert_equal(database.server, database.name, broker, unique)
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_a_daemon_that_starts_while_a_table_is_locked_streams_the_others(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database.server, database.name, "a", "b")
+    process = daemon(settings(unique, database.dsn(), broker, mode="never"))
+    process.await_streaming()
+    assert process.stop() == 0
+    with database.connect(autocommit=False) as writer:
+        writer.execute("LOCK TABLE a")
+        # WHEN it starts again (or its connection was lost), THEN it does not wait for the lock
+        process.start()
+        process.await_streaming()
+        database.execute("UPDATE b SET note = 'new' WHERE id <= 3")
+        process.await_metric("cdcd_events_total", lambda count: count == 3, "u", "public.b")
+        assert not process.saw("reconnect.scheduled")
+    assert process.stop() == 0

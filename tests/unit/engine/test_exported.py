@@ -8,7 +8,7 @@ from cdcd.engine.actions import Busy, Lost, Read
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
 from cdcd.errors import TransientError
-from cdcd.facts import SnapshotFinished, SnapshotTableFailed, SnapshotTableFinished
+from cdcd.facts import SnapshotFinished, SnapshotTableFailed, SnapshotTableFinished, SnapshotWaiting
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
@@ -190,9 +190,11 @@ def test_rows_that_are_too_large_are_read_in_halves():
 
 def test_a_locked_table_is_asked_for_again():
     daemon = Daemon(U)
-    daemon.answers(Busy("lock timeout"), lines(1))
+    daemon.answers(Busy("lock timeout"), Busy("lock timeout"), lines(1))
     daemon.finish()
     assert daemon.rendering.put_rows == [(2, [1])]
+    # AND that is said once
+    assert daemon.facts.of(SnapshotWaiting) == [SnapshotWaiting(table="public.u", writers=["lock timeout"])]
 
 
 def test_rows_that_may_not_be_read_end_the_session_with_what_to_do():

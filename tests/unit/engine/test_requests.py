@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cdcd.engine.incremental import Incremental
-from cdcd.engine.requests import PENDING_BYTES_MAX, WORDS_MAX, Requests
+from cdcd.engine.requests import HELD_BYTES_MAX, PENDING_BYTES_MAX, WORDS_MAX, Requests
 from cdcd.facts import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.progress import OUTCOMES_MAX, Progress, TableTask
@@ -137,6 +137,30 @@ def test_requests_that_wait_have_a_limit_together():
     daemon.take(Signal("cancel"))
     daemon.take(Signal("start", ("a.b",)))
     assert [task.name for task in daemon.tasks] == ["a.b"]
+
+
+def test_a_transaction_full_of_requests_holds_a_limited_part_of_them():
+    daemon = Daemon()
+    content = Signal("start", ("a.b",)).encode().encode()
+    count = HELD_BYTES_MAX // len(content)
+    message = LogicalMessage(None, True, 1, PREFIX, content)
+    held = [request for _ in range(count) if (request := daemon.requests.hold(message)) is not None]
+    huge = LogicalMessage(None, True, 1, PREFIX, b"x" * HELD_BYTES_MAX)
+    if (refused := daemon.requests.hold(huge)) is not None:
+        held.append(refused)
+    # Nothing counts before the transaction ends.
+    assert (daemon.facts.all, daemon.tasks) == ([], ())
+    for request in held:
+        request()
+    assert len(held) < count
+    assert [task.name for task in daemon.tasks] == ["a.b"]
+    left_out = count - (len(held) - 1) + 1
+    assert daemon.refused == [
+        f"{left_out} requests of one transaction are left out: {HELD_BYTES_MAX} bytes of it are followed"
+    ]
+    # AND the next transaction has all the room
+    assert daemon.requests.hold(message) is not None
+    assert daemon.requests.hold(LogicalMessage(None, True, 1, "cdcd.watermark", content)) is None
 
 
 def test_what_the_configuration_asks_for_does_not_count_against_strangers():

@@ -358,5 +358,5 @@ def test_a_table_that_is_added_while_the_slots_creation_waits_is_read_beside_the
     ready = world.start()
     assert ready.published == {1: "public.t", 2: "public.later"}
     assert ready.checkpoint.snapshot is not None
-    assert list(ready.checkpoint.snapshot.waiting) == [1]
+    assert list(ready.checkpoint.snapshot.waiting.oids) == [1]
     assert [(task.oid, task.request) for task in ready.checkpoint.snapshot.tasks] == [(2, ADDED)]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cdcd.snapshots.signals import NAME_MAX, TABLES_MAX, WHERE_MAX, Signal
+from cdcd.snapshots.signals import CONTENT_MAX, NAME_MAX, TABLES_MAX, WHERE_MAX, Signal
 
 
 def test_a_request_is_read_back_as_it_was_written():
@@ -18,6 +18,7 @@ def test_a_request_is_read_back_as_it_was_written():
         (b"{", "not JSON"),
         (b"[]", "not a JSON object"),
         (b"[" * 100_000, "not JSON"),
+        (b"[" + b"{}," * CONTENT_MAX, "bytes, and 1048576 are allowed"),
         (b"{}", "action must be one of start, pause, resume, cancel"),
         (b'{"action": "stop"}', "action must be"),
         (b'{"action": ["start"]}', "action must be"),

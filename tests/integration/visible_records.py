@@ -1,0 +1,60 @@
+"""What a topic holds, and what of it a `read_committed` reader may see at a moment."""
+
+from uuid import uuid4
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from tests.integration.daemon import WAIT_S, until
+
+
+def watermark_consumer(servers: str) -> Consumer:
+    """A consumer for `stored`; the caller owes `close`."""
+    return Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"watermarks {uuid4().hex}",
+            "isolation.level": "read_uncommitted",
+        }
+    )
+
+
+def stored(consumer: Consumer, topic: str) -> int:
+    """How many records the topic's partitions hold: those of open and of aborted transactions as well."""
+    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+    return sum(consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1] for each in partitions)
+
+
+def await_stored(consumer: Consumer, topic: str, least: int, timeout_s: float = WAIT_S) -> None:
+    """Until the topic holds at least so many records, whatever becomes of their transactions."""
+    until(
+        lambda: True if stored(consumer, topic) >= least else None,
+        f"{topic} never held {least} records",
+        timeout_s,
+    )
+
+
+def visible(servers: str, topic: str) -> int:
+    """How many records a `read_committed` consumer gets before it meets an open transaction, or the end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": f"visible {uuid4().hex}",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
+        count, ended = 0, 0
+        while ended < len(partitions):
+            for message in consumer.consume(1000, 0.2):
+                error = message.error()
+                if error is None:
+                    count += 1
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    ended += 1
+        return count
+    finally:
+        consumer.close()
