@@ -2,6 +2,7 @@
 
     python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--form compiled uncompiled]
                           [--against debezium] [--version 18] [--large ROWS] [--results FILE] [--profile]
+    python -m tests.bench --many [TABLES] [--form compiled] [--results FILE]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
@@ -20,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -43,6 +43,9 @@ from tests.bench.drain import (
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
+from tests.bench.many import GOALS, measure_many
+from tests.bench.many import report as report_many
+from tests.bench.results import write_section
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
 
 SERVER_SETTINGS = {"max_wal_size": "4GB", "logical_decoding_work_mem": None, "shared_buffers": "256MB"}
@@ -65,10 +68,21 @@ def main() -> None:
         action="store_true",
         help="drain once and show where time goes: a flame graph where py-spy is installed, else cProfile's table",
     )
+    parser.add_argument(
+        "--many",
+        type=int,
+        nargs="?",
+        const=2000,
+        metavar="TABLES",
+        help="measure the start with so many small tables, and nothing else",
+    )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
     for form in arguments.form:
         prepare(form)
+    if arguments.many:
+        _many(arguments.many, arguments.form, arguments.version, arguments.results)
+        return
     with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -112,8 +126,7 @@ def main() -> None:
         _print(drained, binary, large, latencies, arguments.version)
     print(told.getvalue())
     if arguments.results:
-        heading = f"# What was measured\n\n{datetime.now().astimezone():%Y-%m-%d}, by `make bench`\n"
-        arguments.results.write_text(f"{heading}\n```{told.getvalue()}```\n")
+        write_section(arguments.results, "Drain, large transactions, latency", "make bench", told.getvalue())
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "drained": {name: [asdict(run) for run in runs] for name, runs in drained.items()},
@@ -123,6 +136,33 @@ def main() -> None:
     }
     arguments.json.parent.mkdir(exist_ok=True)
     arguments.json.write_text(json.dumps(result, indent=1))
+
+
+def _many(tables: int, forms: list[str], version: int, results: Path | None) -> None:
+    """Small tables on the demo's broker; each form has servers of its own, since topics stay."""
+    lines = [f"{_machine(version)}\n", f"{tables:,} tables of ten rows ({GOALS})"]
+    for form in forms:
+        with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
+            folder = Path(name)
+            folder.chmod(0o755)
+            with (
+                KafkaBroker(folder / "kafka") as broker,
+                PostgresServer(version, folder / "postgres", settings=SERVER_SETTINGS) as server,
+            ):
+                server.execute("CREATE DATABASE bench")
+                lines += report_many(form, measure_many(server, broker, folder, form, tables))
+    text = "\n".join(lines)
+    print(text)
+    if results:
+        command = f"python -m tests.bench --many {tables} --form {' '.join(forms)}"
+        write_section(results, "Many small tables", command, f"{text}\n")
+
+
+def _machine(version: int) -> str:
+    return (
+        f"PostgreSQL {version}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        "all parts on one machine"
+    )
 
 
 def _prepare(
@@ -279,9 +319,7 @@ def _print(
     latencies: list[Latency],
     version: int,
 ) -> None:
-    print(
-        f"\nPostgreSQL {version}, {os.cpu_count()} cores, Python {platform.python_version()}, all parts on one machine"
-    )
+    print(_machine(version))
     for name, runs in drained.items():
         theirs = [run for run in runs if run.who == RECVLOGICAL]
         rows = theirs[0].rows
