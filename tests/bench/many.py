@@ -6,8 +6,6 @@ transactions are open. Wall times depend on what else the machine does, so the l
 """
 
 import json
-import os
-import resource
 import signal
 import subprocess
 import time
@@ -38,7 +36,9 @@ SPOOLED: Final = 20
 
 LIMIT_S: Final = 300.0
 
-GOALS: Final = "goals: 15 s to streaming, 3 s of the daemon's CPU, 190 MB with 2,000 tables, records below 64 kB"
+GOALS: Final = (
+    "goals: 15 s to streaming, 3 s of the daemon's CPU, 190 MB with 2,000 tables, records below 64 kB"
+)
 
 PHASES: Final = (
     ("process and modules", "daemon.started"),
@@ -130,7 +130,13 @@ def _running(form: str, folder: Path, config: dict[str, Any]) -> Iterator[_Daemo
 
 
 def measure_many(
-    server: PostgresServer, broker: KafkaBroker, folder: Path, form: str, tables: int, *, method: str = "exported"
+    server: PostgresServer,
+    broker: KafkaBroker,
+    folder: Path,
+    form: str,
+    tables: int,
+    *,
+    method: str = "exported",
 ) -> Many:
     """All three runs; the database `bench` is empty before them."""
     server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR ALL TABLES", "bench")
@@ -151,12 +157,17 @@ def _make_tables(server: PostgresServer, begin: int, end: int, fill: str) -> Non
     server.execute("CHECKPOINT", "bench")
 
 
-def _config(server: PostgresServer, broker: KafkaBroker, name: str, **sections: dict[str, Any]) -> dict[str, Any]:
+def _config(
+    server: PostgresServer, broker: KafkaBroker, name: str, **sections: dict[str, Any]
+) -> dict[str, Any]:
     config = daemon_config(server, broker, name)
-    return {**config, **{section: {**config.get(section, {}), **values} for section, values in sections.items()}}
+    return {
+        **config,
+        **{section: {**config.get(section, {}), **values} for section, values in sections.items()},
+    }
 
 
-def _read_all(
+def _read_all(  # noqa: PLR0917  the parts of one run
     server: PostgresServer, broker: KafkaBroker, folder: Path, form: str, tables: int, method: str
 ) -> Many:
     config = _config(server, broker, f"many_{method}", snapshot={"mode": "initial", "method": method})
@@ -257,7 +268,7 @@ def _open_files(pid: int, directory: str) -> int:
     targets = []
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            targets.append(os.readlink(link))
+            targets.append(str(link.readlink()))
         except OSError:
             # It was closed while the list was read.
             continue
@@ -275,28 +286,34 @@ def _load() -> str:
 def report(form: str, many: Many) -> list[str]:
     """The figures of one form."""
     start = many.phases["stream.started"]
-    lines = [
-        f" {form}, load {many.load_before} before, {many.load_after} after",
-        f"  start to streaming       {start.at_s:.2f} s, {start.cpu_s:.2f} s of the daemon's CPU, "
-        f"{start.broker_cpu_s:.2f} s of the broker's",
-        f"  until Kafka had all rows {many.all_sent_s:.2f} s",
-        f"  peak RSS                 {many.peak_rss_bytes / 1e6:.0f} MB",
-    ]
-    before = Looked(0.0, 0.0, 0.0)
+    lines = [f" {form}, load {many.load_before} before, {many.load_after} after"]
+    _say(lines, "start to streaming", _spent(start, _BEGIN))
+    _say(lines, "until Kafka had all rows", f"{many.all_sent_s:.2f} s")
+    _say(lines, "peak RSS", f"{many.peak_rss_bytes / 1e6:.0f} MB")
+    before = _BEGIN
     for what, event in PHASES:
         now = many.phases.get(event)
         if now is not None:
-            lines.append(
-                f"    {what:<22} {now.at_s - before.at_s:.2f} s, CPU {now.cpu_s - before.cpu_s:.2f} s, "
-                f"the broker's {now.broker_cpu_s - before.broker_cpu_s:.2f} s"
-            )
+            _say(lines, f"  {what}", _spent(now, before))
             before = now
     shares = sorted(many.threads.items(), key=lambda item: -item[1])
-    lines += [
-        "  CPU by thread: " + ", ".join(f"{name} {used:.2f} s" for name, used in shares if used >= 0.01),
-        f"  largest checkpoint record {many.record_bytes / 1e3:.1f} kB; "
-        f"{many.waiting_record_bytes / 1e3:.1f} kB while {many.waiting_tables:,} tables wait",
-        f"  descriptors of the spool {many.spool_descriptors} with {SPOOLED} transactions in it, "
-        f"names in its folder {many.spool_files}",
-    ]
+    _say(lines, "CPU by thread", ", ".join(f"{name} {used:.2f} s" for name, used in shares if used >= 0.01))
+    _say(lines, "largest checkpoint", f"{many.record_bytes / 1e3:.1f} kB while they are read")
+    _say(lines, "", f"{many.waiting_record_bytes / 1e3:.1f} kB while {many.waiting_tables:,} tables wait")
+    descriptors = f"{many.spool_descriptors} with {SPOOLED} transactions in it"
+    _say(lines, "descriptors of the spool", f"{descriptors}, names in its folder {many.spool_files}")
     return lines
+
+
+_BEGIN: Final = Looked(0.0, 0.0, 0.0)
+
+
+def _say(lines: list[str], what: str, figures: str) -> None:
+    lines.append(f"  {what:<24} {figures}")
+
+
+def _spent(now: Looked, before: Looked) -> str:
+    return (
+        f"{now.at_s - before.at_s:.2f} s, CPU {now.cpu_s - before.cpu_s:.2f} s, "
+        f"the broker's {now.broker_cpu_s - before.broker_cpu_s:.2f} s"
+    )
