@@ -127,9 +127,8 @@ def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_crea
     broker: KafkaBroker, unique: str
 ):
     name, later = f"{unique}.public.t", f"{unique}.public.u"
-    AdminClient({"bootstrap.servers": broker.bootstrap_servers}).create_topics([NewTopic(name, 1, 1)])[
-        name
-    ].result(10)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
     side = Side(broker.bootstrap_servers, unique, creates=False)
     side.run(side.side.await_topics([name], ahead=[later]))
     with pytest.raises(SinkError, match="does not exist"):
