@@ -153,13 +153,19 @@ class KafkaSide:
             return TRANSACTION_S
 
     async def ensure_topics(
-        self, topics: Sequence[str], *, prefix: str = "", keyless: Collection[str] = ()
+        self,
+        topics: Sequence[str],
+        *,
+        prefix: str = "",
+        keyless: Collection[str] = (),
+        ahead: Sequence[str] = (),
     ) -> None:
         """Create or check each topic once, by few requests.
 
         Args:
             prefix: also remember all existing topics that begin with it.
             keyless: those of `topics` whose records have no key. They must not be compacted.
+            ahead: topics that will be asked for soon. They are created with the others, if topics are created at all.
 
         Raises:
             SinkUnavailableError: the broker is away.
@@ -169,6 +175,8 @@ class KafkaSide:
         unchecked = [topic for topic in topics if topic in keyless and topic not in self._keyless]
         if not missing and not unchecked:
             return
+        if missing and self._config.topics.create.enabled:
+            missing += [topic for topic in ahead if topic not in self._topics and topic not in missing]
         created, found = await self.call(lambda: self._look(missing, unchecked, prefix), anywhere=True)
         for topic in created:
             self._observe(TopicCreated(topic=topic))
@@ -195,13 +203,15 @@ class KafkaSide:
         connection, _ = client.split(self._config.kafka.librdkafka())
         return Admin(connection, self._answer_s, self.giving_up)
 
-    async def await_topics(self, topics: Sequence[str], *, keyless: Collection[str] = ()) -> None:
+    async def await_topics(
+        self, topics: Sequence[str], *, keyless: Collection[str] = (), ahead: Sequence[str] = ()
+    ) -> None:
         """As `ensure_topics`, but repeat it while the broker is away: a new session would not bring the broker back."""
         retry = self._config.kafka.retry
         backoff = Backoff(retry.initial_s, retry.max_s)
         while True:
             try:
-                return await self.ensure_topics(topics, keyless=keyless)
+                return await self.ensure_topics(topics, keyless=keyless, ahead=ahead)
             except SinkUnavailableError as error:
                 if self.giving_up.is_set():
                     raise

@@ -177,7 +177,7 @@ class Pipeline:
         self._engine.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
-        await self._kafka.await_topics(action.topics, keyless=action.keyless)
+        await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=action.ahead)
         self._engine.topics_ready(action.topics, time.monotonic())
 
     async def _begin_stream(self, _action: Begin) -> None:

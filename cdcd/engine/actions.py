@@ -54,10 +54,16 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class EnsureTopics:
-    """Create or check these topics, because records for them follow. The records of those in `keyless` have no key."""
+    """Create or check these topics, because records for them follow.
+
+    Attributes:
+        keyless: those whose records have no key.
+        ahead: topics that will be asked for soon. Created now, if topics are created, they cost no request later.
+    """
 
     topics: tuple[str, ...]
     keyless: frozenset[str] = frozenset()
+    ahead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,7 +361,7 @@ class Engine:
             return action
         if self._ingest.advance(now, unix_us):
             return Turn()
-        action = self._ingest.next_describe(now) or self._next_question(now) or self._topics.wanted()
+        action = self._ingest.next_describe(now) or self._next_question(now) or self._questions.next_topics()
         if action is not None:
             return action
         if self._settings.snapshot_only and self._all_is_read():

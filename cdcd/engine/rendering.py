@@ -75,6 +75,10 @@ class SnapshotRows:
     def topic_of(self, oid: int) -> str:
         return self.encoder.topic_of(oid)
 
+    def topic_named(self, name: str) -> str:
+        """The topic of a table by its name as `schema.table`, defined or not."""
+        return self.encoder.topic_named(name)
+
     def topic_is_ready(self, topic: str) -> bool:
         return self._topics.is_ready(topic)
 

@@ -19,16 +19,21 @@ GENERATED_SINCE: Final = 180000
 """The server version that can publish generated columns."""
 
 
-_PUBLISHED: Final = """
+_PUBLISHED_OF: Final = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
        to_jsonb(t) -> 'attnames', coalesce(to_jsonb(t) ->> 'rowfilter', ''),
        format('%%I.%%I', n.nspname, c.relname), c.relkind = 'p'
   FROM pg_publication_tables t
   JOIN pg_namespace n ON n.nspname = t.schemaname
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
- WHERE t.pubname = %s
+ WHERE t.pubname = %s {only}
  ORDER BY c.oid
 """
+
+_PUBLISHED: Final = _PUBLISHED_OF.format(only="")
+
+_PUBLISHED_ONLY: Final = _PUBLISHED_OF.format(only="AND c.oid = ANY(%s::oid[])")
+"""For some of many tables: the lists of columns of 2,000 tables take PostgreSQL 50 ms, that of one 2 ms."""
 
 # What pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens every table
 # that has no column list, and so waits for whoever alters one of them.
@@ -127,8 +132,11 @@ async def source_tables(
 ) -> list[SourceTable]:
     """What to read of the published tables, or of those with these oids. Raises TransientError and SourceError."""
     with translated("looking at the tables to be read", {"publication": publication}):
-        found: Any = await (await connection.execute(_PUBLISHED.encode(), (publication,))).fetchall()
-        tables = [row for row in found if only is None or row[0] in only]
+        if only is None:
+            asked = await connection.execute(_PUBLISHED.encode(), (publication,))
+        else:
+            asked = await connection.execute(_PUBLISHED_ONLY.encode(), (publication, list(only)))
+        tables: Any = await asked.fetchall()
         oids = [row[0] for row in tables]
         columns: Any = await (await connection.execute(_COLUMNS, (oids,))).fetchall()
         fingerprints: Any = await (await connection.execute(_FINGERPRINTS.encode(), (oids,))).fetchall()

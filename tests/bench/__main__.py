@@ -2,6 +2,8 @@
 
     python -m tests.bench [--rows N] [--repeat N] [--workload inserts|mixed|single …] [--form compiled uncompiled]
                           [--against debezium] [--version 18] [--large ROWS] [--results FILE] [--profile]
+    python -m tests.bench --many [TABLES] [--form compiled] [--results FILE]
+    python -m tests.bench --before FOLDER [--rows N] [--repeat N] [--workload …] [--large ROWS] [--results FILE]
 
 Each reader drains the same content from a slot of its own; the runs are interleaved, so that a machine that gets
 slower gets slower for all. Figures are medians, with the smallest and the largest beside them.
@@ -20,7 +22,6 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from statistics import median
 
@@ -30,6 +31,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cdcd.protocol.lsn import Lsn
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer
+from tests.bench.before import compare
+from tests.bench.before import report as report_before
 from tests.bench.debezium import SETTINGS as DEBEZIUM
 from tests.bench.debezium import drain_with_debezium
 from tests.bench.drain import (
@@ -43,6 +46,9 @@ from tests.bench.drain import (
 from tests.bench.forms import FORMS, environment, prepare
 from tests.bench.large import STREAMING, Large, measure_large
 from tests.bench.latency import Latency, measure_latency
+from tests.bench.many import GOALS, measure_many
+from tests.bench.many import report as report_many
+from tests.bench.results import write_section
 from tests.bench.workloads import TABLE, WORKLOADS, Workload, load_statement
 
 SERVER_SETTINGS = {"max_wal_size": "4GB", "logical_decoding_work_mem": None, "shared_buffers": "256MB"}
@@ -65,10 +71,27 @@ def main() -> None:
         action="store_true",
         help="drain once and show where time goes: a flame graph where py-spy is installed, else cProfile's table",
     )
+    parser.add_argument(
+        "--many",
+        type=int,
+        nargs="?",
+        const=2000,
+        metavar="TABLES",
+        help="measure the start with so many small tables, and nothing else",
+    )
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="FOLDER",
+        help="another working tree, with its compiled daemon (make build/compiled/stamp there): both drain the same",
+    )
     parser.add_argument("--json", type=Path, default=Path(".cache/bench.json"))
     arguments = parser.parse_args()
     for form in arguments.form:
         prepare(form)
+    if arguments.many:
+        _many(arguments.many, arguments.form, arguments.version, arguments.results)
+        return
     with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -81,6 +104,13 @@ def main() -> None:
             Producer(
                 {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "first"}
             ).init_transactions()
+            if arguments.before:
+                lines = _compare(server, broker, folder, arguments)
+                print("\n".join(lines))
+                if arguments.results:
+                    command = "python -m tests.bench --before <a tree of that commit>"
+                    write_section(arguments.results, "Before and after", command, "\n".join(lines))
+                return
             if arguments.profile:
                 _profile(
                     server,
@@ -112,8 +142,7 @@ def main() -> None:
         _print(drained, binary, large, latencies, arguments.version)
     print(told.getvalue())
     if arguments.results:
-        heading = f"# What was measured\n\n{datetime.now().astimezone():%Y-%m-%d}, by `make bench`\n"
-        arguments.results.write_text(f"{heading}\n```{told.getvalue()}```\n")
+        write_section(arguments.results, "Drain, large transactions, latency", "make bench", told.getvalue())
     result = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "drained": {name: [asdict(run) for run in runs] for name, runs in drained.items()},
@@ -123,6 +152,50 @@ def main() -> None:
     }
     arguments.json.parent.mkdir(exist_ok=True)
     arguments.json.write_text(json.dumps(result, indent=1))
+
+
+def _compare(
+    server: PostgresServer, broker: KafkaBroker, folder: Path, arguments: argparse.Namespace
+) -> list[str]:
+    """The tree of `arguments.before` and this one, in pairs on the same content."""
+    before = arguments.before.resolve()
+    prepare(str(before))
+    lines = [_machine(arguments.version)]
+    for workload in arguments.workload:
+        slots = [f"{workload}_{number}_{tree}" for number in range(arguments.repeat) for tree in ("a", "b")]
+        end = _prepare(server, broker, WORKLOADS[workload], arguments.rows, slots)
+        pairs = compare(server, broker, folder, str(before), slots, end, arguments.rows)
+        lines += [f"\n{WORKLOADS[workload].title}, {arguments.rows:,} rows", *report_before(pairs)]
+    forms = [str(before), "compiled"]
+    runs = _large(server, broker, folder, arguments.large, arguments.repeat, forms)
+    return [*lines, *_large_lines(runs, {str(before): "before", "compiled": "after"})]
+
+
+def _many(tables: int, forms: list[str], version: int, results: Path | None) -> None:
+    """Small tables on the demo's broker; each form has servers of its own, since topics stay."""
+    lines = [f"{_machine(version)}\n", f"{tables:,} tables of ten rows ({GOALS})"]
+    for form in forms:
+        with tempfile.TemporaryDirectory(prefix="cdcd-bench-") as name:
+            folder = Path(name)
+            folder.chmod(0o755)
+            with (
+                KafkaBroker(folder / "kafka") as broker,
+                PostgresServer(version, folder / "postgres", settings=SERVER_SETTINGS) as server,
+            ):
+                server.execute("CREATE DATABASE bench")
+                lines += report_many(form, measure_many(server, broker, folder, form, tables))
+    text = "\n".join(lines)
+    print(text)
+    if results:
+        command = f"python -m tests.bench --many {tables} --form {' '.join(forms)}"
+        write_section(results, "Many small tables", command, f"{text}\n")
+
+
+def _machine(version: int) -> str:
+    return (
+        f"PostgreSQL {version}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        "all parts on one machine"
+    )
 
 
 def _prepare(
@@ -204,7 +277,7 @@ def _large(  # noqa: PLR0917  the parts of one run
 ) -> list[Large]:
     runs = []
     for number, form, streaming in itertools.product(range(repeat), forms if rows else [], STREAMING):
-        slot = f"large_{streaming}_{form}_{number}"
+        slot = f"large_{streaming}_{forms.index(form)}_{number}"
         server.execute("DROP PUBLICATION IF EXISTS bench; DROP TABLE IF EXISTS item", "bench")
         server.execute(TABLE, "bench")
         server.execute(f"CREATE PUBLICATION {PUBLICATION} FOR TABLE item", "bench")
@@ -279,9 +352,7 @@ def _print(
     latencies: list[Latency],
     version: int,
 ) -> None:
-    print(
-        f"\nPostgreSQL {version}, {os.cpu_count()} cores, Python {platform.python_version()}, all parts on one machine"
-    )
+    print(_machine(version))
     for name, runs in drained.items():
         theirs = [run for run in runs if run.who == RECVLOGICAL]
         rows = theirs[0].rows
@@ -292,15 +363,8 @@ def _print(
     print("\ntext and binary transfer, CPU of walsender and daemon per row, without the start")
     for transfer, drains in binary.items():
         _line(transfer, [run.cpu_us + run.walsender_cpu_us for run in drains], "µs")
-    if large:
-        print(f"\none transaction of {large[0].rows:,} rows, from its commit to its last record")
-    for form, streaming in dict.fromkeys((run.form, run.streaming) for run in large):
-        these = [run for run in large if (run.form, run.streaming) == (form, streaming)]
-        plain = [run.tail_s for run in large if (run.form, run.streaming) == (form, "off")]
-        _line(f"{form} {streaming}", [run.tail_s for run in these], "s")
-        if streaming != "off":
-            _line("  beside off", [run.tail_s / one for run, one in zip(these, plain, strict=True)], "")
-        _line("  peak RSS", [run.peak_rss_bytes / 1e6 for run in these], "MB")
+    for line in _large_lines(large, {}):
+        print(line)
     if latencies:
         print("\ncommit to read_committed consumer, 1,000 single-row transactions a second")
     for form, delivery in dict.fromkeys((one.form, one.delivery) for one in latencies):
@@ -308,6 +372,22 @@ def _print(
         print(f" {form} {delivery}, {sum(one.records for one in seen):,} records")
         _line("p50", [one.p50_ms for one in seen], "ms")
         _line("p99", [one.p99_ms for one in seen], "ms")
+
+
+def _large_lines(large: list[Large], names: dict[str, str]) -> list[str]:
+    """What `measure_large` found; `names` of forms, where they are folders."""
+    if not large:
+        return []
+    lines = [f"\none transaction of {large[0].rows:,} rows, from its commit to its last record"]
+    for form, streaming in dict.fromkeys((run.form, run.streaming) for run in large):
+        these = [run for run in large if (run.form, run.streaming) == (form, streaming)]
+        plain = [run.tail_s for run in large if (run.form, run.streaming) == (form, "off")]
+        lines.append(_described(f"{names.get(form, form)} {streaming}", [run.tail_s for run in these], "s"))
+        if streaming != "off":
+            ratios = [run.tail_s / one for run, one in zip(these, plain, strict=True)]
+            lines.append(_described("  beside off", ratios, ""))
+        lines.append(_described("  peak RSS", [run.peak_rss_bytes / 1e6 for run in these], "MB"))
+    return lines
 
 
 def _print_form(form: str, ours: list[Drained], theirs: list[Drained]) -> None:
@@ -335,10 +415,13 @@ def _ratios(rates: list[float], theirs: list[Drained]) -> list[float]:
 
 
 def _line(what: str, values: list[float], unit: str) -> None:
+    print(_described(what, values, unit))
+
+
+def _described(what: str, values: list[float], unit: str) -> str:
+    """The median, with the smallest and the largest."""
     digits = 0 if median(values) >= 100 else 2
-    print(
-        f"  {what:<24} {median(values):,.{digits}f} {unit} ({min(values):,.{digits}f} … {max(values):,.{digits}f})"
-    )
+    return f"  {what:<24} {median(values):,.{digits}f} {unit} ({min(values):,.{digits}f} … {max(values):,.{digits}f})"
 
 
 if __name__ == "__main__":

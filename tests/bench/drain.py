@@ -16,7 +16,7 @@ from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_packages import client_program
 from deploy.local.postgres_server import PostgresServer
 from tests.bench.forms import start_daemon
-from tests.bench.processes import cpu_by_thread, cpu_s, peak_rss_bytes
+from tests.bench.processes import cpu_by_thread, cpu_s, peak_rss_bytes, user_s
 
 PUBLICATION = "bench"
 RECVLOGICAL = "pg_recvlogical"
@@ -41,6 +41,8 @@ class Drained:
     start_cpu_s: float = 0.0
     streaming_s: float = 0.0
     threads: dict[str, float] | None = None
+    user_s: float = 0.0
+    """User time without the start."""
 
     @property
     def rate(self) -> float:
@@ -51,6 +53,11 @@ class Drained:
     def cpu_us(self) -> float:
         """Microseconds of CPU a row, without the start."""
         return (self.cpu_s - self.start_cpu_s) / self.rows * 1e6
+
+    @property
+    def user_us(self) -> float:
+        """Microseconds of user time a row, without the start."""
+        return self.user_s / self.rows * 1e6
 
     @property
     def walsender_cpu_us(self) -> float:
@@ -109,7 +116,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
     daemon = start_daemon(form, config, log)
     try:
         consumer.assign([TopicPartition(f"{slot}.checkpoint", 0, 0)])
-        first_s, last_s, start_cpu_s = 0.0, 0.0, 0.0
+        first_s, last_s, start_cpu_s, start_user_s = 0.0, 0.0, 0.0, 0.0
         begun = 0
         walsender = Walsender(server, slot)
         while not last_s:
@@ -118,7 +125,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
                     f"the daemon ended with {daemon.returncode}: {config.with_suffix('.log').read_text()}"
                 )
             if not start_cpu_s and b'"stream.started"' in config.with_suffix(".log").read_bytes():
-                start_cpu_s = cpu_s(daemon.pid)
+                start_cpu_s, start_user_s = cpu_s(daemon.pid), user_s(daemon.pid)
             for message in consumer.consume(500, 0.01):
                 if message.error() is not None:
                     continue
@@ -144,6 +151,7 @@ def drain_with_cdcd(  # noqa: PLR0917  the parts of one run
             start_cpu_s,
             last_s - first_s,
             threads,
+            user_s(daemon.pid) - start_user_s,
         )
     finally:
         consumer.close()

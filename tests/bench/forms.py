@@ -1,4 +1,7 @@
-"""The forms of the daemon that are measured: from the source tree as it is, and compiled as in the wheel."""
+"""The forms of the daemon that are measured: from the source tree as it is, and compiled as in the wheel.
+
+A form is also the folder of another working tree, whose compiled daemon is meant.
+"""
 
 import compileall
 import os
@@ -11,7 +14,7 @@ from deploy.local.cache import REPOSITORY
 
 FORMS: Final = ("compiled", "uncompiled")
 
-_TREE: Final = REPOSITORY / "build" / "compiled"
+_TREE: Final = Path("build", "compiled")
 """Where `make build/compiled/stamp` puts the compiled one."""
 
 
@@ -37,4 +40,5 @@ def prepare(form: str) -> None:
 
 
 def _trees(form: str) -> list[Path]:
-    return [REPOSITORY] if form == "uncompiled" else [_TREE, REPOSITORY]
+    root = REPOSITORY if form in FORMS else Path(form)
+    return [root] if form == "uncompiled" else [root / _TREE, root]

@@ -12,6 +12,11 @@ def cpu_s(pid: int) -> float:
     return _cpu(Path(f"/proc/{pid}/stat"))
 
 
+def user_s(pid: int) -> float:
+    """User time of all threads so far, in seconds: of the two what depends less on what else the machine does."""
+    return _fields(Path(f"/proc/{pid}/stat"))[0] * TICK_S
+
+
 def cpu_by_thread(pid: int) -> dict[str, float]:
     """The same by the name of the thread; threads of one name are added up."""
     found: dict[str, float] = {}
@@ -30,6 +35,10 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def _cpu(stat: Path) -> float:
+    return sum(_fields(stat)) * TICK_S
+
+
+def _fields(stat: Path) -> tuple[int, int]:
     # After the command's name in parentheses, which may hold blanks: utime and stime are fields 14 and 15.
     fields = stat.read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
+    return int(fields[11]), int(fields[12])

@@ -45,12 +45,13 @@ class Lock:
 class Side:
     """A `KafkaSide` with what it told."""
 
-    def __init__(self, servers: str, name: str, **kafka: Any) -> None:
+    def __init__(self, servers: str, name: str, *, creates: bool = True, **kafka: Any) -> None:
         text = yaml.safe_dump(
             {
                 "name": name,
                 "postgres": {"dsn": "postgresql://127.0.0.1/none"},
                 "kafka": {"bootstrap_servers": servers, **kafka},
+                "topics": {"create": {"enabled": creates}},
             }
         )
         self.facts: list[Fact] = []
@@ -111,6 +112,27 @@ def test_topics_are_made_once_and_told(broker: KafkaBroker, unique: str):
     side.run(side.side.await_topics(names))
     side.run(side.side.await_topics(names))
     assert [fact.topic for fact in side.told(TopicCreated)] == names
+
+
+def test_topics_that_are_asked_for_soon_are_made_with_the_others(broker: KafkaBroker, unique: str):
+    side = Side(broker.bootstrap_servers, unique)
+    name, *ahead = [f"{unique}.public.t{number}" for number in range(3)]
+    side.run(side.side.await_topics([name], ahead=ahead))
+    assert [fact.topic for fact in side.told(TopicCreated)] == [name, *ahead]
+    side.run(side.side.await_topics(ahead))
+    assert len(side.told(TopicCreated)) == 3
+
+
+def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_created(
+    broker: KafkaBroker, unique: str
+):
+    name, later = f"{unique}.public.t", f"{unique}.public.u"
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    side = Side(broker.bootstrap_servers, unique, creates=False)
+    side.run(side.side.await_topics([name], ahead=[later]))
+    with pytest.raises(SinkError, match="does not exist"):
+        side.run(side.side.await_topics([later]))
 
 
 def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_record(

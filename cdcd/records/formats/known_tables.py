@@ -37,10 +37,12 @@ class KnownTables:
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
-        counts = {("", "m"): self._messages}
+        counts = {("", "m"): self._messages} if self._messages else {}
         for table, tally in self._tallies.items():
-            counts |= {(table, op): count for op, count in zip(OPS, tally.counts, strict=True)}
-        return {key: count for key, count in counts.items() if count}
+            for op, count in zip(OPS, tally.counts, strict=True):
+                if count:
+                    counts[table, op] = count
+        return counts
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
@@ -106,6 +108,10 @@ class KnownTables:
             out.append(table.announcement)
             table.announcement = None
         table.is_new = False
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table, described or not, by its name as `schema.table`."""
+        return self._names.qualified(name)
 
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""

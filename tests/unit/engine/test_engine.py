@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.engine import UNSTREAMED_S, Engine, StreamingAgainError
 from cdcd.engine.exported import ExportedTables
-from cdcd.engine.questions import PUBLISHED_S
+from cdcd.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import SourceError, TransientError
 from cdcd.facts import (
@@ -422,6 +423,32 @@ def test_events_wait_for_their_topic(daemon: Daemon):
     daemon.carry_out(topics)
     daemon.idle()
     assert daemon.ids == [1]
+
+
+def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first(tmp_path: Path):
+    # GIVEN more tables to be read beside the stream than topics are made at once
+    published = {oid: f"public.t{oid}" for oid in range(1, TOPICS_AHEAD + 5)}
+    progress = initial(Progress(), published, (), exported=False)
+    daemon = Daemon(tmp_path, replace(START, snapshot=progress), published=published, parallelism=1)
+    daemon.tables = {oid: table(oid, f"t{oid}") for oid in published}
+    # THEN the first table's topic brings those of the next ones
+    first = daemon.until(EnsureTopics)
+    assert (first.topics, len(first.ahead)) == (("p.public.t1",), TOPICS_AHEAD)
+    assert first.ahead[0] == "p.public.t2"
+    daemon.carry_out(first)
+    # AND the next table's topic, which is there by now, brings no more
+    second = daemon.until(EnsureTopics)
+    assert (second.topics, second.ahead) == (("p.public.t2",), ())
+    daemon.carry_out(second)
+    while not (later := daemon.until(EnsureTopics)).ahead:
+        daemon.carry_out(later)
+    assert later.topics == (f"p.public.t{TOPICS_AHEAD + 1}",)
+    assert later.ahead == tuple(f"p.public.t{oid}" for oid in list(published)[TOPICS_AHEAD + 1 :])
+
+
+def test_the_topic_of_a_change_brings_no_others_while_no_table_waits(daemon: Daemon):
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    assert daemon.until(EnsureTopics).ahead == ()
 
 
 def test_a_relation_that_changed_is_a_fact(daemon: Daemon):

@@ -1,0 +1,55 @@
+"""Another working tree's daemon and this one's, compiled, in pairs on the same content of the WAL.
+
+Whoever comes first in a pair comes second in the next one, so that a machine that gets slower is no one's fault.
+"""
+
+from pathlib import Path
+from statistics import median
+
+from deploy.local.kafka_broker import KafkaBroker
+from deploy.local.postgres_server import PostgresServer
+from tests.bench.drain import Drained, drain_with_cdcd
+
+Pair = tuple[Drained, Drained]
+"""The former daemon's run and the present one's."""
+
+
+def compare(  # noqa: PLR0917  the parts of one run
+    server: PostgresServer,
+    broker: KafkaBroker,
+    folder: Path,
+    before: str,
+    slots: list[str],
+    end: int,
+    rows: int,
+) -> list[Pair]:
+    """Drain two slots in each pair; `before` is the folder of the former tree, `end` as `drain_with_cdcd`."""
+    pairs = []
+    for number in range(0, len(slots), 2):
+        forms = [before, "compiled"] if number % 4 == 0 else ["compiled", before]
+        runs = {}
+        for form, slot in zip(forms, slots[number : number + 2], strict=True):
+            runs[form] = drain_with_cdcd(server, broker, slot, end, rows, folder, form)
+            server.execute(f"SELECT pg_drop_replication_slot('{slot}')", "bench")
+        pairs.append((runs[before], runs["compiled"]))
+    return pairs
+
+
+def report(pairs: list[Pair]) -> list[str]:
+    """Medians of each, and of the ratios of the pairs; in all lines less is better."""
+    return [
+        _line("user CPU per row", [(one.user_us, other.user_us) for one, other in pairs], "µs"),
+        _line("CPU per row", [(one.cpu_us, other.cpu_us) for one, other in pairs], "µs"),
+        _line("walsender CPU per row", [(a.walsender_cpu_us, b.walsender_cpu_us) for a, b in pairs], "µs"),
+        _line("first to last ack", [(one.streaming_s, other.streaming_s) for one, other in pairs], "s"),
+        _line("peak RSS", [(a.peak_rss_bytes / 1e6, b.peak_rss_bytes / 1e6) for a, b in pairs], "MB"),
+    ]
+
+
+def _line(what: str, pairs: list[tuple[float, float]], unit: str) -> str:
+    ratios = [after / before for before, after in pairs]
+    before, after = median([pair[0] for pair in pairs]), median([pair[1] for pair in pairs])
+    return (
+        f"  {what:<24} before {before:.2f} {unit}, after {after:.2f} {unit}, "
+        f"ratio {median(ratios):.3f} ({min(ratios):.3f} … {max(ratios):.3f})"
+    )
