@@ -16,7 +16,7 @@ from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.merge import UNKNOWN, quoted
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Place, State
 
@@ -66,6 +66,8 @@ def overwrite(rows: DataFrame, name: str) -> None:
     view = f"cdcd_snapshot_{uuid4().hex}"
     rows.createOrReplaceTempView(view)
     try:
-        spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {view}")
+        # By name, because columns that were added stand behind the mirror's own.
+        columns = ", ".join(quoted(column) for column in spark.table(name).columns)
+        spark.sql(f"INSERT OVERWRITE {name} SELECT {columns} FROM {view}")
     finally:
         spark.catalog.dropTempView(view)
