@@ -57,7 +57,9 @@ WITH RECURSIVE part(whole, oid, place) AS NOT MATERIALIZED (
 )
 SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
        CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, t.typbasetype, t.typtypmod, t.typdelim::text,
-       ARRAY(SELECT part.oid FROM part WHERE part.whole = t.oid ORDER BY part.place), t.typsend <> 0
+       ARRAY(SELECT part.oid FROM part WHERE part.whole = t.oid ORDER BY part.place), t.typsend <> 0,
+       ARRAY(SELECT l.oid::int8 FROM pg_enum l WHERE l.enumtypid = t.oid ORDER BY l.oid),
+       ARRAY(SELECT l.enumlabel::text FROM pg_enum l WHERE l.enumtypid = t.oid ORDER BY l.oid)
   FROM wanted JOIN pg_type t USING (oid) JOIN pg_namespace n ON n.oid = t.typnamespace
   LEFT JOIN pg_type e ON e.oid = t.typelem
 """
@@ -105,5 +107,5 @@ async def types(connection: Connection, oids: Collection[int]) -> dict[int, Type
 
 
 def _described(row: Any) -> list[Any]:
-    *of_type, parts, sends = row
-    return [*of_type, tuple(parts), sends]
+    *of_type, parts, sends, numbers, labels = row
+    return [*of_type, tuple(parts), sends, tuple(zip(numbers, labels, strict=True))]

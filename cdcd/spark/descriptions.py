@@ -7,13 +7,14 @@ little before it is said to be unknown.
 
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SinkError, SourceError
+from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm, read_form
 from cdcd.spark.kafka import Admin, KafkaSource
 from cdcd.spark.schema import TableSchema
@@ -82,9 +83,29 @@ class Descriptions:
         except ValueError as error:
             self.problems[where] = str(error)
             return
-        self._forms[fingerprint] = form
+        self._forms[fingerprint] = self._numbered(fingerprint, form)
         self._by_topic.pop(form.topic, None)
         self._by_topic[form.topic] = fingerprint
+
+    def _numbered(self, fingerprint: str, form: TableForm) -> TableForm:
+        """The description with the numbers that it lacks, of columns that other descriptions of the table know."""
+        others = [
+            other
+            for known, other in self._forms.items()
+            if known == fingerprint or (other.topic == form.topic and other.oid in (form.oid, None))
+        ]
+        taken = {column.id for column in form.columns}
+
+        def numbered(column: ColumnForm) -> ColumnForm:
+            ids = {
+                each.id
+                for other in others
+                for each in other.columns
+                if (each.name, each.type_oid) == (column.name, column.type_oid) and each.id not in taken
+            }
+            return replace(column, id=ids.pop()) if column.id is None and len(ids) == 1 else column
+
+        return replace(form, columns=tuple([numbered(column) for column in form.columns]))
 
     def topics(self) -> Collection[str]:
         """The topics of all tables that are described."""

@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -115,8 +115,15 @@ class Plan:
             TableDescription(
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
-            [TypeDescription(*each) for each in fields["types"]],
+            [_type(*each) for each in fields["types"]],
         )
+
+
+def _type(*fields: Any) -> TypeDescription:
+    """A type whose fields went through JSON, where tuples are lists."""
+    found = TypeDescription(*fields)
+    labels = tuple([(oid, label) for oid, label in found.labels])
+    return replace(found, parts=tuple(found.parts), labels=labels)
 
 
 def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:

@@ -231,11 +231,12 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 modifier=column.modifier,
                 spark=rule_for(column.form, variant=variant).spark,
                 missing=column.missing,
+                labels=column.labels,
             )
             for column in form.columns
         ]
     )
-    return TableSchema(form.topic, form.schema, form.table, schema_id, form.key, columns)
+    return TableSchema(form.topic, form.schema, form.table, schema_id, form.key, columns, form.oid)
 
 
 def rules(form: TableForm, *, variant: bool = False) -> dict[str, Rule]:

@@ -7,7 +7,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.records.binary_columns import require_binary
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.table_fragments import OPS, TableFragments, Tally
-from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
+from cdcd.records.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.records.routing import Routes
 from cdcd.records.schemas import table_form
 
@@ -28,6 +28,8 @@ class KnownTables:
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
         self._tables: dict[int, TableFragments] = {}
+        self._columns: dict[int, tuple[ColumnForm, ...]] = {}
+        """Of the last description of each relation, which numbers columns that have another name by now."""
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
         self._tallies: dict[str, Tally] = {}
@@ -61,7 +63,14 @@ class KnownTables:
         schema_id: str | None = None
         announcement: Record | None = None
         if self._settings.schemas_topic is not None:
-            form = table_form(relation, table, types, topic)
+            told = self._columns.get(relation.oid)
+            form = table_form(
+                relation,
+                table if told is None else replace(table, former=(told, *table.former)),
+                types,
+                topic,
+            )
+            self._columns[relation.oid] = form.columns
             schema_id = form.fingerprint
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
@@ -90,9 +99,9 @@ class KnownTables:
         asked again. With REPLICA IDENTITY FULL it alone knows the key.
         """
         known = self._tables.get(relation.oid)
-        if known is None or table != TableDescription():
+        if known is None or table.is_known:
             return table
-        return TableDescription(primary_key=self.key_column_names(relation.oid))
+        return replace(table, primary_key=self.key_column_names(relation.oid))
 
     def _introduce(self, table: TableFragments, out: list[Record]) -> None:
         """Before the first record of a table as it is described now: check its topic, append its description.

@@ -1,8 +1,9 @@
 """From one form of a table to the next: what a target must do, and what older changes look like in the newer form.
 
 Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
-where an id is not known, where their names are. A step either keeps all values or is refused: a target is never left
-with values that the source does not have.
+where an id is not known, where their names are. An id that was known once stays known (`numbered`).
+
+A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
 from collections.abc import Iterator
@@ -109,6 +110,19 @@ def check(schema: TableSchema) -> None:
                 f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
                 "Rename one of them, or leave the table out.",
             )
+
+
+def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
+    """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
+    known = {column.name: column.id for column in old.columns}
+    taken = {column.id for column in new.columns}
+    columns = [
+        replace(column, id=known[column.name])
+        if column.id is None and known.get(column.name) not in {None, *taken}
+        else column
+        for column in new.columns
+    ]
+    return replace(new, columns=tuple(columns))
 
 
 def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:

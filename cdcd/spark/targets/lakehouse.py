@@ -21,7 +21,7 @@ from pyspark.sql.types import DataType
 from cdcd.errors import PositionError
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, numbered, plan
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
 from cdcd.spark.targets.moves import first_half, resolved
@@ -305,6 +305,7 @@ class Lakehouse(OwnTables):
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
+        schema = numbered(table.schema, schema)
         steps = plan(table.schema, schema)
         for step in steps:
             if isinstance(step, Add):

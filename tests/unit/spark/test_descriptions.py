@@ -1,10 +1,12 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from cdcd.errors import SourceError
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.kafka import KafkaSource
 
@@ -65,3 +67,21 @@ def test_unknown_forms_are_waited_for_once(monkeypatch: Any):
     found = known.find("shop.public.t", {one.fingerprint, "unknown"})
     assert found.keys() == {one.fingerprint}
     assert known._unknown == {"unknown"}
+
+
+def test_a_number_that_a_description_lacks_is_that_of_the_others():
+    known = form("t", "a", "b")
+    lacking = replace(known, columns=(known.columns[0], replace(known.columns[1], id=None)))
+    later = replace(known, columns=(known.columns[0], replace(known.columns[1], name="c")))
+    for order in ((known, lacking, later), (known, later, lacking), (known, lacking, later, lacking)):
+        found = descriptions(*order).get("shop.public.t", lacking.fingerprint)
+        assert found is not None
+        assert [column.id for column in found.schema.columns] == [1, 2]
+
+
+def test_a_number_of_another_table_of_that_name_is_not_taken():
+    known = replace(form("t", "a", "b"), oid=1)
+    lacking = replace(known, oid=2, columns=(known.columns[0], replace(known.columns[1], id=None)))
+    found = descriptions(known, lacking).get("shop.public.t", lacking.fingerprint)
+    assert found is not None
+    assert [column.id for column in found.schema.columns] == [1, None]

@@ -8,7 +8,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from cdcd.errors import FatalError, SinkError, SinkUnavailableError, TransientError
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.consistency import Mark
 from cdcd.spark.job import ATTEMPTS, Mirror, _classified
 from cdcd.spark.kafka import KafkaSource

@@ -23,6 +23,7 @@ from cdcd.spark.targets.evolution import (
     Widen,
     after,
     missing,
+    numbered,
     plan,
     widens,
 )
@@ -165,3 +166,15 @@ def test_the_error_names_table_and_what_to_do():
 def test_a_key_in_another_order_is_the_same_key():
     both = (ID, column("a", 2))
     assert plan(table(*both, key=("a", "id")), table(*both, key=("id", "a"))) == ()
+
+
+def test_a_known_number_is_kept_where_a_later_form_lacks_it():
+    old = table(ID, column("a", 2), column("b", 3))
+    lacking = numbered(old, table(ID, column("a", None), column("c", 3)))
+    assert [part.id for part in lacking.columns] == [1, 2, 3]
+    assert plan(lacking, table(ID, column("renamed", 2), column("c", 3))) == (Rename("a", "renamed"),)
+
+
+def test_a_number_that_another_column_has_is_not_given_twice():
+    old = table(ID, column("a", 2))
+    assert numbered(old, table(ID, column("a", None), column("b", 2))).columns[1].id is None
