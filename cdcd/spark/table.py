@@ -13,7 +13,7 @@ to the newest form, and what is no change goes to the quarantine table.
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -26,6 +26,7 @@ from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.targets.evolution import upgrade
 from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
     Kind,
@@ -98,6 +99,7 @@ class TableMirror:
         self._slice_max = slice_max
         self._form: Form | None = None
         self._next: dict[int, int] | None = None
+        self._origin = Origin()
         self._named: set[str] = set()
         self._changed_at = time.monotonic()
         self._maintained_at: float | None = None
@@ -129,6 +131,7 @@ class TableMirror:
         total = Progress(self.table)
         while self.behind(ends):
             start = self._start()
+            self._look_again()
             # A consistent batch is one commit, however large.
             until = dict(ends) if cut is not None else _slice(start, ends, self._slice_max)
             step = self._step(start, until, batch_id, cut)
@@ -165,6 +168,13 @@ class TableMirror:
             form = self._descriptions.newest(self.topic)
             states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
             beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
+            origin = Origin(self._topic_id(), beginnings)
+            for state in states:
+                check_origin(state, origin, self.topic, self.table)
+            first = {
+                partition: offset for state in states for partition, offset in state.origin.first.items()
+            }
+            self._origin = replace(origin, first=beginnings | first)
             self._next = {
                 partition: min(
                     [
@@ -175,6 +185,14 @@ class TableMirror:
                 for partition, beginning in beginnings.items()
             }
         return self._next
+
+    def _topic_id(self) -> str | None:
+        return self._admin.topic_ids([self.topic]).get(self.topic)
+
+    def _look_again(self) -> None:
+        """That the topic is still the one that `_start` found. PositionError: it was made anew meanwhile."""
+        now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
+        check_origin(State(origin=self._origin), now, self.topic, self.table)
 
     def _names(self, form: Form) -> list[tuple[str, Kind]]:
         kinds = [kind_of(form.schema)]
@@ -239,7 +257,9 @@ class TableMirror:
         unfit = sf.col(PROBLEM).isNotNull() | ~known
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
-        applied = self._target.apply(name, changes, batch_id=batch_id, new=(form.schema, kind))
+        applied = self._target.apply(
+            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin
+        )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
@@ -264,7 +284,9 @@ class TableMirror:
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
-            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut))
+            done.append(
+                self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            )
         self._form = form
         return done
 
@@ -301,7 +323,11 @@ class TableMirror:
                 together = together.unionByName(part)
             together = together.persist()
             try:
-                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
+                done.append(
+                    self._target.apply(
+                        name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin
+                    )
+                )
             finally:
                 together.unpersist()
         self._form = newest

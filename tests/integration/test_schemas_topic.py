@@ -103,7 +103,8 @@ def test_columns_that_got_other_names_while_the_daemon_was_away_keep_their_numbe
         [("id", 1), ("w", 3), ("u", 4)],
         [("id", 1), ("u", 3), ("v", 4), ("x", 5)],
     ]
-    assert {form.oid for form in fitting} == {database.value("SELECT 't'::regclass::oid::int8")}
+    ((oid,),) = database.execute("SELECT 't'::regclass::oid::int8")
+    assert {form.oid for form in fitting} == {oid}
 
 
 @pytest.mark.postgres(only=18)

@@ -37,7 +37,7 @@ from cdcd.spark.targets.reduction import (
     reduced,
     summary,
 )
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
 
 PATIENCE: Final = 10
@@ -79,13 +79,16 @@ class _Step:
 
     batch_id: int
     consistent_lsn: int | None
+    origin: Origin | None = None
 
     def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
         cut, floor = self.consistent_lsn, state.truncated
         if cut is not None and floor is not None and cut < floor[0]:
             # A snapshot was loaded, and the table is ahead of a cut that lies before it.
             cut = None
-        return state.advanced(places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id)
+        return state.advanced(
+            places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id, origin=self.origin
+        )
 
 
 class Lakehouse(OwnTables):
@@ -141,6 +144,7 @@ class Lakehouse(OwnTables):
         batch_id: int = 0,
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
+        origin: Origin | None = None,
     ) -> Applied:
         spark = changes.sparkSession
         table = self._look(spark, name)
@@ -149,7 +153,7 @@ class Lakehouse(OwnTables):
             table = _planned(*new)
         changes = fresh(prepared(changes), table.state)
         try:
-            step = _Step(batch_id, consistent_lsn)
+            step = _Step(batch_id, consistent_lsn, origin)
             if table.kind is Kind.CHANGELOG:
                 return self._apply_changelog(name, table, changes, step)
             return self._apply_mirror(name, table, changes, step)
@@ -160,11 +164,18 @@ class Lakehouse(OwnTables):
             self.forget(name)
             raise
 
-    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+    def load(
+        self,
+        name: str,
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
         spark = rows.sparkSession
         table = self._look(spark, name)
         assert table is not None, "prepare comes first"
-        state = loaded(name, table.state, commit_lsn, offsets)
+        state = loaded(name, table.state, commit_lsn, offsets, origin)
         try:
             with self._committing(spark), self._carrying(spark, state):
                 if table.kind is Kind.CHANGELOG:
