@@ -24,7 +24,8 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
-from cdcd.spark.targets.evolution import upgrade
+from cdcd.spark.replaced import Part, Takeover, takeover
+from cdcd.spark.targets.evolution import is_other, upgrade
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
@@ -219,11 +220,12 @@ class TableMirror:
             now = [group for group in groups if not group.held]
             quarantined = 0
             done: list[Applied] = []
-            if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
+            plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
+            if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, form, now, batch_id, cut)
+                done, quarantined = self._sort_out(records, start, form, now, batch_id, cut)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
@@ -290,48 +292,88 @@ class TableMirror:
         self._form = form
         return done
 
-    def _sort_out(
-        self, records: DataFrame, guess: Form, groups: list[Group], batch_id: int, cut: int | None
+    def _is_other(self, form: Form) -> bool:
+        """Whether a target is that of another relation, which had the name before or has it by now."""
+        found = [self._target.schema(self._spark, name) for name, _ in self._names(form)]
+        return any(has is not None and is_other(has, form.schema) for has in found)
+
+    def _sort_out(  # noqa: PLR0917 - what the batch is, and what it is for
+        self,
+        records: DataFrame,
+        start: Offsets,
+        guess: Form,
+        groups: list[Group],
+        batch_id: int,
+        cut: int | None,
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
         ids = {group.schema_id for group in groups if group.schema_id is not None}
         forms = self._descriptions.find(self.topic, ids)
-        parts: list[tuple[Form, DataFrame]] = []
+        parts: list[Part] = []
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts.append((form, up_to(sound, cut)))
+            last = max(group.last for group in groups if group.schema_id == schema_id)
+            parts.append(Part(form, up_to(sound, cut), last))
         rest = parse(records, guess.schema, guess.rules, keep=True)
         if forms:
             rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
         poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
-        known = [group for group in groups if group.schema_id in forms]
-        if not known:
+        if not parts:
             return [], quarantined
         # Which form is the newest, the changes' own order tells.
-        newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
-        at = max(group.last for group in known)
+        newest = max(parts, key=lambda part: part.last)
         done = []
-        for name, kind in self._names(newest):
-            has = self._target.prepare(self._spark, name, newest.schema, kind, at)
-            fitting = [upgrade(part, form.schema, has) for form, part in parts]
-            together = fitting[0]
-            for part in fitting[1:]:
-                together = together.unionByName(part)
-            together = together.persist()
-            try:
-                done.append(
-                    self._target.apply(
-                        name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin
-                    )
-                )
-            finally:
-                together.unpersist()
-        self._form = newest
+        for name, kind in self._names(newest.form):
+            applied = self._apply_parts(name, kind, parts, start, batch_id, cut)
+            if applied is not None:
+                done.append(applied)
+        if done:
+            self._form = newest.form
         return done, quarantined
+
+    def _apply_parts(  # noqa: PLR0917 - what, where, and as which part of the stream
+        self, name: str, kind: Kind, parts: list[Part], start: Offsets, batch_id: int, cut: int | None
+    ) -> Applied | None:
+        """Changes in several forms, into one target; None where all lie before the beginning of its rows."""
+        spark, target = self._spark, self._target
+        found = Takeover(tuple(parts))
+        if kind is Kind.MIRROR:
+            has = target.schema(spark, name)
+            found = takeover(parts, has, target.reached(spark, name), lambda forms: self._ahead(start, forms))
+        if not found.parts:
+            return None
+        newest = max(found.parts, key=lambda part: part.last)
+        if found.end is None:
+            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last)
+        else:
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, found.end)
+        fitting = [upgrade(part.changes, part.form.schema, schema) for part in found.parts]
+        together = fitting[0]
+        for part in fitting[1:]:
+            together = together.unionByName(part)
+        together = together.persist()
+        try:
+            return target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+        finally:
+            together.unpersist()
+
+    def _ahead(self, start: Offsets, forms: Iterable[Form]) -> DataFrame:
+        """Op and place of all changes in these forms from `start` to where the topic ends now."""
+        ends = self._admin.ends([self.topic])[self.topic]
+        records = self._source.read(self._spark, self.topic, start, ends)
+        found: DataFrame | None = None
+        for form in forms:
+            changes = parse(records, form.schema, form.rules).filter(
+                (sf.col("schema_id") == form.schema.schema_id) & sf.col(PROBLEM).isNull()
+            )
+            placed = changes.select("op", "commit_lsn", "event_no")
+            found = placed if found is None else found.unionByName(placed)
+        assert found is not None, "no form"
+        return found
 
     def _quarantine(self, poison: Iterable[DataFrame]) -> int:
         rows: DataFrame | None = None

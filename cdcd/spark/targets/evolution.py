@@ -112,8 +112,15 @@ def check(schema: TableSchema) -> None:
             )
 
 
+def is_other(old: TableSchema, new: TableSchema) -> bool:
+    """Whether the two are of two relations that have one name after the other."""
+    return old.oid is not None and new.oid is not None and old.oid != new.oid
+
+
 def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
     """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
+    if is_other(old, new):
+        return new
     known = {column.name: column.id for column in old.columns}
     taken = {column.id for column in new.columns}
     columns = [
@@ -128,6 +135,8 @@ def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
 def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
 
+    Of another relation (`is_other`), whose rows `old` has none of, columns are kept only where they have room for it.
+
     Raises:
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
     """
@@ -140,7 +149,7 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     for column in new.columns:
         before = pairs.get(column.name)
         if before is None:
-            steps.append(Add(column))
+            steps.append(Add(replace(column, missing=None) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
                 raise IncompatibleSchemaError(
@@ -151,7 +160,7 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                 )
             steps.append(Widen(column.name, column.spark))
     # Former versions of the daemon gave a key of several columns in the order of its index.
-    if {renames.get(name, name) for name in old.key} != set(new.key):
+    if not is_other(old, new) and {renames.get(name, name) for name in old.key} != set(new.key):
         raise IncompatibleSchemaError(
             new.table,
             f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
@@ -189,6 +198,12 @@ def _pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, C
     """The columns that are the same in both."""
     by_id = {column.id: column for column in old.columns if column.id is not None}
     by_name = {column.name: column for column in old.columns}
+    if is_other(old, new):
+        for column in new.columns:
+            before = by_name.get(column.name)
+            if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
+                yield before, column
+        return
     for column in new.columns:
         if column.id in by_id:
             yield by_id[column.id], column
@@ -229,6 +244,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     if old == new:
         return changes
     plan(old, new)
+    other = is_other(old, new)
     before_of = {column.name: before for before, column in _pairs(old, new)}
     new_name = {before.name: name for name, before in before_of.items()}
 
@@ -237,7 +253,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         for column in new.columns:
             before = before_of.get(column.name)
             if before is None:
-                value = sf.expr(missing(column, new.table))
+                value = sf.expr(missing(replace(column, missing=None) if other else column, new.table))
             else:
                 value = sf.col(name)[before.name].cast(column.spark)
             fields.append(value.alias(column.name))
@@ -245,7 +261,10 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
 
     def key(name: str) -> Column:
         fields = [
-            sf.col(name)[before_of[part].name].cast(new.column(part).spark).alias(part) for part in new.key
+            (sf.col(name)[before_of[part].name] if part in before_of else sf.lit(None))
+            .cast(new.column(part).spark)
+            .alias(part)
+            for part in new.key
         ]
         whole = sf.struct(*fields) if fields else sf.struct()
         return sf.when(sf.col(name).isNotNull(), whole).alias(name)

@@ -21,7 +21,20 @@ from pyspark.sql.types import DataType
 from cdcd.errors import PositionError
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, numbered, plan
+from cdcd.spark.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Rename,
+    Step,
+    Widen,
+    after,
+    check,
+    is_other,
+    missing,
+    numbered,
+    plan,
+)
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
 from cdcd.spark.targets.moves import first_half, resolved
@@ -121,12 +134,54 @@ class Lakehouse(OwnTables):
             table = _planned(schema, kind)
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
+            if kind is Kind.MIRROR and is_other(table.schema, schema):
+                raise IncompatibleSchemaError(
+                    schema.table,
+                    f"its target has rows of another table that had the name (oid {table.schema.oid}, now"
+                    f" {schema.oid}).",
+                    f"Drop the target table {name}, and give the command again.",
+                )
             try:
                 self._evolve(spark, name, table, schema, at)
             except BaseException:
                 self.forget(name)
                 raise
         return self._tables[name].schema
+
+    def replace(  # noqa: PLR0917 - as `prepare`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        end: tuple[int, int],
+    ) -> TableSchema:
+        table = self._look(spark, name)
+        if table is None:
+            table = _planned(schema, kind)
+            self._make(spark, name, table, at)
+        if table.kind is not kind:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"another table has this name now, and its changes make a {kind} where the former one's made a"
+                f" {table.kind}.",
+                f"Drop the target table {name}, then run `cdcd mirror --snapshot {schema.table} --source <configuration"
+                " of the daemon>`: it reads the new table, and goes on from there.",
+            )
+        try:
+            if table.state.truncated is None or end > table.state.truncated:
+                # First of all: whoever is killed after it finds no row of the former table in the form of the new one.
+                state = table.state.advanced({}, truncated=end)
+                with self._committing(spark), self._carrying(spark, state):
+                    overwrite(spark.createDataFrame([], spark.table(name).schema), name)
+                table.state = state
+            if table.schema.schema_id != schema.schema_id and at > table.schema_at:
+                self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
+        return table.schema
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""

@@ -174,6 +174,7 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
 
 LOAD_AGAIN: Final = (
     "Load the table again: `cdcd mirror --snapshot {table} --source <configuration of the daemon>` replaces all its"
-    " rows in the target and goes on from there. If the source's PostgreSQL is another one too, drop the target table first."
+    " rows in the target and goes on from there. If the source's PostgreSQL is another one too, drop the target table"
+    " first."
 )
 """The way on where what is in a topic does not lead to what the source has. `table`: `schema.table`."""

@@ -111,6 +111,25 @@ class Target(Protocol):
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
         """
 
+    def replace(  # noqa: PLR0917 - as `prepare`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        end: tuple[int, int],
+    ) -> TableSchema:
+        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go.
+
+        Args:
+            end: (commit LSN, number of the event) of the truncate record by which the former relation's rows end. What
+                lies before it is not new to the table any more.
+
+        Raises:
+            IncompatibleSchemaError: the other relation needs another kind of table. Nothing was changed.
+        """
+
     def apply(
         self,
         name: str,
