@@ -122,7 +122,12 @@ class ListPublished:
     known: frozenset[int]
 
 
-Question = Look | FindWriters | Read | ListPublished
+@dataclass(frozen=True, slots=True)
+class FindEnums:
+    """Which published tables have columns of enums, of domains over them, or of arrays of them."""
+
+
+Question = Look | FindWriters | Read | ListPublished | FindEnums
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +170,21 @@ class Writers:
 class Published:
     """The published tables as `schema.table` by oid, as of a moment whose commits all lie before `after` in the WAL.
 
-    `estimates` has the planner's number of rows of those that were not known.
+    `estimates` has the planner's number of rows of those that were not known. `labels` is a checksum of the labels of
+    all enums, 0 without any.
     """
 
     tables: Mapping[int, str]
     after: int
     estimates: Mapping[int, int]
+    labels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Enums:
+    """The oids of published tables with columns of enums."""
+
+    oids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,6 @@ class Lost:
 
 
 ReadAnswer = Rows | TooLarge | Changed | Refused
-Answer = Looked | Writers | Published | ReadAnswer | Busy | Lost
+Answer = Looked | Writers | Published | Enums | ReadAnswer | Busy | Lost
 
 Action = Ship | Status | Describe | EnsureTopics | Begin | Ask | Turn | Wait | End

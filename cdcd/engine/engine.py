@@ -29,6 +29,8 @@ from cdcd.engine.actions import (
     Ask,
     Begin,
     End,
+    Enums,
+    FindEnums,
     ListPublished,
     Look,
     Looked,
@@ -43,6 +45,7 @@ from cdcd.engine.exported import Exported
 from cdcd.engine.feedback import Feedback, reply_requested
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
+from cdcd.engine.labels import Labels
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -78,7 +81,8 @@ DESCRIBE_S: Final = 0.01
 """How long until the catalog is asked again that does not show yet what is streamed already."""
 
 PUBLISHED_S: Final = 5.0
-"""How often the publication is looked at for tables that were added, or have another name."""
+"""How often the publication is looked at for tables that were added, or have another name, and enums for labels that
+were renamed or added."""
 
 
 class StreamingAgainError(TransientError):
@@ -225,6 +229,7 @@ class Engine:
             excluded=excluded,
             observe=observe,
         )
+        self._labels = Labels(self.incremental)
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )
@@ -247,6 +252,7 @@ class Engine:
             ledger=ledger,
             incremental=self.incremental,
             tables=self._tables,
+            labels=self._labels,
             requests=requests,
             topics=self._topics,
             observe=observe,
@@ -347,6 +353,28 @@ class Engine:
         self._list_at = now + PUBLISHED_S
         if isinstance(answer, Published):
             self._look_at.extend(self._tables.listed(answer))
+            self._labels.listed(answer.labels)
+
+    def _enums_found(self, _asked: object, answer: Answer, now: float) -> None:
+        if isinstance(answer, Enums):
+            self._labels.found(answer.oids)
+        else:
+            self._labels.failed()
+
+    def _relabelled(self, asked: object, answer: Answer, now: float) -> None:
+        """A table with columns of enums is described, whose labels may have changed."""
+        assert isinstance(asked, int)
+        if not isinstance(answer, Looked):
+            self._labels.failed()
+        elif answer.table is None:
+            self._labels.gone()
+        else:
+            relation = answer.table.relation
+            if self._rendering.is_altered(relation):
+                self.incremental.redefined(relation.oid)
+            self._rendering.define(relation, answer.description, answer.types)
+            self._ingest.relabelled(relation.oid, answer.description, answer.types)
+            self._labels.described(asked)
 
     def _looked(self, asked: object, answer: Answer, now: float) -> None:
         """A table that took another one's place is described, for the record that ends the rows of that one."""
@@ -483,6 +511,11 @@ class Engine:
         if self._look_at:
             oid = self._look_at.popleft()
             return self._ask(self._looked, oid, Look(oid, ""))
+        if self._labels.wants_tables():
+            return self._ask(self._enums_found, None, FindEnums())
+        oid = self._labels.next_table()
+        if oid:
+            return self._ask(self._relabelled, oid, Look(oid, ""))
         if not self.queue.room:
             return None
         self.incremental.report(now)

@@ -277,6 +277,7 @@ class Progress:
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
+        labels: a checksum of the labels of all enums, of which every published table is described; 0: there are none.
     """
 
     method: str = INCREMENTAL
@@ -286,6 +287,7 @@ class Progress:
     event_no: int = 0
     known: Oids | None = None
     vacated: tuple[int, ...] = ()
+    labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -413,6 +415,8 @@ class Progress:
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
         if self.vacated:
             fields["vacated"] = Oids(self.vacated).text()
+        if self.labels:
+            fields["labels"] = self.labels
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -441,6 +445,7 @@ class Progress:
             ),
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
+            labels=int(fields.get("labels", 0)),
             waiting=_waiting_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,

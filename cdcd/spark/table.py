@@ -25,7 +25,7 @@ from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.replaced import Part, Takeover, takeover
-from cdcd.spark.targets.evolution import is_other, upgrade
+from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels, upgrade
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
@@ -40,6 +40,10 @@ from cdcd.spark.targets.target import (
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
+
+LABELS_S: Final = 15.0
+"""How long the description of a label is waited for: the daemon looks at enums every 5 s."""
+_PAUSE_S: Final = 0.5
 
 PLACE: Final = ("topic", "partition", "offset")
 
@@ -99,6 +103,7 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._form: Form | None = None
+        self._labels: int | None = None
         self._next: dict[int, int] | None = None
         self._origin = Origin()
         self._named: set[str] = set()
@@ -129,6 +134,7 @@ class TableMirror:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
         """
         began = time.monotonic()
+        self._relabel()
         total = Progress(self.table)
         while self.behind(ends):
             start = self._start()
@@ -245,10 +251,33 @@ class TableMirror:
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
+    def _relabel(self) -> None:
+        """Give the rows that are there the labels that enums have by now, though no change may come with them.
+
+        Raises:
+            IncompatibleSchemaError: a value is none of them, and its description does not come.
+        """
+        deadline = time.monotonic() + LABELS_S
+        while (version := self._descriptions.labels_version(self.topic)) != self._labels:
+            form = self._form = self._descriptions.newest(self.topic)
+            try:
+                for name, kind in self._names(form):
+                    has = self._target.schema(self._spark, name)
+                    if has is not None and not is_other(has, form.schema):
+                        self._target.prepare(self._spark, name, form.schema, kind, (0, 0))
+                self._labels = version
+            except UnknownLabelError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+                self._descriptions.wait_for_more()
+
     def _may_have(self, name: str, form: Form) -> bool:
         """The table has this form, or none yet."""
         has = self._target.schema(self._spark, name)
-        return has is None or has.schema_id == form.schema.schema_id
+        if has is None:
+            return True
+        return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
     def _at_once(
         self, table: tuple[str, Kind], records: DataFrame, form: Form, until: dict[int, int], batch_id: int

@@ -116,6 +116,23 @@ class KnownTables:
             table.announcement = None
         table.is_new = False
 
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        table = self._tables[relation_oid]
+        if not table.is_new or table.announcement is None:
+            return 0
+        _, key, value, _ = table.announcement
+        self._introduce(table, out)
+        return len(key or b"") + len(value or b"")
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+        return self._tables[relation_oid].relation
+
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
         table = self._tables[relation_oid]

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.errors import FatalError, SourceError
+from cdcd.records.relations import Labels
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.merge import text
 
@@ -45,6 +46,10 @@ class IncompatibleSchemaError(FatalError):
         super().__init__(f"{table}: {what}", hint=hint)
         self.table = table
         self.what = what
+
+
+class UnknownLabelError(IncompatibleSchemaError):
+    """Rows have a word that is no label of their enum: the description of the labels may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,16 @@ class Widen:
     to: DataType
 
 
-Step = Add | Drop | Rename | Widen
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Labels of an enum have other words, or there are more: `words` from before and now, and all `labels` of now."""
+
+    name: str
+    words: tuple[tuple[str, str], ...]
+    labels: Labels
+
+
+Step = Add | Drop | Rename | Widen | Relabel
 
 _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -159,6 +173,8 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                     _REBUILD,
                 )
             steps.append(Widen(column.name, column.spark))
+        if before is not None and not is_other(old, new):
+            steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
     if not is_other(old, new) and {renames.get(name, name) for name in old.key} != set(new.key):
         raise IncompatibleSchemaError(
@@ -184,7 +200,65 @@ def after(schema: TableSchema, step: Step) -> TableSchema:
             key = tuple([to if part == name else part for part in key])
         case Widen(name, to):
             columns = [replace(column, spark=to) if column.name == name else column for column in columns]
+        case Relabel(name, _, labels):
+            columns = [
+                replace(column, labels=labels) if column.name == name else column for column in columns
+            ]
     return replace(schema, schema_id="", columns=tuple(columns), key=key)
+
+
+def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]:
+    if not new.labels or old.type_oid != new.type_oid or dict(old.labels) == dict(new.labels):
+        return
+    before, now = dict(old.labels), dict(new.labels)
+    used = [word for oid, word in now.items() if word in before.values() and before.get(oid) != word]
+    if used:
+        raise IncompatibleSchemaError(
+            table,
+            f"labels of {new.type} were renamed to words that others had before: {', '.join(map(repr, used))}; which of"
+            f" the two a value of column {new.name} is, is not known.",
+            f"Drop the target table, then run `cdcd mirror --snapshot {table} --source <configuration of the daemon>`"
+            " when the daemon is not behind.",
+        )
+    words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
+    yield Relabel(new.name, tuple(words), new.labels)
+
+
+def labelled(schema: TableSchema, by: TableSchema) -> TableSchema:
+    """`schema` with the labels that `by`, of the same relation, has for its columns."""
+    if is_other(schema, by):
+        return schema
+    labels = {column.id: column.labels for column in by.columns if column.labels and column.id is not None}
+    columns = [
+        column if column.id is None else replace(column, labels=labels.get(column.id, column.labels))
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))
+
+
+def same_labels(schema: TableSchema, other: TableSchema) -> bool:
+    """Whether enums of both have the same labels."""
+    return all(
+        dict(mine.labels) == dict(its.labels)
+        for mine, its in zip(schema.columns, labelled(schema, other).columns, strict=True)
+    )
+
+
+def value_of(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The expression of SQL for what `value`, of the type `kind`, is by now."""
+    if isinstance(kind, ArrayType):
+        inner = value_of(step, kind.elementType, f"v{depth}", depth + 1)
+        return f"transform({value}, v{depth} -> {inner})"
+    cases = " ".join(f"WHEN '{text(before)}' THEN '{text(now)}'" for before, now in step.words)
+    return f"CASE {value} {cases} ELSE {value} END"
+
+
+def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The condition of SQL that `value`, of the type `kind`, has a word that is no label."""
+    if isinstance(kind, ArrayType):
+        return f"exists({value}, v{depth} -> {is_unknown(step, kind.elementType, f'v{depth}', depth + 1)})"
+    labels = ", ".join(f"'{text(label)}'" for _, label in step.labels)
+    return f"coalesce({value} NOT IN ({labels}), false)"
 
 
 def widens(old: DataType, new: DataType) -> bool:

@@ -25,15 +25,21 @@ from cdcd.spark.targets.evolution import (
     Add,
     Drop,
     IncompatibleSchemaError,
+    Relabel,
     Rename,
     Step,
+    UnknownLabelError,
     Widen,
     after,
     check,
     is_other,
+    is_unknown,
+    labelled,
     missing,
     numbered,
     plan,
+    same_labels,
+    value_of,
 )
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
@@ -141,12 +147,19 @@ class Lakehouse(OwnTables):
                     f" {schema.oid}).",
                     f"Drop the target table {name}, and give the command again.",
                 )
-            try:
-                self._evolve(spark, name, table, schema, at)
-            except BaseException:
-                self.forget(name)
-                raise
+            self._follow(spark, name, table, schema, at)
+        elif not same_labels(table.schema, schema):
+            self._follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
         return self._tables[name].schema
+
+    def _follow(
+        self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        try:
+            self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
 
     def replace(  # noqa: PLR0917 - as `prepare`, and where
         self,
@@ -403,8 +416,30 @@ class Lakehouse(OwnTables):
                     self._add(spark, name, column.name, column.spark.simpleString())
                 if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
+            case Relabel() if table.kind is Kind.MIRROR and not table.empty:
+                self._relabel(spark, name, table, step)
             case _:
                 pass
+
+    def _relabel(self, spark: SparkSession, name: str, table: _Table, step: Relabel) -> None:
+        """Rows that are there get the words of now. Taken again it finds none of before."""
+        column = quoted(step.name)
+        kind = table.schema.column(step.name).spark
+        if step.words:
+            value = value_of(step, kind, column)
+            with self._committing(spark), self._carrying(spark, table.state):
+                spark.sql(f"UPDATE {name} SET {column} = {value} WHERE NOT ({column} <=> {value})")
+        found = spark.sql(
+            f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
+        ).head()
+        if found is not None:
+            raise UnknownLabelError(
+                table.schema.table,
+                f"column {step.name} has a value {found[0]!r} that is no label of its enum, which must have been"
+                " renamed before it was described.",
+                f"Drop the target table, then run `cdcd mirror --snapshot {table.schema.table} --source <configuration"
+                " of the daemon>`.",
+            )
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
