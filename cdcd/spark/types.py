@@ -185,8 +185,11 @@ def _relabelled(form: str, words: Mapping[str, str]) -> Rule:
     """Of an enum, or of an array of one: words that labels had before become those that they have now."""
     if form.endswith("[]"):
         return _array(_relabelled(form.removesuffix("[]"), words))
-    now = {before: sf.lit(label) for before, label in words.items()}
-    return Rule(StringType(), StringType(), lambda text: _cases(text, text, now))
+
+    def now(text: Column) -> Column:
+        return _cases(text, text, {before: sf.lit(label) for before, label in words.items()})
+
+    return Rule(StringType(), StringType(), now)
 
 
 def _decimal(precision: int, scale: int) -> Rule:

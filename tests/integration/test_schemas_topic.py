@@ -120,3 +120,42 @@ def test_descriptions_can_be_switched_off(
     forms, (change,) = read(broker, unique, 1)
     assert forms == {}
     assert "schema_id" not in change["source"]
+
+
+@pytest.mark.postgres(since=13)
+def test_labels_of_enums_are_described_when_they_change_though_no_row_does(
+    database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
+) -> None:
+    # GIVEN a table with an enum, a domain over it and an array of it, and one row
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.execute("CREATE DOMAIN feeling AS mood")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, one mood, many mood[], felt feeling)")
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    process = daemon(config)
+    process.await_streaming()
+    database.execute("INSERT INTO t VALUES (1, 'sad', '{ok}', 'sad')")
+    read(broker, unique, 1)
+
+    def described(*labels: str) -> bool | None:
+        forms, _ = read(broker, unique, 1)
+        newest = list(forms.values())[-1]
+        assert newest.columns[0].labels == ()
+        found = [[label for _, label in column.labels] for column in newest.columns[1:]]
+        return found == [list(labels)] * 3 or None
+
+    # WHEN a label is renamed, and another one while the daemon is away
+    database.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    # THEN the table is described with them, though nothing else happened
+    until(lambda: described("blue", "ok"), "the renamed label")
+    assert process.stop() == 0
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    process = daemon(config)
+    process.await_streaming()
+    until(lambda: described("blue", "fine"), "the label that was renamed meanwhile")
+    # AND the next change names that description
+    database.execute("INSERT INTO t VALUES (2, 'fine', '{}', NULL)")
+    forms, changes = read(broker, unique, 2)
+    assert [label for _, label in forms[changes[1]["source"]["schema_id"]].columns[1].labels] == [
+        "blue",
+        "fine",
+    ]
