@@ -126,7 +126,7 @@ COLUMNS = {
 """Tables, and what becomes of their columns while the daemon is away."""
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_columns_that_are_renamed_while_the_daemon_is_away_keep_their_values(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:
@@ -158,7 +158,7 @@ def test_columns_that_are_renamed_while_the_daemon_is_away_keep_their_values(
         assert mirrored.different(*COLUMNS) == []
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:
@@ -214,7 +214,7 @@ def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
         assert mirrored.different(*tables) == []
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:
@@ -249,7 +249,7 @@ def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length(
         assert mirrored.different("t") == []
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_a_label_that_is_renamed_is_renamed_in_the_rows_that_are_there(
     stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
 ) -> None:
