@@ -103,7 +103,9 @@ def _rising(asked: Sequence[_Names], today: dict[int, _Names]) -> list[int | Non
 def _aligned(asked: Sequence[_Names], known: dict[int, _Names], today: dict[int, _Names]) -> list[int | None]:
     """The rising numbers that fit best between a former description and today's catalog; None where several do."""
     numbers = sorted({*known, *today})
-    for lasting in (known.keys() & today.keys(), frozenset[int]()):
+    in_both = frozenset(known) & frozenset(today)
+    nothing: frozenset[int] = frozenset()
+    for lasting in (in_both, nothing):
         fits = [[_fit(names, known.get(number), today.get(number)) for number in numbers] for names in asked]
         left = _best(fits, [number in lasting for number in numbers])
         # From the other end: where several ways are equally good, the two differ.

@@ -103,7 +103,7 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._form: Form | None = None
-        self._labels: int | None = None
+        self._labels = 0
         self._next: dict[int, int] | None = None
         self._origin = Origin()
         self._named: set[str] = set()
