@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from cdcd.spark.descriptions import Form
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, is_other
+from cdcd.spark.targets.reduction import is_after
 from cdcd.spark.targets.state import State
 
 At = tuple[int, int]
@@ -87,9 +88,9 @@ def _end(
     deadline = time.monotonic() + PATIENCE_S
     while True:
         changes = ahead([part.form for part in mine])
-        place = sf.struct("commit_lsn", sf.coalesce("event_no", sf.lit(0)).alias("event_no"))
-        later = changes.select("op", place.alias("at")).filter(
-            sf.col("at") > sf.struct(sf.lit(after[0]), sf.lit(after[1]))
+        number = sf.coalesce("event_no", sf.lit(0)).alias("event_no")
+        later = changes.filter(is_after(sf.col("commit_lsn"), number, after)).select(
+            "op", sf.struct("commit_lsn", number).alias("at")
         )
         first = later.agg(sf.min("at"), sf.min(sf.when(sf.col("op") == "t", sf.col("at")))).head()
         assert first is not None
