@@ -162,13 +162,14 @@ class Mirror:
         return _classified(error, self._settings.kafka.bootstrap_servers) or error
 
     def _pattern(self) -> str:
-        """Topics of tables, `<prefix>.<schema>.<table>`; with consistent batches also the checkpoint's, which moves
-        when nothing else does.
+        """Topics of tables, `<prefix>.<schema>.<table>`, and of their descriptions, which may come alone; with
+        consistent batches also the checkpoint's, which moves when nothing else does.
         """
         settings = self._settings
         others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
         tables = rf"(?!(?:{others})$){re.escape(settings.prefix)}\.[^.]+\..+"
-        return f"{tables}|{re.escape(settings.checkpoint)}" if settings.consistent else tables
+        own = [settings.schemas, *([settings.checkpoint] if settings.consistent else [])]
+        return "|".join([tables, *map(re.escape, own)])
 
     def _not_tables(self) -> Collection[str]:
         settings = self._settings
@@ -274,7 +275,7 @@ class Mirror:
         for topic in topics:
             if topic not in self._unmirrored and self._descriptions.table(topic) is None:
                 self._unmirrored.add(topic)
-                if topic != self._settings.checkpoint:
+                if topic not in {self._settings.checkpoint, self._settings.schemas}:
                     self._observe(Unmirrored(topic, f"{self._settings.schemas} does not describe it"))
         for where, problem in self._descriptions.problems.items():
             if where not in self._unmirrored:

@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql.types import DataType, StructField, StructType
 
+from cdcd.records.relations import Labels
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
@@ -25,6 +27,7 @@ class ColumnSchema:
         spark: the type of the column's values in a DataFrame of changes.
         missing: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), in the text form of
             the type; None: NULL.
+        labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
     """
 
     name: str
@@ -34,6 +37,7 @@ class ColumnSchema:
     modifier: int
     spark: DataType
     missing: str | None = None
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class TableSchema:
         schema_id: the fingerprint of this form.
         key: the names of the columns of the records' key, in its order; () for a table without one.
         columns: in the order of the table.
+        oid: `pg_class.oid`, which tells the table from another one that has its name; None where the description is of
+            a former version, which did not say.
     """
 
     topic: str
@@ -54,6 +60,7 @@ class TableSchema:
     schema_id: str
     key: tuple[str, ...]
     columns: tuple[ColumnSchema, ...]
+    oid: int | None = None
 
     @property
     def table(self) -> str:
@@ -89,6 +96,7 @@ class TableSchema:
                 "modifier": column.modifier,
                 "spark": column.spark.jsonValue(),
                 "missing": column.missing,
+                "labels": [list(label) for label in column.labels],
             }
             for column in self.columns
         ]
@@ -98,6 +106,7 @@ class TableSchema:
                 "namespace": self.namespace,
                 "name": self.name,
                 "schema_id": self.schema_id,
+                "oid": self.oid,
                 "key": list(self.key),
                 "columns": columns,
             },
@@ -116,12 +125,14 @@ class TableSchema:
             schema_id=data["schema_id"],
             key=tuple(data["key"]),
             columns=tuple([_column(column) for column in data["columns"]]),
+            oid=data.get("oid"),
         )
 
 
 def _column(data: dict[str, Any]) -> ColumnSchema:
     spark = StructField.fromJson({"name": "", "type": data["spark"], "nullable": True, "metadata": {}})
-    return ColumnSchema(**{**data, "spark": spark.dataType})
+    labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
+    return ColumnSchema(**{**data, "spark": spark.dataType, "labels": labels})
 
 
 @dataclass(frozen=True, slots=True)

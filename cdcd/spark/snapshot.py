@@ -37,6 +37,7 @@ from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
+from cdcd.spark.targets.state import Origin
 from cdcd.spark.targets.target import Kind, Target, kind_of
 from cdcd.spark.types import rules, table_schema
 
@@ -80,11 +81,16 @@ class Snapshot:
     """What `open_snapshot` gives: tables at one moment."""
 
     def __init__(
-        self, source: SnapshotSource, shared: SharedSnapshot, offsets: Mapping[str, Offsets]
+        self,
+        source: SnapshotSource,
+        shared: SharedSnapshot,
+        offsets: Mapping[str, Offsets],
+        topic_ids: Mapping[str, str],
     ) -> None:
         self._source = source
         self._shared = shared
         self._offsets = offsets
+        self._topic_ids = topic_ids
 
     @property
     def lsn(self) -> Lsn:
@@ -103,6 +109,11 @@ class Snapshot:
     def offsets(self, table: str) -> Offsets:
         """Up to where the topic has nothing that the snapshot does not see."""
         return self._offsets.get(self.topic(table), {})
+
+    def origin(self, table: str) -> Origin | None:
+        """The topic that `offsets` are of; None: it is not there, or has no id."""
+        topic_id = self._topic_ids.get(self.topic(table))
+        return None if topic_id is None else Origin(topic_id)
 
     def form(self, table: str, *, variant: bool = False) -> Form:
         """The table's definition, as the daemon would describe it."""
@@ -145,10 +156,13 @@ def open_snapshot(
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
     offsets: Mapping[str, Offsets] = {}
+    topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
         # Before the snapshot: what is in Kafka now has committed, and will be seen.
         with Admin(spark, source.kafka) as admin:
-            offsets = admin.ends([source.topics.qualified(table) for table in tables])
+            topics = [source.topics.qualified(table) for table in tables]
+            topic_ids = admin.topic_ids(topics)
+            offsets = admin.ends(topics)
     with asyncio.Runner() as runner:
         shared = runner.run(
             SharedSnapshot.open(
@@ -161,7 +175,7 @@ def open_snapshot(
             )
         )
         try:
-            yield Snapshot(source, shared, offsets)
+            yield Snapshot(source, shared, offsets, topic_ids)
         finally:
             runner.run(shared.close())
 
@@ -236,7 +250,7 @@ def load_snapshot(
             name = target.name_of(form.schema, kind)
             target.forget(name)
             target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
-            target.load(name, sound, snapshot.commit_lsn, snapshot.offsets(table))
+            target.load(name, sound, snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table))
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:

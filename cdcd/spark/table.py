@@ -13,7 +13,7 @@ to the newest form, and what is no change goes to the quarantine table.
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -24,8 +24,10 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
-from cdcd.spark.targets.evolution import upgrade
+from cdcd.spark.replaced import Part, Takeover, takeover
+from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels, upgrade
 from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
     Kind,
@@ -38,6 +40,10 @@ from cdcd.spark.targets.target import (
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
+
+LABELS_S: Final = 15.0
+"""How long the description of a label is waited for: the daemon looks at enums every 5 s."""
+_PAUSE_S: Final = 0.5
 
 PLACE: Final = ("topic", "partition", "offset")
 
@@ -97,7 +103,9 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._form: Form | None = None
+        self._labels = 0
         self._next: dict[int, int] | None = None
+        self._origin = Origin()
         self._named: set[str] = set()
         self._changed_at = time.monotonic()
         self._maintained_at: float | None = None
@@ -126,9 +134,11 @@ class TableMirror:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
         """
         began = time.monotonic()
+        self._relabel()
         total = Progress(self.table)
         while self.behind(ends):
             start = self._start()
+            self._look_again()
             # A consistent batch is one commit, however large.
             until = dict(ends) if cut is not None else _slice(start, ends, self._slice_max)
             step = self._step(start, until, batch_id, cut)
@@ -165,6 +175,13 @@ class TableMirror:
             form = self._descriptions.newest(self.topic)
             states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
             beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
+            origin = Origin(self._topic_id(), beginnings)
+            for state in states:
+                check_origin(state, origin, self.topic, self.table)
+            first = {
+                partition: offset for state in states for partition, offset in state.origin.first.items()
+            }
+            self._origin = replace(origin, first=beginnings | first)
             self._next = {
                 partition: min(
                     [
@@ -175,6 +192,14 @@ class TableMirror:
                 for partition, beginning in beginnings.items()
             }
         return self._next
+
+    def _topic_id(self) -> str | None:
+        return self._admin.topic_ids([self.topic]).get(self.topic)
+
+    def _look_again(self) -> None:
+        """That the topic is still the one that `_start` found. PositionError: it was made anew meanwhile."""
+        now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
+        check_origin(State(origin=self._origin), now, self.topic, self.table)
 
     def _names(self, form: Form) -> list[tuple[str, Kind]]:
         kinds = [kind_of(form.schema)]
@@ -201,11 +226,12 @@ class TableMirror:
             now = [group for group in groups if not group.held]
             quarantined = 0
             done: list[Applied] = []
-            if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
+            plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
+            if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, form, now, batch_id, cut)
+                done, quarantined = self._sort_out(records, start, form, now, batch_id, cut)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
@@ -225,10 +251,33 @@ class TableMirror:
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
+    def _relabel(self) -> None:
+        """Give the rows that are there the labels that enums have by now, though no change may come with them.
+
+        Raises:
+            IncompatibleSchemaError: a value is none of them, and its description does not come.
+        """
+        deadline = time.monotonic() + LABELS_S
+        while (version := self._descriptions.labels_version(self.topic)) != self._labels:
+            form = self._form = self._descriptions.newest(self.topic)
+            try:
+                for name, kind in self._names(form):
+                    has = self._target.schema(self._spark, name)
+                    if has is not None and not is_other(has, form.schema):
+                        self._target.prepare(self._spark, name, form.schema, kind, (0, 0))
+                self._labels = version
+            except UnknownLabelError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+                self._descriptions.wait_for_more()
+
     def _may_have(self, name: str, form: Form) -> bool:
         """The table has this form, or none yet."""
         has = self._target.schema(self._spark, name)
-        return has is None or has.schema_id == form.schema.schema_id
+        if has is None:
+            return True
+        return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
     def _at_once(
         self, table: tuple[str, Kind], records: DataFrame, form: Form, until: dict[int, int], batch_id: int
@@ -239,7 +288,9 @@ class TableMirror:
         unfit = sf.col(PROBLEM).isNotNull() | ~known
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
-        applied = self._target.apply(name, changes, batch_id=batch_id, new=(form.schema, kind))
+        applied = self._target.apply(
+            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin
+        )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
@@ -264,48 +315,94 @@ class TableMirror:
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
-            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut))
+            done.append(
+                self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            )
         self._form = form
         return done
 
-    def _sort_out(
-        self, records: DataFrame, guess: Form, groups: list[Group], batch_id: int, cut: int | None
+    def _is_other(self, form: Form) -> bool:
+        """Whether a target is that of another relation, which had the name before or has it by now."""
+        found = [self._target.schema(self._spark, name) for name, _ in self._names(form)]
+        return any(has is not None and is_other(has, form.schema) for has in found)
+
+    def _sort_out(  # noqa: PLR0917 - what the batch is, and what it is for
+        self,
+        records: DataFrame,
+        start: Offsets,
+        guess: Form,
+        groups: list[Group],
+        batch_id: int,
+        cut: int | None,
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
         ids = {group.schema_id for group in groups if group.schema_id is not None}
         forms = self._descriptions.find(self.topic, ids)
-        parts: list[tuple[Form, DataFrame]] = []
+        parts: list[Part] = []
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts.append((form, up_to(sound, cut)))
+            last = max(group.last for group in groups if group.schema_id == schema_id)
+            parts.append(Part(form, up_to(sound, cut), last))
         rest = parse(records, guess.schema, guess.rules, keep=True)
         if forms:
             rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
         poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
-        known = [group for group in groups if group.schema_id in forms]
-        if not known:
+        if not parts:
             return [], quarantined
         # Which form is the newest, the changes' own order tells.
-        newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
-        at = max(group.last for group in known)
+        newest = max(parts, key=lambda part: part.last)
         done = []
-        for name, kind in self._names(newest):
-            has = self._target.prepare(self._spark, name, newest.schema, kind, at)
-            fitting = [upgrade(part, form.schema, has) for form, part in parts]
-            together = fitting[0]
-            for part in fitting[1:]:
-                together = together.unionByName(part)
-            together = together.persist()
-            try:
-                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
-            finally:
-                together.unpersist()
-        self._form = newest
+        for name, kind in self._names(newest.form):
+            applied = self._apply_parts(name, kind, parts, start, batch_id, cut)
+            if applied is not None:
+                done.append(applied)
+        if done:
+            self._form = newest.form
         return done, quarantined
+
+    def _apply_parts(  # noqa: PLR0917 - what, where, and as which part of the stream
+        self, name: str, kind: Kind, parts: list[Part], start: Offsets, batch_id: int, cut: int | None
+    ) -> Applied | None:
+        """Changes in several forms, into one target; None where all lie before the beginning of its rows."""
+        spark, target = self._spark, self._target
+        found = Takeover(tuple(parts))
+        if kind is Kind.MIRROR:
+            has = target.schema(spark, name)
+            found = takeover(parts, has, target.reached(spark, name), lambda forms: self._ahead(start, forms))
+        if not found.parts:
+            return None
+        newest = max(found.parts, key=lambda part: part.last)
+        if found.end is None:
+            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last)
+        else:
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, found.end)
+        fitting = [upgrade(part.changes, part.form.schema, schema) for part in found.parts]
+        together = fitting[0]
+        for part in fitting[1:]:
+            together = together.unionByName(part)
+        together = together.persist()
+        try:
+            return target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+        finally:
+            together.unpersist()
+
+    def _ahead(self, start: Offsets, forms: Iterable[Form]) -> DataFrame:
+        """Op and place of all changes in these forms from `start` to where the topic ends now."""
+        ends = self._admin.ends([self.topic])[self.topic]
+        records = self._source.read(self._spark, self.topic, start, ends)
+        found: DataFrame | None = None
+        for form in forms:
+            changes = parse(records, form.schema, form.rules).filter(
+                (sf.col("schema_id") == form.schema.schema_id) & sf.col(PROBLEM).isNull()
+            )
+            placed = changes.select("op", "commit_lsn", "event_no")
+            found = placed if found is None else found.unionByName(placed)
+        assert found is not None, "no form"
+        return found
 
     def _quarantine(self, poison: Iterable[DataFrame]) -> int:
         rows: DataFrame | None = None

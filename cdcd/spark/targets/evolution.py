@@ -1,8 +1,9 @@
 """From one form of a table to the next: what a target must do, and what older changes look like in the newer form.
 
 Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
-where an id is not known, where their names are. A step either keeps all values or is refused: a target is never left
-with values that the source does not have.
+where an id is not known, where their names are. An id that was known once stays known (`numbered`).
+
+A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.errors import FatalError, SourceError
+from cdcd.records.relations import Labels
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.merge import text
 
@@ -44,6 +46,10 @@ class IncompatibleSchemaError(FatalError):
         super().__init__(f"{table}: {what}", hint=hint)
         self.table = table
         self.what = what
+
+
+class UnknownLabelError(IncompatibleSchemaError):
+    """Rows have a word that is no label of their enum: the description of the labels may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,16 @@ class Widen:
     to: DataType
 
 
-Step = Add | Drop | Rename | Widen
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Labels of an enum have other words, or there are more: `words` from before and now, and all `labels` of now."""
+
+    name: str
+    words: tuple[tuple[str, str], ...]
+    labels: Labels
+
+
+Step = Add | Drop | Rename | Widen | Relabel
 
 _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -111,8 +126,30 @@ def check(schema: TableSchema) -> None:
             )
 
 
+def is_other(old: TableSchema, new: TableSchema) -> bool:
+    """Whether the two are of two relations that have one name after the other."""
+    return old.oid is not None and new.oid is not None and old.oid != new.oid
+
+
+def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
+    """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
+    if is_other(old, new):
+        return new
+    known = {column.name: column.id for column in old.columns}
+    taken = {column.id for column in new.columns}
+    columns = [
+        replace(column, id=known[column.name])
+        if column.id is None and known.get(column.name) not in {None, *taken}
+        else column
+        for column in new.columns
+    ]
+    return replace(new, columns=tuple(columns))
+
+
 def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
+
+    Of another relation (`is_other`), whose rows `old` has none of, columns are kept only where they have room for it.
 
     Raises:
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
@@ -126,7 +163,7 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     for column in new.columns:
         before = pairs.get(column.name)
         if before is None:
-            steps.append(Add(column))
+            steps.append(Add(replace(column, missing=None) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
                 raise IncompatibleSchemaError(
@@ -136,8 +173,10 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                     _REBUILD,
                 )
             steps.append(Widen(column.name, column.spark))
+        if before is not None and not is_other(old, new):
+            steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
-    if {renames.get(name, name) for name in old.key} != set(new.key):
+    if not is_other(old, new) and {renames.get(name, name) for name in old.key} != set(new.key):
         raise IncompatibleSchemaError(
             new.table,
             f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
@@ -161,7 +200,65 @@ def after(schema: TableSchema, step: Step) -> TableSchema:
             key = tuple([to if part == name else part for part in key])
         case Widen(name, to):
             columns = [replace(column, spark=to) if column.name == name else column for column in columns]
+        case Relabel(name, _, labels):
+            columns = [
+                replace(column, labels=labels) if column.name == name else column for column in columns
+            ]
     return replace(schema, schema_id="", columns=tuple(columns), key=key)
+
+
+def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]:
+    if not new.labels or old.type_oid != new.type_oid or dict(old.labels) == dict(new.labels):
+        return
+    before, now = dict(old.labels), dict(new.labels)
+    used = [word for oid, word in now.items() if word in before.values() and before.get(oid) != word]
+    if used:
+        raise IncompatibleSchemaError(
+            table,
+            f"labels of {new.type} were renamed to words that others had before: {', '.join(map(repr, used))}; which of"
+            f" the two a value of column {new.name} is, is not known.",
+            f"Drop the target table, then run `cdcd mirror --snapshot {table} --source <configuration of the daemon>`"
+            " when the daemon is not behind.",
+        )
+    words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
+    yield Relabel(new.name, tuple(words), new.labels)
+
+
+def labelled(schema: TableSchema, by: TableSchema) -> TableSchema:
+    """`schema` with the labels that `by`, of the same relation, has for its columns."""
+    if is_other(schema, by):
+        return schema
+    labels = {column.id: column.labels for column in by.columns if column.labels and column.id is not None}
+    columns = [
+        column if column.id is None else replace(column, labels=labels.get(column.id, column.labels))
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))
+
+
+def same_labels(schema: TableSchema, other: TableSchema) -> bool:
+    """Whether enums of both have the same labels."""
+    return all(
+        dict(mine.labels) == dict(its.labels)
+        for mine, its in zip(schema.columns, labelled(schema, other).columns, strict=True)
+    )
+
+
+def value_of(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The expression of SQL for what `value`, of the type `kind`, is by now."""
+    if isinstance(kind, ArrayType):
+        inner = value_of(step, kind.elementType, f"v{depth}", depth + 1)
+        return f"transform({value}, v{depth} -> {inner})"
+    cases = " ".join(f"WHEN '{text(before)}' THEN '{text(now)}'" for before, now in step.words)
+    return f"CASE {value} {cases} ELSE {value} END"
+
+
+def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The condition of SQL that `value`, of the type `kind`, has a word that is no label."""
+    if isinstance(kind, ArrayType):
+        return f"exists({value}, v{depth} -> {is_unknown(step, kind.elementType, f'v{depth}', depth + 1)})"
+    labels = ", ".join(f"'{text(label)}'" for _, label in step.labels)
+    return f"coalesce({value} NOT IN ({labels}), false)"
 
 
 def widens(old: DataType, new: DataType) -> bool:
@@ -175,6 +272,12 @@ def _pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, C
     """The columns that are the same in both."""
     by_id = {column.id: column for column in old.columns if column.id is not None}
     by_name = {column.name: column for column in old.columns}
+    if is_other(old, new):
+        for column in new.columns:
+            before = by_name.get(column.name)
+            if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
+                yield before, column
+        return
     for column in new.columns:
         if column.id in by_id:
             yield by_id[column.id], column
@@ -215,6 +318,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     if old == new:
         return changes
     plan(old, new)
+    other = is_other(old, new)
     before_of = {column.name: before for before, column in _pairs(old, new)}
     new_name = {before.name: name for name, before in before_of.items()}
 
@@ -223,7 +327,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         for column in new.columns:
             before = before_of.get(column.name)
             if before is None:
-                value = sf.expr(missing(column, new.table))
+                value = sf.expr(missing(replace(column, missing=None) if other else column, new.table))
             else:
                 value = sf.col(name)[before.name].cast(column.spark)
             fields.append(value.alias(column.name))
@@ -231,7 +335,10 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
 
     def key(name: str) -> Column:
         fields = [
-            sf.col(name)[before_of[part].name].cast(new.column(part).spark).alias(part) for part in new.key
+            (sf.col(name)[before_of[part].name] if part in before_of else sf.lit(None))
+            .cast(new.column(part).spark)
+            .alias(part)
+            for part in new.key
         ]
         whole = sf.struct(*fields) if fields else sf.struct()
         return sf.when(sf.col(name).isNotNull(), whole).alias(name)

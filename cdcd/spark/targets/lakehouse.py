@@ -21,7 +21,26 @@ from pyspark.sql.types import DataType
 from cdcd.errors import PositionError
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Relabel,
+    Rename,
+    Step,
+    UnknownLabelError,
+    Widen,
+    after,
+    check,
+    is_other,
+    is_unknown,
+    labelled,
+    missing,
+    numbered,
+    plan,
+    same_labels,
+    value_of,
+)
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
 from cdcd.spark.targets.moves import first_half, resolved
@@ -37,7 +56,7 @@ from cdcd.spark.targets.reduction import (
     reduced,
     summary,
 )
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
 
 PATIENCE: Final = 10
@@ -79,13 +98,16 @@ class _Step:
 
     batch_id: int
     consistent_lsn: int | None
+    origin: Origin | None = None
 
     def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
         cut, floor = self.consistent_lsn, state.truncated
         if cut is not None and floor is not None and cut < floor[0]:
             # A snapshot was loaded, and the table is ahead of a cut that lies before it.
             cut = None
-        return state.advanced(places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id)
+        return state.advanced(
+            places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id, origin=self.origin
+        )
 
 
 class Lakehouse(OwnTables):
@@ -118,12 +140,61 @@ class Lakehouse(OwnTables):
             table = _planned(schema, kind)
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
-            try:
-                self._evolve(spark, name, table, schema, at)
-            except BaseException:
-                self.forget(name)
-                raise
+            if kind is Kind.MIRROR and is_other(table.schema, schema):
+                raise IncompatibleSchemaError(
+                    schema.table,
+                    f"its target has rows of another table that had the name (oid {table.schema.oid}, now"
+                    f" {schema.oid}).",
+                    f"Drop the target table {name}, and give the command again.",
+                )
+            self._follow(spark, name, table, schema, at)
+        elif not same_labels(table.schema, schema):
+            self._follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
         return self._tables[name].schema
+
+    def _follow(
+        self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        try:
+            self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
+
+    def replace(  # noqa: PLR0917 - as `prepare`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        end: tuple[int, int],
+    ) -> TableSchema:
+        table = self._look(spark, name)
+        if table is None:
+            table = _planned(schema, kind)
+            self._make(spark, name, table, at)
+        if table.kind is not kind:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"another table has this name now, and its changes make a {kind} where the former one's made a"
+                f" {table.kind}.",
+                f"Drop the target table {name}, then run `cdcd mirror --snapshot {schema.table} --source <configuration"
+                " of the daemon>`: it reads the new table, and goes on from there.",
+            )
+        try:
+            if table.state.truncated is None or end > table.state.truncated:
+                # First of all: whoever is killed after it finds no row of the former table in the form of the new one.
+                state = table.state.advanced({}, truncated=end)
+                with self._committing(spark), self._carrying(spark, state):
+                    overwrite(spark.createDataFrame([], spark.table(name).schema), name)
+                table.state = state
+            if table.schema.schema_id != schema.schema_id and at > table.schema_at:
+                self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
+        return table.schema
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
@@ -141,6 +212,7 @@ class Lakehouse(OwnTables):
         batch_id: int = 0,
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
+        origin: Origin | None = None,
     ) -> Applied:
         spark = changes.sparkSession
         table = self._look(spark, name)
@@ -149,7 +221,7 @@ class Lakehouse(OwnTables):
             table = _planned(*new)
         changes = fresh(prepared(changes), table.state)
         try:
-            step = _Step(batch_id, consistent_lsn)
+            step = _Step(batch_id, consistent_lsn, origin)
             if table.kind is Kind.CHANGELOG:
                 return self._apply_changelog(name, table, changes, step)
             return self._apply_mirror(name, table, changes, step)
@@ -160,11 +232,18 @@ class Lakehouse(OwnTables):
             self.forget(name)
             raise
 
-    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+    def load(
+        self,
+        name: str,
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
         spark = rows.sparkSession
         table = self._look(spark, name)
         assert table is not None, "prepare comes first"
-        state = loaded(name, table.state, commit_lsn, offsets)
+        state = loaded(name, table.state, commit_lsn, offsets, origin)
         try:
             with self._committing(spark), self._carrying(spark, state):
                 if table.kind is Kind.CHANGELOG:
@@ -305,6 +384,7 @@ class Lakehouse(OwnTables):
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
+        schema = numbered(table.schema, schema)
         steps = plan(table.schema, schema)
         for step in steps:
             if isinstance(step, Add):
@@ -336,8 +416,30 @@ class Lakehouse(OwnTables):
                     self._add(spark, name, column.name, column.spark.simpleString())
                 if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
+            case Relabel() if table.kind is Kind.MIRROR and not table.empty:
+                self._relabel(spark, name, table, step)
             case _:
                 pass
+
+    def _relabel(self, spark: SparkSession, name: str, table: _Table, step: Relabel) -> None:
+        """Rows that are there get the words of now. Taken again it finds none of before."""
+        column = quoted(step.name)
+        kind = table.schema.column(step.name).spark
+        if step.words:
+            value = value_of(step, kind, column)
+            with self._committing(spark), self._carrying(spark, table.state):
+                spark.sql(f"UPDATE {name} SET {column} = {value} WHERE NOT ({column} <=> {value})")
+        found = spark.sql(
+            f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
+        ).head()
+        if found is not None:
+            raise UnknownLabelError(
+                table.schema.table,
+                f"column {step.name} has a value {found[0]!r} that is no label of its enum, which must have been"
+                " renamed before it was described.",
+                f"Drop the target table, then run `cdcd mirror --snapshot {table.schema.table} --source <configuration"
+                " of the daemon>`.",
+            )
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""

@@ -1,7 +1,8 @@
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType
 
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.types import rule_for, rules, table_schema
 
 
