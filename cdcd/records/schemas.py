@@ -9,12 +9,13 @@ The value:
 
 ```
 {"schema":"public","table":"orders","topic":"shop.public.orders","fingerprint":"0f3a…","key":["id"],"columns":[
- {"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","missing":null},…]}
+ {"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","default":null},…]}
 ```
 
 `id` is `pg_attribute.attnum`, which tells a renamed column from a new one; null where the catalog had moved on before
-it was asked. `missing` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), in PostgreSQL's text
-form. `form` says how values are written, after domains, enums and arrays are looked through:
+it was asked. `default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have
+it; null for NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how
+values are written, after domains, enums and arrays are looked through:
 
 | form | JSON |
 |---|---|
@@ -46,6 +47,8 @@ from cdcd.records.relations import (
     TypeDescription,
     key_columns,
 )
+from cdcd.records.values import converter_for
+from cdcd.records.wiretext import to_bytes, wire
 
 FINGERPRINT_DIGITS: Final = 16
 
@@ -87,6 +90,8 @@ class ColumnForm:
     modifier: int
     form: str
     missing: str | None = None
+    default: str | None = None
+    """The JSON text of the description's `default`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class TableForm:
                 "type_oid": column.type_oid,
                 "modifier": column.modifier,
                 "form": column.form,
-                "missing": column.missing,
+                "default": None if column.default is None else json.loads(column.default),
             }
             for column in self.columns
         ]
@@ -149,11 +154,16 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             table=data["table"],
             topic=data["topic"],
             key=tuple(data["key"]),
-            columns=tuple([ColumnForm(**column) for column in data["columns"]]),
+            columns=tuple([_read_column(column) for column in data["columns"]]),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the description of a table: {error}") from None
+
+
+def _read_column(data: dict[str, Any]) -> ColumnForm:
+    default = data.get("default")
+    return ColumnForm(**{**data, "default": None if default is None else _json(default)})
 
 
 def table_form(
@@ -188,7 +198,21 @@ def _column_form(
         described = types.get(oid) or BUILTIN_TYPES.get(oid)
         name = f"oid {oid}" if described is None else described.name
         return ColumnForm(column.name, None, name, oid, modifier, form)
-    return ColumnForm(column.name, known.id, known.type, oid, modifier, form, known.missing)
+    default = _default(column, known, types)
+    return ColumnForm(column.name, known.id, known.type, oid, modifier, form, default=default)
+
+
+def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:
+    """What a record would have for the value of rows that are older than the column, as JSON."""
+    if known.missing is None:
+        return None
+    converter = converter_for(column.type_oid, column.type_modifier, types)
+    try:
+        written = to_bytes(converter.json(wire(known.missing)))
+    except ValueError:
+        # The catalog is as of now: the text is of another type than the column had then, so it is not its default.
+        return None
+    return _json(json.loads(written))
 
 
 def form_of(

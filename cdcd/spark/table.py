@@ -11,21 +11,25 @@ to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.errors import TransientError
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
-from cdcd.spark.targets.evolution import upgrade
-from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan, upgrade
+from cdcd.spark.targets.reduction import UNFIT, is_new
+from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import (
     Applied,
     Kind,
@@ -65,6 +69,18 @@ class Progress:
     commit_lsn: int = 0
     commit_time: datetime | None = None
     seconds: float = 0.0
+
+
+class UnknownFormError(TransientError):
+    """A table's changes name a form that is not described yet; the table waits for it, others go on."""
+
+    def __init__(self, table: str, ids: Sequence[str]) -> None:
+        super().__init__(
+            f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
+            hint="The table waits for it. If it does not come, was topics.schemas emptied? Then start the daemon again,"
+            " which describes its tables anew, or read the table again:"
+            f" cdcd mirror --config FILE --snapshot {table} --source FILE.",
+        )
 
 
 class TableMirror:
@@ -111,6 +127,7 @@ class TableMirror:
     def forget(self) -> None:
         """After an error: look at everything anew."""
         self._next = None
+        self._form = None
         for name in self._named:
             self._target.forget(name)
 
@@ -192,20 +209,22 @@ class TableMirror:
             with suppress(UnfitError):
                 return self._at_once(names[0], records, form, {**start, **ends}, batch_id)
         changes = parse(records, form.schema, form.rules).persist()
+        states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
-            groups = grouped(changes, cut)
+            groups = grouped(changes, cut, list(states.values()))
             held: dict[int, int] = {}
             for group in groups:
                 for partition, offset in group.first_held.items():
                     held[partition] = min(held.get(partition, offset), offset)
-            now = [group for group in groups if not group.held]
+            # What no target needs, because it is from before a snapshot or was there already, may be of any form.
+            now = [group for group in groups if not group.held and group.matters]
             quarantined = 0
             done: list[Applied] = []
             if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
                 done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, form, now, batch_id, cut)
+                done, quarantined = self._sort_out(records, form, now, states, batch_id, cut)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
@@ -256,10 +275,12 @@ class TableMirror:
     def _apply(
         self, changes: DataFrame, form: Form, groups: Iterable[Group], batch_id: int, cut: int | None
     ) -> list[Applied]:
-        """Changes that are all in one form, into every target."""
+        """Changes that are all in one form, into every target that they are new to."""
         at = max(group.last for group in groups)
         done = []
-        for name, kind in self._names(form):
+        for number, (name, kind) in enumerate(self._names(form)):
+            if not any(group.new[number] for group in groups):
+                continue
             has = self._target.prepare(self._spark, name, form.schema, kind, at)
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
@@ -268,20 +289,26 @@ class TableMirror:
         self._form = form
         return done
 
-    def _sort_out(
-        self, records: DataFrame, guess: Form, groups: list[Group], batch_id: int, cut: int | None
+    def _sort_out(  # noqa: PLR0917
+        self,
+        records: DataFrame,
+        guess: Form,
+        groups: list[Group],
+        states: Mapping[str, State],
+        batch_id: int,
+        cut: int | None,
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
-        ids = {group.schema_id for group in groups if group.schema_id is not None}
-        forms = self._descriptions.find(self.topic, ids)
-        parts: list[tuple[Form, DataFrame]] = []
+        forms = self._find({group.schema_id for group in groups if group.schema_id is not None})
+        new = reduce(Column.__or__, [is_new(state) for state in states.values()])
+        parts: dict[str, DataFrame] = {}
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
-            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
+            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts.append((form, up_to(sound, cut)))
-        rest = parse(records, guess.schema, guess.rules, keep=True)
+            parts[schema_id] = up_to(sound, cut)
+        rest = parse(records, guess.schema, guess.rules, keep=True).filter(new)
         if forms:
             rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
         poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
@@ -291,21 +318,56 @@ class TableMirror:
             return [], quarantined
         # Which form is the newest, the changes' own order tells.
         newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
-        at = max(group.last for group in known)
         done = []
         for name, kind in self._names(newest):
-            has = self._target.prepare(self._spark, name, newest.schema, kind, at)
-            fitting = [upgrade(part, form.schema, has) for form, part in parts]
-            together = fitting[0]
-            for part in fitting[1:]:
-                together = together.unionByName(part)
-            together = together.persist()
-            try:
-                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
-            finally:
-                together.unpersist()
+            number = list(states).index(name) if name in states else None
+            needed = [group for group in known if number is None or group.new[number]]
+            if needed:
+                done += self._bring(name, kind, needed, forms, parts, batch_id, cut)
         self._form = newest
         return done, quarantined
+
+    def _find(self, ids: Collection[str]) -> dict[str, Form]:
+        """The forms with these ids. UnknownFormError: one is not described yet."""
+        forms = self._descriptions.find(self.topic, ids)
+        unknown = sorted(set(ids) - forms.keys())
+        if unknown:
+            raise UnknownFormError(self.table, unknown)
+        return forms
+
+    def _bring(  # noqa: PLR0917
+        self,
+        name: str,
+        kind: Kind,
+        groups: list[Group],
+        forms: Mapping[str, Form],
+        parts: Mapping[str, DataFrame],
+        batch_id: int,
+        cut: int | None,
+    ) -> list[Applied]:
+        """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
+        last: dict[str, tuple[int, int]] = {}
+        for group in groups:
+            if group.schema_id is not None:
+                last[group.schema_id] = max(last.get(group.schema_id, group.last), group.last)
+        in_order = sorted(last, key=lambda schema_id: last[schema_id])
+        newest = forms[in_order[-1]]
+        if kind is Kind.CHANGELOG and not _is_one_way([forms[each].schema for each in in_order]):
+            # What cannot be brought to the newest form has columns of its own in a changelog: form by form.
+            done: list[Applied] = []
+            for schema_id in in_order:
+                at_once = {schema_id: parts[schema_id]}
+                mine = [group for group in groups if group.schema_id == schema_id]
+                point = cut if schema_id == in_order[-1] else None
+                done += self._bring(name, kind, mine, forms, at_once, batch_id, point)
+            return done
+        has = self._target.prepare(self._spark, name, newest.schema, kind, last[in_order[-1]])
+        fitting = [upgrade(parts[each], forms[each].schema, has) for each in in_order]
+        together = reduce(DataFrame.unionByName, fitting).persist()
+        try:
+            return [self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut)]
+        finally:
+            together.unpersist()
 
     def _quarantine(self, poison: Iterable[DataFrame]) -> int:
         rows: DataFrame | None = None
@@ -329,6 +391,15 @@ class TableMirror:
             return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
         finally:
             rows.unpersist()
+
+
+def _is_one_way(schemas: Sequence[TableSchema]) -> bool:
+    """Whether changes of each form can be brought to the last one."""
+    with suppress(IncompatibleSchemaError):
+        for schema in schemas[:-1]:
+            plan(schema, schemas[-1])
+        return True
+    return False
 
 
 def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: float) -> bool:

@@ -231,6 +231,8 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 modifier=column.modifier,
                 spark=rule_for(column.form, variant=variant).spark,
                 missing=column.missing,
+                form=column.form,
+                default=column.default,
             )
             for column in form.columns
         ]

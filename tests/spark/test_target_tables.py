@@ -143,7 +143,7 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
     name = start(spark, target)
     target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM))
     wide = replace(N, name="amount", spark=LongType(), type="bigint")
-    flag = ColumnSchema("flag", 4, "text", 25, -1, StringType(), missing="it's \\ ${x}")
+    flag = ColumnSchema("flag", 4, "text", 25, -1, StringType(), form="text", default='"it\'s \\\\ ${x}"')
     new = replace(FORM, schema_id="form-2", columns=(ID, wide, flag))
     # A process is killed after the first steps and before it could say so.
     spark.sql(f"ALTER TABLE {name} DROP COLUMN note")
@@ -286,7 +286,7 @@ def test_json_can_be_variant_in_a_new_table_and_in_a_column_that_comes_later(
     spark: SparkSession, target: Lakehouse
 ):
     doc = ColumnSchema("doc", 4, "jsonb", 3802, -1, VariantType())
-    more = ColumnSchema("more", 5, "json", 114, -1, VariantType(), missing='{"a": 0}')
+    more = ColumnSchema("more", 5, "json", 114, -1, VariantType(), form="json", default='"{\\"a\\": 0}"')
 
     def with_documents(form: TableSchema, *values: tuple[int, str]) -> DataFrame:
         """Inserts; the VARIANT columns have what `note` has."""

@@ -14,8 +14,8 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance

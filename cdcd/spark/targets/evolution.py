@@ -12,8 +12,6 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
     ByteType,
     DataType,
     DecimalType,
@@ -21,15 +19,12 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     ShortType,
-    StructType,
-    VariantType,
 )
 
 from cdcd.errors import FatalError, SourceError
+from cdcd.spark.defaults import default_of
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import text
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -48,7 +43,7 @@ class IncompatibleSchemaError(FatalError):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new column; rows that are there get `column.missing`."""
+    """A new column; rows that are there get its default."""
 
     column: ColumnSchema
 
@@ -222,10 +217,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         fields = []
         for column in new.columns:
             before = before_of.get(column.name)
-            if before is None:
-                value = sf.expr(missing(column, new.table))
-            else:
-                value = sf.col(name)[before.name].cast(column.spark)
+            value = default_of(column) if before is None else sf.col(name)[before.name].cast(column.spark)
             fields.append(value.alias(column.name))
         return sf.when(sf.col(name).isNotNull(), sf.struct(*fields)).alias(name)
 
@@ -247,24 +239,11 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     return changes.select([columns.get(name, sf.col(name)) for name in changes.columns])
 
 
-def missing(column: ColumnSchema, table: str) -> str:
-    """What rows that are older than the column have in it, as an expression of SQL.
-
-    Raises:
-        IncompatibleSchemaError: the type's text has no rule for that.
-    """
-    kind = column.spark.simpleString()
-    if column.missing is None:
-        return f"CAST(NULL AS {kind})"
-    if isinstance(column.spark, BinaryType):
-        return f"unhex('{column.missing.removeprefix(chr(92) + 'x')}')"
-    if isinstance(column.spark, VariantType):
-        return f"parse_json('{text(column.missing)}')"
-    if isinstance(column.spark, ArrayType | MapType | StructType):
-        raise IncompatibleSchemaError(
-            table,
-            f"column {column.name} of type {column.type} was added with the default {column.missing!r}, and values"
-            " of such a type cannot be filled into the rows that are there.",
-            "Drop the target table, and start the mirror for it again from the beginning of its topic.",
-        )
-    return f"CAST('{text(column.missing)}' AS {kind})"
+def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
+    """The default of an added column does not fit its type."""
+    return IncompatibleSchemaError(
+        table,
+        f"column {column.name} of type {column.type} was added with a default that does not fit"
+        f" {column.spark.simpleString()}: {column.default or column.missing}.",
+        _REBUILD,
+    )

@@ -17,8 +17,8 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.session import REWRITING
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance

@@ -19,11 +19,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType
 
 from cdcd.errors import PositionError
+from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, plan, unfilled
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import first_half, resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -307,8 +309,8 @@ class Lakehouse(OwnTables):
     ) -> None:
         steps = plan(table.schema, schema)
         for step in steps:
-            if isinstance(step, Add):
-                missing(step.column, schema.table)
+            if isinstance(step, Add) and not fits(spark, step.column):
+                raise unfilled(schema.table, step.column)
         for step in steps:
             self._take(spark, name, table, step)
             table.schema = after(table.schema, step)
@@ -334,16 +336,22 @@ class Lakehouse(OwnTables):
             case Add(column):
                 if column.name not in there:
                     self._add(spark, name, column.name, column.spark.simpleString())
-                if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
+                if column.has_default and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
             case _:
                 pass
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
-        value = missing(step.column, table.schema.table)
-        with self._committing(spark), self._carrying(spark, table.state):
-            spark.sql(f"UPDATE {name} SET {quoted(step.column.name)} = {value}")
+        view = f"cdcd_default_{uuid4().hex}"
+        spark.range(1).select(default_of(step.column).alias("value")).createOrReplaceTempView(view)
+        # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
+        statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
+        try:
+            with self._committing(spark), self._carrying(spark, table.state), self._merging(spark):
+                spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
+        finally:
+            spark.catalog.dropTempView(view)
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())

@@ -7,16 +7,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP
 
 UNKNOWN: Final = "_cdcd_unknown"
 """Array of the columns whose value in the row is not known, because the source did not send it and the target never had
 it; null for almost all rows."""
-
-
-def quoted(name: str) -> str:
-    """`name` as an identifier of SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def merge(
@@ -79,10 +75,4 @@ def first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
     none = sf.array().cast("array<string>")
     unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
     names = [column.name for column in schema.columns]
-    return source.filter(sf.col(OP) != "d").select(*names, LSN, EVENT, unknown)
-
-
-def text(value: str) -> str:
-    """`value` as it stands between the quotes of a string of SQL."""
-    # Spark's SQL replaces ${...}, wherever it stands.
-    return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)

@@ -10,7 +10,7 @@ from threading import Lock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.targets.merge import quoted
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.table_format import TableFormat
 from cdcd.spark.targets.target import Maintenance
 

@@ -8,7 +8,7 @@ from threading import Lock
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.merge import quoted
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 

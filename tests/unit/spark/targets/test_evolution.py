@@ -2,8 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
     DataType,
     DecimalType,
     DoubleType,
@@ -11,7 +9,6 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    VariantType,
 )
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
@@ -22,16 +19,13 @@ from cdcd.spark.targets.evolution import (
     Rename,
     Widen,
     after,
-    missing,
     plan,
     widens,
 )
 
 
-def column(
-    name: str, id_: int | None, kind: DataType | None = None, default: str | None = None
-) -> ColumnSchema:
-    return ColumnSchema(name, id_, "text", 25, -1, kind or StringType(), default)
+def column(name: str, id_: int | None, kind: DataType | None = None) -> ColumnSchema:
+    return ColumnSchema(name, id_, "text", 25, -1, kind or StringType())
 
 
 def table(*columns: ColumnSchema, key: tuple[str, ...] = ("id",)) -> TableSchema:
@@ -135,25 +129,6 @@ def test_after_follows_each_kind_of_step():
     form = after(form, Drop("b"))
     assert [(part.name, part.spark) for part in form.columns] == [("nr", LongType()), ("a", LongType())]
     assert form.key == ("nr",)
-
-
-@pytest.mark.parametrize(
-    ("kind", "default", "sql"),
-    [
-        (IntegerType(), None, "CAST(NULL AS int)"),
-        (IntegerType(), "7", "CAST('7' AS int)"),
-        (StringType(), "it's ${x} \\", "CAST('it\\'s \\u0024{x} \\\\' AS string)"),
-        (BinaryType(), "\\x00ff", "unhex('00ff')"),
-        (VariantType(), '{"a": "it\'s"}', 'parse_json(\'{"a": "it\\\'s"}\')'),
-    ],
-)
-def test_what_older_rows_have_in_a_new_column(kind: DataType, default: str | None, sql: str):
-    assert missing(column("a", 2, kind, default), "public.t") == sql
-
-
-def test_a_default_without_a_rule_is_refused():
-    with pytest.raises(IncompatibleSchemaError, match="cannot be filled"):
-        missing(column("a", 2, ArrayType(StringType()), "{a,b}"), "public.t")
 
 
 def test_the_error_names_table_and_what_to_do():
