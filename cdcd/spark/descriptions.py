@@ -86,6 +86,11 @@ class Descriptions:
         self._by_topic.pop(form.topic, None)
         self._by_topic[form.topic] = fingerprint
 
+    @property
+    def read_to(self) -> dict[int, int]:
+        """By partition of the topic, before which everything was read."""
+        return dict(self._next)
+
     def topics(self) -> Collection[str]:
         """The topics of all tables that are described."""
         return self._by_topic.keys()

@@ -37,6 +37,7 @@ from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.target import Kind, Target, kind_of
 from cdcd.spark.types import rules, table_schema
 
@@ -212,7 +213,8 @@ def load_snapshot(
 ) -> Loaded:
     """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
 
-    What the mirror had before is replaced. Nobody else may write to it meanwhile: stop its `cdcd mirror` first.
+    What the mirror had before is replaced, and so is the form of a mirror
+    that cannot be brought to the table's. Nobody else may write to it meanwhile: stop its `cdcd mirror` first.
 
     Args:
         history: the table has a changelog too, which gets each row once more.
@@ -221,7 +223,7 @@ def load_snapshot(
         SourceError: it may not be read.
         TransientError: it was altered, truncated or dropped since, or PostgreSQL ended the snapshot: take a new one.
         PositionError: the mirror has changes from after the snapshot.
-        IncompatibleSchemaError: the mirror is of a form that cannot be brought to the table's.
+        IncompatibleSchemaError: no mirror can have the table's form, because of the names of its columns.
     """
     form = snapshot.form(table, variant=variant)
     counts = Observation()
@@ -235,8 +237,15 @@ def load_snapshot(
         for kind in kinds:
             name = target.name_of(form.schema, kind)
             target.forget(name)
-            target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
-            target.load(name, sound, snapshot.commit_lsn, snapshot.offsets(table))
+            place = snapshot.commit_lsn, snapshot.offsets(table)
+            try:
+                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
+            except IncompatibleSchemaError:
+                if target.schema(spark, name) is None:
+                    raise
+                target.swap(name, (form.schema, kind), sound, *place)
+            else:
+                target.load(name, sound, *place)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:

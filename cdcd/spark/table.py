@@ -59,6 +59,7 @@ class Progress:
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
+        ahead: the table was read again at an LSN that is later than this batch's common one.
     """
 
     table: str
@@ -69,6 +70,7 @@ class Progress:
     commit_lsn: int = 0
     commit_time: datetime | None = None
     seconds: float = 0.0
+    ahead: bool = False
 
 
 class UnknownFormError(TransientError):
@@ -163,8 +165,16 @@ class TableMirror:
         seconds = time.monotonic() - began
         return Progress(
             total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
-            total.commit_time, seconds,
+            total.commit_time, seconds, self._is_ahead(cut),
         )  # fmt: skip
+
+    def _is_ahead(self, cut: int | None) -> bool:
+        """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
+        if cut is None:
+            return False
+        names = self._names(self._descriptions.newest(self.topic))
+        floors = [self._target.reached(self._spark, name).truncated for name, _ in names]
+        return any(floor is not None and floor[0] > cut for floor in floors)
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         """Tidy up every target of the table, where there is something to do; between batches."""

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from cdcd.errors import FatalError, SourceError
 from cdcd.spark.defaults import default_of
 from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.target import Kind
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -81,10 +82,15 @@ _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
 }
 """What both formats can do to a column in place (Iceberg's and Delta's rules of type promotion)."""
 
-_REBUILD: Final = (
-    "Drop the target table, and start the mirror for it again from the beginning of its topic;"
-    " or bring the target's column to the new type by hand. Other tables go on meanwhile."
-)
+
+def way_on(table: str) -> str:
+    """What to do with a table that cannot be followed: read it again. What its topic has from before is then skipped,
+    whatever its form."""
+    return (
+        f"Read the table again, which replaces the target in one commit: cdcd mirror --config FILE --snapshot {table}"
+        " --source FILE (the daemon's configuration). With tables.on_incompatible: reload the mirror does so by itself."
+        " Other tables go on meanwhile."
+    )
 
 
 def check(schema: TableSchema) -> None:
@@ -95,25 +101,34 @@ def check(schema: TableSchema) -> None:
             raise IncompatibleSchemaError(
                 schema.table,
                 f"column {column.name} has a name that begins with {OWN}, which the target's own columns have.",
-                "Rename the column, or leave the table out.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
         other = seen.setdefault(column.name.casefold(), column.name)
         if other != column.name:
             raise IncompatibleSchemaError(
                 schema.table,
                 f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
-                "Rename one of them, or leave the table out.",
+                f"Rename one of them at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
 
 
-def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
+def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
+
+    A changelog takes any: its rows stay as they were, so a column of another type is another column, and the key may
+    change.
 
     Raises:
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
     """
     check(new)
     pairs = {after.name: before for before, after in _pairs(old, new)}
+    if kind is Kind.CHANGELOG:
+        pairs = {
+            name: before
+            for name, before in pairs.items()
+            if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
+        }
     kept = {before.name for before in pairs.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
     renames = {before.name: name for name, before in pairs.items() if before.name != name}
@@ -128,18 +143,23 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
                     new.table,
                     f"column {column.name} changed from {before.type} to {column.type}, and"
                     f" {before.spark.simpleString()} does not become {column.spark.simpleString()} in place.",
-                    _REBUILD,
+                    way_on(new.table),
                 )
             steps.append(Widen(column.name, column.spark))
     # Former versions of the daemon gave a key of several columns in the order of its index.
-    if {renames.get(name, name) for name in old.key} != set(new.key):
-        raise IncompatibleSchemaError(
-            new.table,
-            f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
-            " changes from before it cannot be told apart by the new one.",
-            _REBUILD,
-        )
+    if kind is Kind.MIRROR and {renames.get(name, name) for name in old.key} != set(new.key):
+        raise rekeyed(old, new)
     return tuple(steps)
+
+
+def rekeyed(old: TableSchema, new: TableSchema) -> IncompatibleSchemaError:
+    """The key of a table is another, or it has one no more, or has one now."""
+    return IncompatibleSchemaError(
+        new.table,
+        f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
+        " changes from before it cannot be told apart by the new one.",
+        way_on(new.table),
+    )
 
 
 def after(schema: TableSchema, step: Step) -> TableSchema:
@@ -245,5 +265,5 @@ def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
         table,
         f"column {column.name} of type {column.type} was added with a default that does not fit"
         f" {column.spark.simpleString()}: {column.default or column.missing}.",
-        _REBUILD,
+        way_on(table),
     )

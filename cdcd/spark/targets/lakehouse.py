@@ -23,7 +23,7 @@ from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, plan, unfilled
+from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, plan, rekeyed, unfilled
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import first_half, resolved
@@ -50,6 +50,8 @@ SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
 KIND: Final = "cdcd.kind"
 """Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
+SWAPPED: Final = "cdcd.swapped"
+"""The property of a table that was put in the place of another one: what is older than its versions is not empty."""
 
 _MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
 
@@ -120,6 +122,8 @@ class Lakehouse(OwnTables):
             table = _planned(schema, kind)
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
+            if table.kind is not kind:
+                raise rekeyed(table.schema, schema)
             try:
                 self._evolve(spark, name, table, schema, at)
             except BaseException:
@@ -130,7 +134,7 @@ class Lakehouse(OwnTables):
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
         check(table.schema)
-        described = {SCHEMA: table.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: table.kind.value}
+        described = _described(table.schema, table.kind, at)
         self._create(spark, name, _columns(table.schema, table.kind), described)
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
@@ -179,13 +183,40 @@ class Lakehouse(OwnTables):
         table.state, table.empty = state, False
         return state
 
+    def swap(
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+    ) -> State:
+        spark, (schema, kind) = rows.sparkSession, new
+        check(schema)
+        table = self._look(spark, name)
+        assert table is not None, "there is something to replace"
+        state = loaded(name, table.state, commit_lsn, offsets)
+        at = (commit_lsn, 0)
+        form = logged_rows if kind is Kind.CHANGELOG else mirrored_rows
+        view = f"cdcd_swap_{uuid4().hex}"
+        form(rows, schema, commit_lsn).createOrReplaceTempView(view)
+        self.forget(name)
+        try:
+            with self._committing(spark), self._carrying(spark, state):
+                described = _described(schema, kind, at) | {SWAPPED: "true"}
+                self._create(spark, name, _columns(schema, kind), described, view)
+        finally:
+            spark.catalog.dropTempView(view)
+        self._tables[name] = _Table(schema, at, kind, state, empty=False)
+        return state
+
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
             return spark.table(name)
         for version, state in self._states(spark, name):
             if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
                 return self._version(spark, name, version)
-        if self._is_whole(spark, name):
+        if self._is_whole(spark, name) and SWAPPED not in self._properties(spark, name):
             return spark.table(name).filter(sf.lit(False))
         raise PositionError(
             f"{name} has no version from LSN {consistent_lsn} or before any more.",
@@ -307,7 +338,7 @@ class Lakehouse(OwnTables):
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
-        steps = plan(table.schema, schema)
+        steps = plan(table.schema, schema, table.kind)
         for step in steps:
             if isinstance(step, Add) and not fits(spark, step.column):
                 raise unfilled(schema.table, step.column)
@@ -401,6 +432,10 @@ def _columns(schema: TableSchema, kind: Kind) -> str:
     source = {column.name: column.spark.simpleString() for column in schema.columns}
     ordered = source | own if kind is Kind.MIRROR else own | source
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
+
+
+def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
+    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}
 
 
 def _planned(schema: TableSchema, kind: Kind) -> _Table:

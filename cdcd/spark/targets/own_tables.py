@@ -36,6 +36,10 @@ class OwnTables(TableFormat):
                         f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
                     )
                     self._create(spark, name, columns, {})
+                there = spark.table(name).columns
+                for part in rows.schema:
+                    if part.name not in there:
+                        self._add(spark, name, part.name, part.dataType.simpleString())
                 had = spark.table(name).select(*unique)
                 new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
                 count = new.count()

@@ -42,8 +42,18 @@ class TableFormat(ABC):
 
     @abstractmethod
     def _create(
-        self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]
-    ) -> None: ...
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
+        """Create a table; with `view`, in the place of the one that is there, with its rows, in one commit.
+
+        Args:
+            columns: with their types; the view's are the same.
+        """
 
     @abstractmethod
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
@@ -69,6 +79,15 @@ class TableFormat(ABC):
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
+
+
+def creation(name: str, columns: str, format_: str, properties: str, view: str | None) -> str:
+    """The statement that creates a table, or replaces it by the rows of a view."""
+    if view is None:
+        return f"CREATE TABLE {name} ({columns}) USING {format_} TBLPROPERTIES ({properties})"
+    return (
+        f"CREATE OR REPLACE TABLE {name} USING {format_} TBLPROPERTIES ({properties}) AS SELECT * FROM {view}"
+    )
 
 
 @contextmanager

@@ -150,6 +150,22 @@ class Target(Protocol):
             PositionError: the table has a later change already.
         """
 
+    def swap(
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+    ) -> State:
+        """Put a table of the form and kind `new`, with the rows of a snapshot, in the place of one that cannot be
+        brought to them, in one commit. The rest as in `load`.
+
+        Raises:
+            PositionError: the table has a later change already.
+            IncompatibleSchemaError: no table can have that form.
+        """
+
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         """The form of the table; None: it is not there."""
 

@@ -22,6 +22,7 @@ from cdcd.spark.targets.evolution import (
     plan,
     widens,
 )
+from cdcd.spark.targets.target import Kind
 
 
 def column(name: str, id_: int | None, kind: DataType | None = None) -> ColumnSchema:
@@ -83,7 +84,7 @@ def test_only_a_type_that_holds_all_values_of_the_old_one_is_wider(
     if possible:
         assert plan(before, now) == (Widen("a", new),)
     else:
-        with pytest.raises(IncompatibleSchemaError, match=r"public\.t: column a .*Drop the target table"):
+        with pytest.raises(IncompatibleSchemaError, match=r"public\.t: column a .*--snapshot public.t"):
             plan(before, now)
 
 
@@ -91,6 +92,14 @@ def test_another_key_is_refused():
     both = (ID, column("a", 2))
     with pytest.raises(IncompatibleSchemaError, match=r"key changed from \(id\) to \(id, a\)"):
         plan(table(*both), table(*both, key=("id", "a")))
+
+
+def test_a_changelog_takes_any_form():
+    before = table(ID, column("a", 2, IntegerType()))
+    now = table(ID, column("a", 2), key=())
+    assert plan(before, now, Kind.CHANGELOG) == (Drop("a"), Add(column("a", 2)))
+    grown = table(ID, column("a", 2, LongType()), key=())
+    assert plan(before, grown, Kind.CHANGELOG) == (Widen("a", LongType()),)
 
 
 @pytest.mark.parametrize(

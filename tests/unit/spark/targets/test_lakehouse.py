@@ -58,7 +58,14 @@ class Fake(Lakehouse):
     def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         return self.tables[name]
 
-    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def _create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
         self.tables[name] = {"columns": columns, **properties}
 
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
