@@ -45,6 +45,12 @@ ATTEMPTS: Final = 3
     "its changes go on from there. May be repeated. Needs --source.",
 )
 @click.option(
+    "--replay-quarantine",
+    "replay",
+    is_flag=True,
+    help="First bring the records in quarantine into their tables that are understood by now.",
+)
+@click.option(
     "--source",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -56,6 +62,7 @@ def command(
     *,
     once: bool,
     consistent: bool,
+    replay: bool,
     reference: bool,
     tables: tuple[str, ...],
     source: Path | None,
@@ -108,6 +115,8 @@ def command(
     try:
         if tables and read_from is not None:
             load_tables(spark, settings, target, read_from, tables)
+        if replay:
+            mirror.replay()
         mirror.run(once=once, stop=stop)
     finally:
         mirror.close()

@@ -118,6 +118,10 @@ class Descriptions:
         form = self._forms.get(schema_id)
         return None if form is None or form.topic != topic else self._form(schema_id)
 
+    def known(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
+        """Those of `ids` that are described."""
+        return dict(self._known(topic, ids))
+
     def find(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
         """Those of `ids` that are described, after having waited a little, once, for the others."""
         deadline = time.monotonic() + PATIENCE_S

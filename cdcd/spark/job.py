@@ -39,6 +39,7 @@ from cdcd.spark.progress import (
     Unmirrored,
 )
 from cdcd.spark.reload import read_again
+from cdcd.spark.replay import replay_quarantine
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.snapshot import SnapshotSource
 from cdcd.spark.table import Progress, TableMirror, UnknownFormError
@@ -100,6 +101,19 @@ class Mirror:
         self._stopping = False
         self._failure: BaseException | None = None
         self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
+
+    def replay(self) -> None:
+        """Bring records from quarantine into their tables that are understood by now; before `run`.
+
+        Raises:
+            SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+        """
+        settings = self._settings
+        done = replay_quarantine(
+            self._spark.newSession(), settings.kafka, self._admin, self._descriptions, self._target, settings
+        )
+        for replayed in done:
+            self._observe(replayed)
 
     def close(self) -> None:
         self._admin.close()

@@ -65,6 +65,17 @@ class TableReloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Replayed:
+    """A table's records in quarantine: so many are in the table now; `left` are still no changes, `gone` are not in the
+    topic any more."""
+
+    table: str
+    replayed: int
+    left: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetChanged:
     """With consistent batches: from the common LSN `cut` on, the tables `without` are not part of the common points."""
 
@@ -106,6 +117,7 @@ Fact = (
     | TableReloading
     | TableReloaded
     | SetChanged
+    | Replayed
     | TableMaintained
     | Unmirrored
     | Retrying
@@ -131,6 +143,9 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
         case TableReloaded():
             bad = f", {fact.quarantined} to quarantine" if fact.quarantined else ""
             yield f"{fact.table} was read again: {fact.rows} rows in {fact.seconds:.1f} s, as of {Lsn(fact.lsn)}{bad}"
+        case Replayed():
+            gone = f", {fact.gone} gone from the topic" if fact.gone else ""
+            yield f"{fact.table}: {fact.replayed} records from quarantine, {fact.left} stay{gone}"
         case SetChanged():
             whole = "all tables are in the common points"
             left = f"not in the common points: {', '.join(fact.without)}"

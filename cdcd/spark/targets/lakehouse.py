@@ -183,6 +183,46 @@ class Lakehouse(OwnTables):
         table.state, table.empty = state, False
         return state
 
+    def replay(self, name: str, changes: DataFrame) -> None:
+        spark = changes.sparkSession
+        table = self._look(spark, name)
+        assert table is not None, "there is a table to bring them into"
+        changes = prepared(changes)
+        if table.state.truncated is not None:
+            changes = changes.filter(
+                is_after(sf.col("commit_lsn"), sf.col("event_no"), table.state.truncated)
+            )
+        try:
+            if table.kind is Kind.CHANGELOG:
+                self._replay_changelog(spark, name, table, changes)
+            else:
+                self._replay_mirror(spark, name, table, changes)
+        except BaseException:
+            self.forget(name)
+            raise
+        table.empty = False
+
+    def _replay_mirror(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        with _kept(changes) as kept:
+            rows, found = _reduce(kept, table)
+            try:
+                if found.moves:
+                    now = spark.table(name)
+                    rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
+                with self._committing(spark), self._carrying(spark, table.state):
+                    self._merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
+            finally:
+                rows.unpersist()
+
+    def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        rows = changelog.rows(changes, table.schema).select(changelog.columns(table.schema))
+        place = [LSN, EVENT, changelog.CHANGE]
+        new = rows.join(spark.table(name).select(*place), place, "left_anti").select(
+            changelog.columns(table.schema)
+        )
+        with self._committing(spark), self._carrying(spark, table.state):
+            self._append(new, name)
+
     def swap(
         self,
         name: str,
@@ -298,7 +338,14 @@ class Lakehouse(OwnTables):
         return Applied(found.changes, found.keys, state, held, waiting, found.commit_time)
 
     def _merge(
-        self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary
+        self,
+        spark: SparkSession,
+        name: str,
+        table: _Table,
+        source: DataFrame,
+        found: Summary,
+        *,
+        again: bool = False,
     ) -> None:
         view = f"cdcd_batch_{uuid4().hex}"
         source.createOrReplaceTempView(view)
@@ -307,8 +354,9 @@ class Lakehouse(OwnTables):
             view,
             table.schema,
             keeps=found.partial,
-            truncated=found.truncated,
+            truncated=None if again else found.truncated,
             key_range=found.key_range,
+            again=again,
         )
         try:
             with self._merging(spark):

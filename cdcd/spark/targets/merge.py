@@ -23,6 +23,7 @@ def merge(
     keeps: Collection[str] = (),
     truncated: tuple[int, int] | None = None,
     key_range: tuple[int, int] | None = None,
+    again: bool = False,
 ) -> str:
     """MERGE INTO `target` of the view `source` (`reduction.reduced`).
 
@@ -32,9 +33,11 @@ def merge(
     Args:
         keeps: columns that some row of the batch leaves as they are.
         truncated: rows that were last changed before it go.
+        again: what the row has may be known better now, so that its own change is taken once more.
         key_range: bounds on the first column of the key, by which files are left out; not where all rows are looked at.
     """
-    later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} < s.{EVENT}))"
+    before = "<=" if again else "<"
+    later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} {before} s.{EVENT}))"
     on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in schema.key]
     if key_range is not None and truncated is None:
         low, high = key_range

@@ -23,6 +23,9 @@ class OwnTables(TableFormat):
         self._own_tables = Lock()
         self._appended: set[str] = set()
 
+    def has(self, spark: SparkSession, name: str) -> bool:
+        return self._exists(spark, name)
+
     def own_tables(self) -> Sequence[str]:
         return sorted(self._appended)
 

@@ -150,6 +150,14 @@ class Target(Protocol):
             PositionError: the table has a later change already.
         """
 
+    def replay(self, name: str, changes: DataFrame) -> None:
+        """Bring changes into the table that lie before what it has; its position stays. They may come any number of
+        times.
+
+        Args:
+            changes: in the form of the table. For a mirror, of each key also all that came later.
+        """
+
     def swap(
         self,
         name: str,
@@ -189,6 +197,9 @@ class Target(Protocol):
 
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""
+
+    def has(self, spark: SparkSession, name: str) -> bool:
+        """Whether there is such a table."""
 
     def own_tables(self) -> Sequence[str]:
         """The names of those to which this process has appended."""
