@@ -208,11 +208,10 @@ def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescr
         return None
     converter = converter_for(column.type_oid, column.type_modifier, types)
     try:
-        written = to_bytes(converter.json(wire(known.missing)))
+        return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
     except ValueError:
         # The catalog is as of now: the text is of another type than the column had then, so it is not its default.
         return None
-    return _json(json.loads(written))
 
 
 def form_of(

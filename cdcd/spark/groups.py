@@ -80,8 +80,6 @@ def up_to(changes: DataFrame, cut: int | None) -> DataFrame:
     return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
 
 
-def reason(schema_id: Column, problem: Column) -> Column:
-    """Why a record goes to the quarantine table."""
-    unknown = sf.concat(sf.lit("no description is known of its source.schema_id "), schema_id)
-    anonymous = sf.lit("it has no source.schema_id: was it written with topics.schemas off?")
-    return sf.coalesce(sf.when(schema_id.isNotNull(), unknown), problem, anonymous)
+def reason(problem: Column) -> Column:
+    """Why a record that names no form goes to the quarantine table."""
+    return sf.coalesce(problem, sf.lit("it has no source.schema_id: was it written with topics.schemas off?"))

@@ -318,10 +318,8 @@ class TableMirror:
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
             parts[schema_id] = up_to(sound, cut)
-        rest = parse(records, guess.schema, guess.rules, keep=True).filter(new)
-        if forms:
-            rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
-        poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
+        rest = parse(records, guess.schema, guess.rules, keep=True).filter(new & sf.col("schema_id").isNull())
+        poison.append(rest.withColumn(PROBLEM, reason(sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
         known = [group for group in groups if group.schema_id in forms]
         if not known:

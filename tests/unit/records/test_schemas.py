@@ -181,9 +181,9 @@ def test_a_default_is_described_as_a_record_would_have_it(oid: int, modifier: in
 
 
 def test_a_default_that_is_of_another_type_than_the_column_had_is_not_its_default():
-    relation = replace(RELATION, columns=(Column(0, "a", 1560, 1),))
-    now = TableDescription(columns=(CatalogColumn("a", 1, "bit(3)", 1560, 0, "101"),))
-    assert described(now, relation).columns[0].default is None
+    relation = replace(RELATION, columns=(Column(0, "a", 23, -1),))
+    now = TableDescription(columns=(CatalogColumn("b", 1, "text", 25, 0, "abc"),))
+    assert described(now, relation).columns[0] == ColumnForm("a", 1, "text", 23, -1, "int32")
 
 
 def test_a_description_of_an_older_daemon_still_reads():
