@@ -60,7 +60,7 @@ DEFAULTS = (
 """Type and default; NaN in numeric(8,3) is NULL by rule, in a record as well."""
 
 NAMES = (
-    "_offset", "_partition", "_op", "_keep", "_changes", "_unfit", "_lost", "_moved", "_partial", "_commit_time",
+    "_offset", "_op", "_keep", "_changes", "_unfit", "_lost", "_moved", "_partial", "_commit_time",
     "_half", "_halves_high", "_at_0", "_fill_1", "_key_0", "_value", "_found", "_new_0", "_old_0", "_then", "_image",
     "last", "at", "key", "op", "partition", "offset", "changes", "place", "unfit", "problem", "after", "value", "t",
 )  # fmt: skip

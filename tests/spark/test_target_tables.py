@@ -207,7 +207,7 @@ def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
 
 
 ODD: tuple[str, ...] = (
-    "_op", "_offset", "_partition", "_keep", "_lost", "_moved", "_changes", "_partial", "_unfit", "_commit_time",
+    "_op", "_offset", "_keep", "_lost", "_moved", "_changes", "_partial", "_unfit", "_commit_time",
     "_half", "_halves_high", "_at_0", "_fill_1", "_key_0", "_value", "_found", "_new_0", "_old_0", "_then", "_image",
     "_unknown", "last", "at", "key", "op", "partition", "offset", "changes", "place", "after", "value", "t", "s",
 )  # fmt: skip

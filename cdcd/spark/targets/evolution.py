@@ -5,7 +5,7 @@ where an id is not known, where their names are. A step either keeps all values 
 with values that the source does not have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -93,10 +93,21 @@ def way_on(table: str) -> str:
     )
 
 
-def check(schema: TableSchema) -> None:
-    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot."""
+def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
+    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot.
+
+    Args:
+        reserved: names that the format keeps for itself.
+    """
     seen: dict[str, str] = {}
     for column in schema.columns:
+        if column.name in reserved:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"column {column.name} has a name that the table format keeps for itself.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude), or"
+                " mirror it into the other format.",
+            )
         if column.name.startswith(OWN):
             raise IncompatibleSchemaError(
                 schema.table,

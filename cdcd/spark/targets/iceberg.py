@@ -66,6 +66,10 @@ class IcebergTarget(Lakehouse):
     """
 
     format = ICEBERG
+    # org.apache.iceberg.MetadataColumns: what a MERGE asks for beside the columns of a table.
+    reserved = frozenset(
+        {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+    )
 
     def __init__(
         self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None

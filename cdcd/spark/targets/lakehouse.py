@@ -133,7 +133,7 @@ class Lakehouse(OwnTables):
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
-        check(table.schema)
+        check(table.schema, self.reserved)
         described = _described(table.schema, table.kind, at)
         self._create(spark, name, _columns(table.schema, table.kind), described)
         table.schema_at, table.is_there = at, True
@@ -232,7 +232,7 @@ class Lakehouse(OwnTables):
         offsets: Mapping[int, int],
     ) -> State:
         spark, (schema, kind) = rows.sparkSession, new
-        check(schema)
+        check(schema, self.reserved)
         table = self._look(spark, name)
         assert table is not None, "there is something to replace"
         state = loaded(name, table.state, commit_lsn, offsets)
@@ -386,6 +386,7 @@ class Lakehouse(OwnTables):
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
+        check(schema, self.reserved)
         steps = plan(table.schema, schema, table.kind)
         for step in steps:
             if isinstance(step, Add) and not fits(spark, step.column):

@@ -1,7 +1,7 @@
 """What a table format does in its own way; `lakehouse` has the rest."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 
@@ -17,6 +17,8 @@ class TableFormat(ABC):
     """Tables by their names in SQL, whose commits carry a `State`."""
 
     format: str
+    reserved: Collection[str] = ()
+    """Names that no column of a table of this format can have."""
 
     def __init__(self) -> None:
         # Position and data meet in settings of the session: one commit at a time in each.

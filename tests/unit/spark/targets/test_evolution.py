@@ -19,6 +19,7 @@ from cdcd.spark.targets.evolution import (
     Rename,
     Widen,
     after,
+    check,
     plan,
     widens,
 )
@@ -100,6 +101,12 @@ def test_a_changelog_takes_any_form():
     assert plan(before, now, Kind.CHANGELOG) == (Drop("a"), Add(column("a", 2)))
     grown = table(ID, column("a", 2, LongType()), key=())
     assert plan(before, grown, Kind.CHANGELOG) == (Widen("a", LongType()),)
+
+
+def test_a_name_that_the_format_keeps_for_itself_is_refused():
+    check(table(ID, column("_partition", 2)))
+    with pytest.raises(IncompatibleSchemaError, match="_partition has a name that the table format keeps"):
+        check(table(ID, column("_partition", 2)), {"_partition"})
 
 
 @pytest.mark.parametrize(
