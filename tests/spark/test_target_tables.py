@@ -176,7 +176,8 @@ def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
     with pytest.raises(IncompatibleSchemaError):
         target.prepare(spark, name, text, kind, (20, 0))
     # A killed one leaves what was there.
-    broken = frame(spark, [change("r", 20, (2, "two", "b"))], text).withColumn(
+    two = change("r", 20, (2, "two", "b"), key=(2,) if key else None)
+    broken = frame(spark, [two], text).withColumn(
         "after", sf.when(sf.raise_error(sf.lit("killed")).isNotNull(), sf.col("after"))
     )
     with pytest.raises(Exception, match="killed"):
@@ -184,7 +185,7 @@ def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
     assert rows(spark, name, "id", "n") == [(1, 1)]
     assert make_target().schema(spark, name) == FORM
     # The snapshot at LSN 20 has another form, and rows of its own.
-    loaded = frame(spark, [change("r", 20, (2, "two", "b"), key=(2,) if key else None)], text)
+    loaded = frame(spark, [two], text)
     # What is counted on the way, as a snapshot's rows are, is told.
     counts = Observation()
     target.swap(name, (text, kind), loaded.observe(counts, sf.count(sf.lit(1)).alias("rows")), 20, {0: 15})
