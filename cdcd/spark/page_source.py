@@ -115,7 +115,11 @@ class Plan:
             TableDescription(
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
-            [TypeDescription(*each) for each in fields["types"]],
+            # What a table's rows look like is remembered by its types: all of it must have a hash.
+            [
+                TypeDescription(*[tuple(part) if isinstance(part, list) else part for part in each])
+                for each in fields["types"]
+            ],
         )
 
 

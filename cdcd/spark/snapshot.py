@@ -233,6 +233,7 @@ def load_snapshot(
     kinds = [kind_of(form.schema)]
     if history and Kind.CHANGELOG not in kinds:
         kinds.append(Kind.CHANGELOG)
+    swapped: list[str] = []
     try:
         for kind in kinds:
             name = target.name_of(form.schema, kind)
@@ -244,8 +245,12 @@ def load_snapshot(
                 if target.schema(spark, name) is None:
                     raise
                 target.swap(name, (form.schema, kind), sound, *place)
+                swapped.append(name)
             else:
                 target.load(name, sound, *place)
+        if swapped:
+            # Delta does not tell what was counted on the way of rows that replace a table: they are read once more.
+            return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:
