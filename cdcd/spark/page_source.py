@@ -115,12 +115,14 @@ class Plan:
             TableDescription(
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
-            # What a table's rows look like is remembered by its types: all of it must have a hash.
-            [
-                TypeDescription(*[tuple(part) if isinstance(part, list) else part for part in each])
-                for each in fields["types"]
-            ],
+            [_type(each) for each in fields["types"]],
         )
+
+
+def _type(written: list[Any]) -> TypeDescription:
+    """A type from its text. The encoder remembers a table's rows by its types: all of it must have a hash."""
+    parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in written]
+    return TypeDescription(*parts)
 
 
 def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:

@@ -24,7 +24,7 @@ PLAN = Plan(
     "p",
     SourceTable(RELATION, "(id > 5)", (), 'public."ordérs"', False, '[[1, "id", 23, -1]]'),
     DESCRIPTION,
-    [BUILTIN_TYPES[23], BUILTIN_TYPES[1700]],
+    [BUILTIN_TYPES[23], BUILTIN_TYPES[1700], BUILTIN_TYPES[3904]],
 )
 RANGES = [("public.t", 7, 8, 0, 100, 130, 1 << 20), ("public.t", 7, 8, 100, 130, 130, 1 << 20)]
 
@@ -33,6 +33,7 @@ def test_a_plan_comes_back_from_its_options():
     again = Plan.read(PLAN.options(RANGES)["secret"])
     assert again == PLAN
     assert again.table.relation.columns[0].is_key
+    assert len({hash(again.table.relation), *map(hash, again.types)}) == 1 + len(PLAN.types)
 
 
 def test_the_password_is_in_the_option_that_spark_does_not_show():
