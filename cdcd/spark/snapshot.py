@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
@@ -48,6 +49,7 @@ NOWHERE: Final = -1
 """The partition of rows that are in no topic."""
 
 _OURS: Final = re.compile(r"cdcd\.errors\.(\w+): (.*)")
+_REGISTERING: Final = Lock()
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
@@ -258,12 +260,22 @@ def load_snapshot(
     return Loaded(rows - problems, quarantined, snapshot.lsn)
 
 
+def _register(spark: SparkSession) -> None:
+    """Let `spark` read pages. Several threads, which load a table each, may want it at once."""
+    with _REGISTERING:
+        try:
+            spark.dataSource.register(SnapshotPages)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
 def _changes(
     spark: SparkSession, snapshot: Snapshot, table: str, variant: bool, partition_bytes: int
 ) -> DataFrame:
     """Each row as a change with op `r`; with the raw value, and the problem of what does not fit."""
     form = snapshot.form(table, variant=variant)
-    spark.dataSource.register(SnapshotPages)
+    _register(spark)
     pages = spark.read.format(NAME).options(**snapshot.options(table, partition_bytes)).load()
     records = pages.select(
         sf.lit(None).cast("binary").alias("key"),
