@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
@@ -262,6 +262,9 @@ def load_snapshot(
 
 def _register(spark: SparkSession) -> None:
     """Let `spark` read pages. Several threads, which load a table each, may want it at once."""
+    # Spark looks data sources up in the session that is active in the thread, which a target may have set to another.
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     with _REGISTERING:
         try:
             spark.dataSource.register(SnapshotPages)
