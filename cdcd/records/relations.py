@@ -80,6 +80,8 @@ class ColumnForm:
     form: str
     missing: str | None = None
     labels: Labels = ()
+    default: str | None = None
+    """The JSON text of the description's `default`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ The value:
 
 ```
 {"schema":"public","table":"orders","topic":"shop.public.orders","oid":16384,"fingerprint":"0f3a…","key":["id"],
- "columns":[{"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","missing":null},…]}
+ "columns":[{"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","default":null},…]}
 ```
 
 `oid` is that of the relation, which tells a table from another one that had or gets its name. `id` is
@@ -17,8 +17,9 @@ The value:
 description of the relation tells it (`numbering.py`). A column of an enum, of a domain over one or of an array of one
 has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
 
-`missing` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), in PostgreSQL's text form. `form`
-says how values are written, after domains, enums and arrays are looked through:
+`default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
+NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how values are
+written, after domains, enums and arrays are looked through:
 
 | form | JSON |
 |---|---|
@@ -53,6 +54,8 @@ from cdcd.records.relations import (
     TypeDescription,
     key_columns,
 )
+from cdcd.records.values import converter_for
+from cdcd.records.wiretext import to_bytes, wire
 
 FINGERPRINT_DIGITS: Final = 16
 
@@ -115,7 +118,7 @@ class TableForm:
                 "type_oid": column.type_oid,
                 "modifier": column.modifier,
                 "form": column.form,
-                "missing": column.missing,
+                "default": None if column.default is None else json.loads(column.default),
                 **({"labels": [list(label) for label in column.labels]} if column.labels else {}),
             }
             for column in self.columns
@@ -157,7 +160,8 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
 
 def _read_column(data: dict[str, Any]) -> ColumnForm:
     labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
-    return ColumnForm(**{**data, "labels": labels})
+    default = data.get("default")
+    return ColumnForm(**{**data, "labels": labels, "default": None if default is None else _json(default)})
 
 
 def table_form(
@@ -182,13 +186,13 @@ def _column_form(
     oid, modifier = column.type_oid, column.type_modifier
     form = form_of(oid, modifier, types, dimensions=1 if known is None else known.dimensions)
     labels = labels_of(oid, types)
-    missing = None if known is None else known.missing
     if known is not None and known.type_oid == oid:
         name = known.type
     else:
         described = types.get(oid) or BUILTIN_TYPES.get(oid)
         name = f"oid {oid}" if described is None else described.name
-    return ColumnForm(column.name, number, name, oid, modifier, form, missing, labels)
+    default = None if known is None else _default(column, known, types)
+    return ColumnForm(column.name, number, name, oid, modifier, form, labels=labels, default=default)
 
 
 def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
@@ -201,6 +205,18 @@ def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
             return description.labels
         oid = description.element_oid if description.is_array else description.base_oid
     return ()
+
+
+def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:
+    """What a record would have for the value of rows that are older than the column, as JSON."""
+    if known.missing is None:
+        return None
+    converter = converter_for(column.type_oid, column.type_modifier, types)
+    try:
+        return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
+    except ValueError:
+        # The catalog is as of now: the text is of another type than the column had then, so it is not its default.
+        return None
 
 
 def form_of(

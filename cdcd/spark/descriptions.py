@@ -134,6 +134,11 @@ class Descriptions:
 
         return replace(form, columns=tuple([numbered(column) for column in form.columns]))
 
+    @property
+    def read_to(self) -> dict[int, int]:
+        """By partition of the topic, before which everything was read."""
+        return dict(self._next)
+
     def topics(self) -> Collection[str]:
         """The topics of all tables that are described."""
         return self._by_topic.keys()
@@ -160,6 +165,10 @@ class Descriptions:
         """A form of the table with this topic."""
         form = self._forms.get(schema_id)
         return None if form is None or form.topic != topic else self._form(schema_id)
+
+    def known(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
+        """Those of `ids` that are described."""
+        return dict(self._known(topic, ids))
 
     def find(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
         """Those of `ids` that are described, after having waited a little, once, for the others."""

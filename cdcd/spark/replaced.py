@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.descriptions import Form
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, is_other
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, is_other, way_on
 from cdcd.spark.targets.reduction import is_after
 from cdcd.spark.targets.state import State
 
@@ -105,6 +105,5 @@ def _end(
         f"another table has this name now (oid {schema.oid} in place of {former}), and no record says that the former"
         " one's rows end and the new one's are read: the daemon writes none with snapshot.mode: never or"
         " topics.truncate: false.",
-        "Drop the target table, then run `cdcd mirror --snapshot"
-        f" {schema.table} --source <configuration of the daemon>`: it reads the new table, and goes on from there.",
+        way_on(schema.table),
     )

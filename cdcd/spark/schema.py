@@ -25,8 +25,10 @@ class ColumnSchema:
         type_oid: of the declared type, a domain's own included.
         modifier: `atttypmod`, -1 for none.
         spark: the type of the column's values in a DataFrame of changes.
-        missing: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), in the text form of
-            the type; None: NULL.
+        form: how records have its values (`cdcd.records.schemas`); None where an older mirror wrote this down.
+        default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
+            None: NULL.
+        missing: the same in the text form of the type, where an older daemon described the table.
         labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
     """
 
@@ -38,6 +40,13 @@ class ColumnSchema:
     spark: DataType
     missing: str | None = None
     labels: Labels = ()
+    form: str | None = None
+    default: str | None = None
+
+    @property
+    def has_default(self) -> bool:
+        """Rows that are older than the column have a value in it."""
+        return self.default is not None or self.missing is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,8 @@ class TableSchema:
                 "spark": column.spark.jsonValue(),
                 "missing": column.missing,
                 "labels": [list(label) for label in column.labels],
+                "form": column.form,
+                "default": column.default,
             }
             for column in self.columns
         ]

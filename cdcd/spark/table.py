@@ -11,22 +11,32 @@ to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.errors import TransientError
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
-from cdcd.spark.replaced import Part, Takeover, takeover
-from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels, upgrade
-from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.replaced import Part, takeover
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.evolution import (
+    IncompatibleSchemaError,
+    UnknownLabelError,
+    is_other,
+    plan,
+    same_labels,
+    upgrade,
+)
+from cdcd.spark.targets.reduction import UNFIT, is_new
 from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
@@ -61,6 +71,7 @@ class Progress:
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
+        ahead: the table was read again at an LSN that is later than this batch's common one.
     """
 
     table: str
@@ -71,6 +82,19 @@ class Progress:
     commit_lsn: int = 0
     commit_time: datetime | None = None
     seconds: float = 0.0
+    ahead: bool = False
+
+
+class UnknownFormError(TransientError):
+    """A table's changes name a form that is not described yet; the table waits for it, others go on."""
+
+    def __init__(self, table: str, ids: Sequence[str]) -> None:
+        super().__init__(
+            f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
+            hint="The table waits for it. If it does not come, was topics.schemas emptied? Then start the daemon again,"
+            " which describes its tables anew, or read the table again:"
+            f" cdcd mirror --config FILE --snapshot {table} --source FILE.",
+        )
 
 
 class TableMirror:
@@ -119,6 +143,7 @@ class TableMirror:
     def forget(self) -> None:
         """After an error: look at everything anew."""
         self._next = None
+        self._form = None
         for name in self._named:
             self._target.forget(name)
 
@@ -156,8 +181,16 @@ class TableMirror:
         seconds = time.monotonic() - began
         return Progress(
             total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
-            total.commit_time, seconds,
+            total.commit_time, seconds, self._is_ahead(cut),
         )  # fmt: skip
+
+    def _is_ahead(self, cut: int | None) -> bool:
+        """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
+        if cut is None:
+            return False
+        names = self._names(self._descriptions.newest(self.topic))
+        floors = [self._target.reached(self._spark, name).truncated for name, _ in names]
+        return any(floor is not None and floor[0] > cut for floor in floors)
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         """Tidy up every target of the table, where there is something to do; between batches."""
@@ -217,13 +250,15 @@ class TableMirror:
             with suppress(UnfitError):
                 return self._at_once(names[0], records, form, {**start, **ends}, batch_id)
         changes = parse(records, form.schema, form.rules).persist()
+        states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
-            groups = grouped(changes, cut)
+            groups = grouped(changes, cut, list(states.values()))
             held: dict[int, int] = {}
             for group in groups:
                 for partition, offset in group.first_held.items():
                     held[partition] = min(held.get(partition, offset), offset)
-            now = [group for group in groups if not group.held]
+            # What no target needs, because it is from before a snapshot or was there already, may be of any form.
+            now = [group for group in groups if not group.held and group.matters]
             quarantined = 0
             done: list[Applied] = []
             plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
@@ -231,7 +266,7 @@ class TableMirror:
                 done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, start, form, now, batch_id, cut)
+                done, quarantined = self._sort_out(records, start, form, now, states, batch_id, cut)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
@@ -307,10 +342,12 @@ class TableMirror:
     def _apply(
         self, changes: DataFrame, form: Form, groups: Iterable[Group], batch_id: int, cut: int | None
     ) -> list[Applied]:
-        """Changes that are all in one form, into every target."""
+        """Changes that are all in one form, into every target that they are new to."""
         at = max(group.last for group in groups)
         done = []
-        for name, kind in self._names(form):
+        for number, (name, kind) in enumerate(self._names(form)):
+            if not any(group.new[number] for group in groups):
+                continue
             has = self._target.prepare(self._spark, name, form.schema, kind, at)
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
@@ -332,61 +369,73 @@ class TableMirror:
         start: Offsets,
         guess: Form,
         groups: list[Group],
+        states: Mapping[str, State],
         batch_id: int,
         cut: int | None,
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
-        ids = {group.schema_id for group in groups if group.schema_id is not None}
-        forms = self._descriptions.find(self.topic, ids)
-        parts: list[Part] = []
+        forms = self._find({group.schema_id for group in groups if group.schema_id is not None})
+        new = reduce(Column.__or__, [is_new(state) for state in states.values()])
+        parts: dict[str, DataFrame] = {}
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
-            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
+            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            last = max(group.last for group in groups if group.schema_id == schema_id)
-            parts.append(Part(form, up_to(sound, cut), last))
-        rest = parse(records, guess.schema, guess.rules, keep=True)
-        if forms:
-            rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
-        poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
+            parts[schema_id] = up_to(sound, cut)
+        rest = parse(records, guess.schema, guess.rules, keep=True).filter(new & sf.col("schema_id").isNull())
+        poison.append(rest.withColumn(PROBLEM, reason(sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
         if not parts:
             return [], quarantined
         # Which form is the newest, the changes' own order tells.
-        newest = max(parts, key=lambda part: part.last)
+        known = [group for group in groups if group.schema_id in forms]
+        newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
         done = []
-        for name, kind in self._names(newest.form):
-            applied = self._apply_parts(name, kind, parts, start, batch_id, cut)
-            if applied is not None:
-                done.append(applied)
-        if done:
-            self._form = newest.form
+        for name, kind in self._names(newest):
+            number = list(states).index(name) if name in states else None
+            needed = _parts([group for group in known if number is None or group.new[number]], forms, parts)
+            if needed:
+                done += self._bring(name, kind, needed, start, batch_id, cut)
+        self._form = newest
         return done, quarantined
 
-    def _apply_parts(  # noqa: PLR0917 - what, where, and as which part of the stream
-        self, name: str, kind: Kind, parts: list[Part], start: Offsets, batch_id: int, cut: int | None
-    ) -> Applied | None:
-        """Changes in several forms, into one target; None where all lie before the beginning of its rows."""
+    def _find(self, ids: Collection[str]) -> dict[str, Form]:
+        """The forms with these ids. UnknownFormError: one is not described yet."""
+        forms = self._descriptions.find(self.topic, ids)
+        unknown = sorted(set(ids) - forms.keys())
+        if unknown:
+            raise UnknownFormError(self.table, unknown)
+        return forms
+
+    def _bring(  # noqa: PLR0917 - what, where, and as which part of the stream
+        self, name: str, kind: Kind, parts: Sequence[Part], start: Offsets, batch_id: int, cut: int | None
+    ) -> list[Applied]:
+        """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
         spark, target = self._spark, self._target
-        found = Takeover(tuple(parts))
+        end = None
         if kind is Kind.MIRROR:
             has = target.schema(spark, name)
             found = takeover(parts, has, target.reached(spark, name), lambda forms: self._ahead(start, forms))
-        if not found.parts:
-            return None
-        newest = max(found.parts, key=lambda part: part.last)
-        if found.end is None:
+            parts, end = found.parts, found.end
+        elif not _is_one_way([part.form.schema for part in parts]):
+            # What cannot be brought to the newest form has columns of its own in a changelog: form by form.
+            done: list[Applied] = []
+            for part in parts:
+                done += self._bring(name, kind, [part], start, batch_id, cut if part is parts[-1] else None)
+            return done
+        if not parts:
+            return []
+        newest = parts[-1]
+        if end is None:
             schema = target.prepare(spark, name, newest.form.schema, kind, newest.last)
         else:
-            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, found.end)
-        fitting = [upgrade(part.changes, part.form.schema, schema) for part in found.parts]
-        together = fitting[0]
-        for part in fitting[1:]:
-            together = together.unionByName(part)
-        together = together.persist()
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end)
+        fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
+        together = reduce(DataFrame.unionByName, fitting).persist()
         try:
-            return target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            applied = target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            return [applied]
         finally:
             together.unpersist()
 
@@ -426,6 +475,26 @@ class TableMirror:
             return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
         finally:
             rows.unpersist()
+
+
+def _parts(
+    groups: Iterable[Group], forms: Mapping[str, Form], changes: Mapping[str, DataFrame]
+) -> list[Part]:
+    """The forms of these groups with their changes, in the order of their last ones."""
+    last: dict[str, tuple[int, int]] = {}
+    for group in groups:
+        if group.schema_id is not None:
+            last[group.schema_id] = max(last.get(group.schema_id, group.last), group.last)
+    return [Part(forms[each], changes[each], last[each]) for each in sorted(last, key=last.__getitem__)]
+
+
+def _is_one_way(schemas: Sequence[TableSchema]) -> bool:
+    """Whether changes of each form can be brought to the last one."""
+    with suppress(IncompatibleSchemaError):
+        for schema in schemas[:-1]:
+            plan(schema, schemas[-1])
+        return True
+    return False
 
 
 def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: float) -> bool:

@@ -243,6 +243,8 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 spark=rule_for(column.form, variant=variant).spark,
                 missing=column.missing,
                 labels=column.labels,
+                form=column.form,
+                default=column.default,
             )
             for column in form.columns
         ]

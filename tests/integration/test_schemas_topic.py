@@ -57,7 +57,7 @@ def test_each_change_names_a_description_that_fits_it(
 
     # THEN each change names the description of its time, with the columns' own numbers
     fitting = [forms[change["source"]["schema_id"]] for change in changes]
-    assert [[(one.name, one.id, one.missing) for one in form.columns] for form in fitting[:3]] == [
+    assert [[(one.name, one.id, one.default) for one in form.columns] for form in fitting[:3]] == [
         [("id", 1, None), ("a", 2, None), ("price", 3, None)],
         [("id", 1, None), ("b", 2, None), ("price", 3, None)],
         [("id", 1, None), ("price", 3, None), ("b", 4, "7")],

@@ -120,6 +120,17 @@ class Source:
         forms = [read_form(record.value or b"")[1] for record in found]
         return [form for form in forms if f"{form.schema}.{form.table}" == table]
 
+    def topic(self, name: str) -> list[Raw]:
+        """What is in another topic of the pipeline."""
+        with Reader(self.servers, self.name) as reader:
+            return [record for record in reader.read_all() if record.topic == f"{self.name}.{name}"]
+
+    def produce_to(self, name: str, key: bytes, value: bytes) -> None:
+        """Write to another topic of the pipeline behind the daemon's back."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(f"{self.name}.{name}", value, key)
+        assert producer.flush(30) == 0
+
     def produce(self, table: str, *values: bytes | None, partition: int = 0) -> None:
         """Write to a table's topic behind the daemon's back."""
         producer = Producer({"bootstrap.servers": self.servers})

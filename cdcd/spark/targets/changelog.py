@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Place
 
@@ -35,11 +36,13 @@ commit, and the columns whose value the source did not send (they are null here)
 
 
 def columns(schema: TableSchema) -> list[str]:
-    return [*COLUMNS, *[column.name for column in schema.columns]]
+    return [*COLUMNS, *[quoted(column.name) for column in schema.columns]]
 
 
 def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """The rows for `changes` (`reduction.prepared`), with `_partition`, `_offset`, `_half` and `_unfit` beside them."""
+    """The rows for `changes` (`reduction.prepared`), with `_cdcd_partition`, `_cdcd_offset`, `_cdcd_half` and
+    `_cdcd_unfit` beside them.
+    """
     wide: list[Column] = []
     images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
     if not schema.key:
@@ -52,23 +55,23 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         sf.col("event_no").alias(EVENT),
         sf.col("commit_time").alias(TIME),
         sf.when(sf.size("unchanged") > 0, sf.col("unchanged")).alias(UNCHANGED),
-        sf.col("partition").alias("_partition"),
-        sf.col("offset").alias("_offset"),
-        sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_half"),
-        sf.col(UNFIT).alias("_unfit"),
+        sf.col("partition").alias("_cdcd_partition"),
+        sf.col("offset").alias("_cdcd_offset"),
+        sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_cdcd_half"),
+        sf.col(UNFIT).alias("_cdcd_unfit"),
     ]
-    flat = changes.select(*wide, sf.explode(images).alias("_image"))
-    values = [sf.col("_image.row")[column.name].alias(column.name) for column in schema.columns]
+    flat = changes.select(*wide, sf.explode(images).alias("_cdcd_image"))
+    values = [sf.col("_cdcd_image.row")[column.name].alias(column.name) for column in schema.columns]
     return flat.select(
-        sf.col("_image.op").alias(CHANGE),
+        sf.col("_cdcd_image.op").alias(CHANGE),
         LSN,
         EVENT,
         TIME,
         UNCHANGED,
-        "_partition",
-        "_offset",
-        "_half",
-        "_unfit",
+        "_cdcd_partition",
+        "_cdcd_offset",
+        "_cdcd_half",
+        "_cdcd_unfit",
         *values,
     )
 
@@ -92,18 +95,18 @@ class Found:
 def found(rows_: DataFrame) -> Found:
     """Reads the rows once."""
     each = (
-        rows_.groupBy("_partition")
+        rows_.groupBy("_cdcd_partition")
         .agg(
-            sf.max(sf.struct(LSN, EVENT, "_half")).alias("place"),
-            sf.max("_offset").alias("offset"),
+            sf.max(sf.struct(LSN, EVENT, "_cdcd_half")).alias("place"),
+            sf.max("_cdcd_offset").alias("offset"),
             sf.count(sf.lit(1)).alias("rows"),
-            sf.count_if("_unfit").alias("unfit"),
+            sf.count_if("_cdcd_unfit").alias("unfit"),
             sf.max(TIME).alias("commit_time"),
         )
         .collect()
     )
     return Found(
-        {row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
+        {row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
         sum(row["rows"] for row in each),
         sum(row["unfit"] for row in each),
         max([row["commit_time"] for row in each if row["commit_time"]], default=None),

@@ -14,10 +14,10 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.table_format import creation, having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -109,14 +109,21 @@ class DeltaTarget(Lakehouse):
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
-    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def _create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
         if self._path is None:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
         listed = ", ".join(
             f"'{text(key)}' = '{text(value)}'"
             for key, value in (self._table_properties | dict(properties)).items()
         )
-        spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+        spark.sql(creation(name, columns, DELTA, listed, view))
 
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})

@@ -6,7 +6,7 @@ where an id is not known, where their names are. An id that was known once stays
 A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +14,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     ByteType,
     DataType,
     DecimalType,
@@ -22,16 +21,15 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     ShortType,
-    StructType,
-    VariantType,
 )
 
 from cdcd.errors import FatalError, SourceError
 from cdcd.records.relations import Labels
+from cdcd.spark.defaults import default_of
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import text
+from cdcd.spark.sql import text
+from cdcd.spark.targets.target import Kind
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -54,7 +52,7 @@ class UnknownLabelError(IncompatibleSchemaError):
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new column; rows that are there get `column.missing`."""
+    """A new column; rows that are there get its default."""
 
     column: ColumnSchema
 
@@ -101,28 +99,44 @@ _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
 }
 """What both formats can do to a column in place (Iceberg's and Delta's rules of type promotion)."""
 
-_REBUILD: Final = (
-    "Drop the target table, and start the mirror for it again from the beginning of its topic;"
-    " or bring the target's column to the new type by hand. Other tables go on meanwhile."
-)
+
+def way_on(table: str) -> str:
+    """What to do with a table that cannot be followed: read it again. What its topic has from before is then skipped,
+    whatever its form."""
+    return (
+        f"Read the table again, which replaces the target in one commit: cdcd mirror --config FILE --snapshot {table}"
+        " --source FILE (the daemon's configuration). With tables.on_incompatible: reload the mirror does so by itself."
+        " Other tables go on meanwhile."
+    )
 
 
-def check(schema: TableSchema) -> None:
-    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot."""
+def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
+    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot.
+
+    Args:
+        reserved: names that the format keeps for itself.
+    """
     seen: dict[str, str] = {}
     for column in schema.columns:
+        if column.name in reserved:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"column {column.name} has a name that the table format keeps for itself.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude), or"
+                " mirror it into the other format.",
+            )
         if column.name.startswith(OWN):
             raise IncompatibleSchemaError(
                 schema.table,
                 f"column {column.name} has a name that begins with {OWN}, which the target's own columns have.",
-                "Rename the column, or leave the table out.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
         other = seen.setdefault(column.name.casefold(), column.name)
         if other != column.name:
             raise IncompatibleSchemaError(
                 schema.table,
                 f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
-                "Rename one of them, or leave the table out.",
+                f"Rename one of them at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
 
 
@@ -146,16 +160,24 @@ def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
     return replace(new, columns=tuple(columns))
 
 
-def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
+def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
 
     Of another relation (`is_other`), whose rows `old` has none of, columns are kept only where they have room for it.
+    A changelog takes any form: its rows stay as they were, so a column of another type is another column, and the key
+    may change.
 
     Raises:
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
     """
     check(new)
     pairs = {after.name: before for before, after in _pairs(old, new)}
+    if kind is Kind.CHANGELOG:
+        pairs = {
+            name: before
+            for name, before in pairs.items()
+            if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
+        }
     kept = {before.name for before in pairs.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
     renames = {before.name: name for name, before in pairs.items() if before.name != name}
@@ -163,27 +185,38 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     for column in new.columns:
         before = pairs.get(column.name)
         if before is None:
-            steps.append(Add(replace(column, missing=None) if is_other(old, new) else column))
+            steps.append(Add(_without_default(column) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
                 raise IncompatibleSchemaError(
                     new.table,
                     f"column {column.name} changed from {before.type} to {column.type}, and"
                     f" {before.spark.simpleString()} does not become {column.spark.simpleString()} in place.",
-                    _REBUILD,
+                    way_on(new.table),
                 )
             steps.append(Widen(column.name, column.spark))
         if before is not None and not is_other(old, new):
             steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
-    if not is_other(old, new) and {renames.get(name, name) for name in old.key} != set(new.key):
-        raise IncompatibleSchemaError(
-            new.table,
-            f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
-            " changes from before it cannot be told apart by the new one.",
-            _REBUILD,
-        )
+    is_keyed = kind is Kind.MIRROR and not is_other(old, new)
+    if is_keyed and {renames.get(name, name) for name in old.key} != set(new.key):
+        raise rekeyed(old, new)
     return tuple(steps)
+
+
+def _without_default(column: ColumnSchema) -> ColumnSchema:
+    """Rows of another relation have no value in the column."""
+    return replace(column, missing=None, default=None)
+
+
+def rekeyed(old: TableSchema, new: TableSchema) -> IncompatibleSchemaError:
+    """The key of a table is another, or it has one no more, or has one now."""
+    return IncompatibleSchemaError(
+        new.table,
+        f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
+        " changes from before it cannot be told apart by the new one.",
+        way_on(new.table),
+    )
 
 
 def after(schema: TableSchema, step: Step) -> TableSchema:
@@ -217,8 +250,7 @@ def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]
             table,
             f"labels of {new.type} were renamed to words that others had before: {', '.join(map(repr, used))}; which of"
             f" the two a value of column {new.name} is, is not known.",
-            f"Drop the target table, then run `cdcd mirror --snapshot {table} --source <configuration of the daemon>`"
-            " when the daemon is not behind.",
+            f"{way_on(table)} Do so when the daemon is not behind.",
         )
     words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
     yield Relabel(new.name, tuple(words), new.labels)
@@ -327,7 +359,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         for column in new.columns:
             before = before_of.get(column.name)
             if before is None:
-                value = sf.expr(missing(replace(column, missing=None) if other else column, new.table))
+                value = default_of(_without_default(column) if other else column)
             else:
                 value = sf.col(name)[before.name].cast(column.spark)
             fields.append(value.alias(column.name))
@@ -354,24 +386,11 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     return changes.select([columns.get(name, sf.col(name)) for name in changes.columns])
 
 
-def missing(column: ColumnSchema, table: str) -> str:
-    """What rows that are older than the column have in it, as an expression of SQL.
-
-    Raises:
-        IncompatibleSchemaError: the type's text has no rule for that.
-    """
-    kind = column.spark.simpleString()
-    if column.missing is None:
-        return f"CAST(NULL AS {kind})"
-    if isinstance(column.spark, BinaryType):
-        return f"unhex('{column.missing.removeprefix(chr(92) + 'x')}')"
-    if isinstance(column.spark, VariantType):
-        return f"parse_json('{text(column.missing)}')"
-    if isinstance(column.spark, ArrayType | MapType | StructType):
-        raise IncompatibleSchemaError(
-            table,
-            f"column {column.name} of type {column.type} was added with the default {column.missing!r}, and values"
-            " of such a type cannot be filled into the rows that are there.",
-            "Drop the target table, and start the mirror for it again from the beginning of its topic.",
-        )
-    return f"CAST('{text(column.missing)}' AS {kind})"
+def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
+    """The default of an added column does not fit its type."""
+    return IncompatibleSchemaError(
+        table,
+        f"column {column.name} of type {column.type} was added with a default that does not fit"
+        f" {column.spark.simpleString()}: {column.default or column.missing}.",
+        way_on(table),
+    )

@@ -19,7 +19,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType
 
 from cdcd.errors import PositionError
+from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import (
     Add,
@@ -35,14 +37,16 @@ from cdcd.spark.targets.evolution import (
     is_other,
     is_unknown,
     labelled,
-    missing,
     numbered,
     plan,
+    rekeyed,
     same_labels,
+    unfilled,
     value_of,
+    way_on,
 )
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import first_half, resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -67,6 +71,8 @@ SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
 KIND: Final = "cdcd.kind"
 """Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
+SWAPPED: Final = "cdcd.swapped"
+"""The property of a table that was put in the place of another one: what is older than its versions is not empty."""
 
 _MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
 
@@ -145,8 +151,10 @@ class Lakehouse(OwnTables):
                     schema.table,
                     f"its target has rows of another table that had the name (oid {table.schema.oid}, now"
                     f" {schema.oid}).",
-                    f"Drop the target table {name}, and give the command again.",
+                    way_on(schema.table),
                 )
+            if table.kind is not kind:
+                raise rekeyed(table.schema, schema)
             self._follow(spark, name, table, schema, at)
         elif not same_labels(table.schema, schema):
             self._follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
@@ -179,8 +187,7 @@ class Lakehouse(OwnTables):
                 schema.table,
                 f"another table has this name now, and its changes make a {kind} where the former one's made a"
                 f" {table.kind}.",
-                f"Drop the target table {name}, then run `cdcd mirror --snapshot {schema.table} --source <configuration"
-                " of the daemon>`: it reads the new table, and goes on from there.",
+                way_on(schema.table),
             )
         try:
             if table.state.truncated is None or end > table.state.truncated:
@@ -198,8 +205,8 @@ class Lakehouse(OwnTables):
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
-        check(table.schema)
-        described = {SCHEMA: table.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: table.kind.value}
+        check(table.schema, self.reserved)
+        described = _described(table.schema, table.kind, at)
         self._create(spark, name, _columns(table.schema, table.kind), described)
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
@@ -256,13 +263,81 @@ class Lakehouse(OwnTables):
         table.state, table.empty = state, False
         return state
 
+    def replay(self, name: str, changes: DataFrame) -> None:
+        spark = changes.sparkSession
+        table = self._look(spark, name)
+        assert table is not None, "there is a table to bring them into"
+        changes = prepared(changes)
+        if table.state.truncated is not None:
+            changes = changes.filter(
+                is_after(sf.col("commit_lsn"), sf.col("event_no"), table.state.truncated)
+            )
+        try:
+            if table.kind is Kind.CHANGELOG:
+                self._replay_changelog(spark, name, table, changes)
+            else:
+                self._replay_mirror(spark, name, table, changes)
+        except BaseException:
+            self.forget(name)
+            raise
+        table.empty = False
+
+    def _replay_mirror(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        with _kept(changes) as kept:
+            rows, found = _reduce(kept, table)
+            try:
+                if found.moves:
+                    now = spark.table(name)
+                    rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
+                with self._committing(spark), self._carrying(spark, table.state):
+                    self._merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
+            finally:
+                rows.unpersist()
+
+    def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        rows = changelog.rows(changes, table.schema).select(changelog.columns(table.schema))
+        place = [LSN, EVENT, changelog.CHANGE]
+        new = rows.join(spark.table(name).select(*place), place, "left_anti").select(
+            changelog.columns(table.schema)
+        )
+        with self._committing(spark), self._carrying(spark, table.state):
+            self._append(new, name)
+
+    def swap(  # noqa: PLR0917 - as `load`, and the form
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
+        spark, (schema, kind) = rows.sparkSession, new
+        check(schema, self.reserved)
+        table = self._look(spark, name)
+        assert table is not None, "there is something to replace"
+        state = loaded(name, table.state, commit_lsn, offsets, origin)
+        at = (commit_lsn, 0)
+        form = logged_rows if kind is Kind.CHANGELOG else mirrored_rows
+        view = f"cdcd_swap_{uuid4().hex}"
+        form(rows, schema, commit_lsn).createOrReplaceTempView(view)
+        self.forget(name)
+        try:
+            with self._committing(spark), self._carrying(spark, state):
+                described = _described(schema, kind, at) | {SWAPPED: "true"}
+                self._create(spark, name, _columns(schema, kind), described, view)
+        finally:
+            spark.catalog.dropTempView(view)
+        self._tables[name] = _Table(schema, at, kind, state, empty=False)
+        return state
+
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
             return spark.table(name)
         for version, state in self._states(spark, name):
             if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
                 return self._version(spark, name, version)
-        if self._is_whole(spark, name):
+        if self._is_whole(spark, name) and SWAPPED not in self._properties(spark, name):
             return spark.table(name).filter(sf.lit(False))
         raise PositionError(
             f"{name} has no version from LSN {consistent_lsn} or before any more.",
@@ -344,7 +419,14 @@ class Lakehouse(OwnTables):
         return Applied(found.changes, found.keys, state, held, waiting, found.commit_time)
 
     def _merge(
-        self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary
+        self,
+        spark: SparkSession,
+        name: str,
+        table: _Table,
+        source: DataFrame,
+        found: Summary,
+        *,
+        again: bool = False,
     ) -> None:
         view = f"cdcd_batch_{uuid4().hex}"
         source.createOrReplaceTempView(view)
@@ -353,8 +435,9 @@ class Lakehouse(OwnTables):
             view,
             table.schema,
             keeps=found.partial,
-            truncated=found.truncated,
+            truncated=None if again else found.truncated,
             key_range=found.key_range,
+            again=again,
         )
         try:
             with self._merging(spark):
@@ -385,10 +468,11 @@ class Lakehouse(OwnTables):
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
         schema = numbered(table.schema, schema)
-        steps = plan(table.schema, schema)
+        check(schema, self.reserved)
+        steps = plan(table.schema, schema, table.kind)
         for step in steps:
-            if isinstance(step, Add):
-                missing(step.column, schema.table)
+            if isinstance(step, Add) and not fits(spark, step.column):
+                raise unfilled(schema.table, step.column)
         for step in steps:
             self._take(spark, name, table, step)
             table.schema = after(table.schema, step)
@@ -414,7 +498,7 @@ class Lakehouse(OwnTables):
             case Add(column):
                 if column.name not in there:
                     self._add(spark, name, column.name, column.spark.simpleString())
-                if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
+                if column.has_default and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
             case Relabel() if table.kind is Kind.MIRROR and not table.empty:
                 self._relabel(spark, name, table, step)
@@ -437,15 +521,20 @@ class Lakehouse(OwnTables):
                 table.schema.table,
                 f"column {step.name} has a value {found[0]!r} that is no label of its enum, which must have been"
                 " renamed before it was described.",
-                f"Drop the target table, then run `cdcd mirror --snapshot {table.schema.table} --source <configuration"
-                " of the daemon>`.",
+                way_on(table.schema.table),
             )
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
-        value = missing(step.column, table.schema.table)
-        with self._committing(spark), self._carrying(spark, table.state):
-            spark.sql(f"UPDATE {name} SET {quoted(step.column.name)} = {value}")
+        view = f"cdcd_default_{uuid4().hex}"
+        spark.range(1).select(default_of(step.column).alias("value")).createOrReplaceTempView(view)
+        # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
+        statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
+        try:
+            with self._committing(spark), self._carrying(spark, table.state), self._merging(spark):
+                spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
+        finally:
+            spark.catalog.dropTempView(view)
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
@@ -495,6 +584,10 @@ def _columns(schema: TableSchema, kind: Kind) -> str:
     source = {column.name: column.spark.simpleString() for column in schema.columns}
     ordered = source | own if kind is Kind.MIRROR else own | source
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
+
+
+def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
+    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}
 
 
 def _planned(schema: TableSchema, kind: Kind) -> _Table:

@@ -15,8 +15,9 @@ from pyspark.sql import functions as sf
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.merge import UNKNOWN, quoted
+from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
 

@@ -179,6 +179,31 @@ class Target(Protocol):
             PositionError: the table has a later change already.
         """
 
+    def replay(self, name: str, changes: DataFrame) -> None:
+        """Bring changes into the table that lie before what it has; its position stays. They may come any number of
+        times.
+
+        Args:
+            changes: in the form of the table. For a mirror, of each key also all that came later.
+        """
+
+    def swap(  # noqa: PLR0917 - as `load`, and the form
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
+        """Put a table of the form and kind `new`, with the rows of a snapshot, in the place of one that cannot be
+        brought to them, in one commit. The rest as in `load`.
+
+        Raises:
+            PositionError: the table has a later change already.
+            IncompatibleSchemaError: no table can have that form.
+        """
+
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         """The form of the table; None: it is not there."""
 
@@ -202,6 +227,9 @@ class Target(Protocol):
 
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""
+
+    def has(self, spark: SparkSession, name: str) -> bool:
+        """Whether there is such a table."""
 
     def own_tables(self) -> Sequence[str]:
         """The names of those to which this process has appended."""

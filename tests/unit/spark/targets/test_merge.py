@@ -4,7 +4,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.sql import quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.reduction import prepared, reduced
 from tests.spark import source_model
 
