@@ -18,6 +18,7 @@ from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm, read_form
 from cdcd.spark.kafka import Admin, KafkaSource
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
 from cdcd.spark.types import Rule, rules, table_schema
 
 PATIENCE_S: Final = 10.0
@@ -230,9 +231,10 @@ def _check_words(form: TableForm, column: ColumnForm, words: _Words) -> None:
     labels = dict(column.labels)
     used = [word for oid, word in words.now.items() if word in labels.values() and labels.get(oid) != word]
     if used:
-        raise SourceError(
-            f"{form.schema}.{form.table}: {', '.join(map(repr, used))} is the word of another label of {column.type} by"
+        table = f"{form.schema}.{form.table}"
+        raise IncompatibleSchemaError(
+            table,
+            f"{', '.join(map(repr, used))} is the word of another label of {column.type} by"
             f" now, so that values of column {column.name} that were written before are not known.",
-            hint="Drop the target table, then run `cdcd mirror --snapshot"
-            f" {form.schema}.{form.table} --source <configuration of the daemon>` when the daemon is not behind.",
+            f"{way_on(table)} Do so when the daemon is not behind.",
         )

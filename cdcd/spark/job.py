@@ -44,6 +44,7 @@ from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.snapshot import SnapshotSource
 from cdcd.spark.table import Progress, TableMirror, UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance, Target
 
 ATTEMPTS: Final = 3
@@ -267,7 +268,7 @@ class Mirror:
                 table.forget()
                 self._hold(topic, table.table, error)
                 return None
-            except IncompatibleSchemaError as error:
+            except (IncompatibleSchemaError, OriginError) as error:
                 table.forget()
                 reloads = self._source is not None and self._settings.reloads(table.table)
                 if not reloads or attempt == ATTEMPTS:
@@ -318,7 +319,7 @@ class Mirror:
         else:
             self._observe(TableFailed(table, error.message, error.hint, stopped=False))
 
-    def _reload(self, topic: str, table: str, why: IncompatibleSchemaError) -> bool:
+    def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
         """Read a table again that its target cannot follow. False: it was not, which is then reported."""
         assert self._source is not None, "there is a source to read from"
         spark = self._spark.newSession()

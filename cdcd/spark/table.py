@@ -157,6 +157,7 @@ class TableMirror:
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
+            OriginError: the topic was made anew, or records are gone.
         """
         began = time.monotonic()
         self._relabel()
@@ -230,7 +231,7 @@ class TableMirror:
         return self._admin.topic_ids([self.topic]).get(self.topic)
 
     def _look_again(self) -> None:
-        """That the topic is still the one that `_start` found. PositionError: it was made anew meanwhile."""
+        """That the topic is still the one that `_start` found. OriginError: it was made anew meanwhile."""
         now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)
 

@@ -141,6 +141,10 @@ class State:
         )
 
 
+class OriginError(PositionError):
+    """A topic does not go on from what its table has of it: the table has to be read again."""
+
+
 def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
     """That the offsets of `state` are of the topic as it is `now`, and that no record was removed that it lacks.
 
@@ -149,13 +153,13 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
         topic, table: for people.
 
     Raises:
-        PositionError: the topic was made anew, or records are gone. Nothing can be read on from `state`.
+        OriginError: the topic was made anew, or records are gone. Nothing can be read on from `state`.
     """
     had = state.origin
     remade = had.topic_id is not None and now.topic_id is not None and had.topic_id != now.topic_id
     if remade or any(now.first.get(partition, first) < first for partition, first in had.first.items()):
         ids = f", by its id {now.topic_id} instead of {had.topic_id}" if remade else ""
-        raise PositionError(
+        raise OriginError(
             f"The topic {topic} was deleted and made anew{ids}: what the target has of the former one says nothing of"
             " this one.",
             hint=LOAD_AGAIN.format(table=table),
@@ -164,7 +168,7 @@ def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
         # A partition that came later begins at 0.
         expected = had.first.get(partition, 0 if had.first else first)
         if partition not in state.partitions and first > expected:
-            raise PositionError(
+            raise OriginError(
                 f"Records of {topic}[{partition}] are gone before they were mirrored: it begins at offset {first}, and"
                 f" is to be read from {expected} on.",
                 hint=LOAD_AGAIN.format(table=table)

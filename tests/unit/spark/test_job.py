@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import AnalysisException
 
-from cdcd.errors import FatalError, SinkError, SinkUnavailableError, TransientError
+from cdcd.errors import CdcdError, FatalError, SinkError, SinkUnavailableError, TransientError
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm
 from cdcd.spark.consistency import Mark
@@ -25,7 +25,8 @@ from cdcd.spark.progress import (
 )
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import Progress, UnknownFormError
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
+from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance
 
 
@@ -197,8 +198,17 @@ def test_a_table_whose_form_is_not_described_yet_is_tried_again_with_the_next_ba
     assert list(harness.mirror.stopped.values()) == [unknown]
 
 
-def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
-    error = IncompatibleSchemaError("public.a", "n changed", "do this")
+@pytest.mark.parametrize(
+    "error",
+    [
+        IncompatibleSchemaError("public.a", "n changed", "do this"),
+        UnknownLabelError("public.a", "no such label", "do this"),
+        OriginError("The topic was made anew.", hint="do this"),
+    ],
+)
+def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, error: CdcdError
+):
     read: list[str] = []
     monkeypatch.setattr("cdcd.spark.job.read_again", lambda *given: read.append(given[2]))
 
