@@ -43,6 +43,7 @@ from cdcd.facts import (
 )
 from cdcd.protocol.versions import StreamingMode
 from cdcd.records.routing import TopicNames
+from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -289,7 +290,7 @@ def test_nothing_is_exported_that_nobody_reads(settings: StartSettings):
 
 
 def test_a_snapshot_that_was_interrupted_goes_on_and_says_so():
-    interrupted = Progress(waiting={1: "public.t"}, method=EXPORTED)  # type: ignore[arg-type]
+    interrupted = Progress(waiting=Oids([1]), method=EXPORTED)
     world = World(found=replace(HERE, snapshot=interrupted))
     ready = world.start()
     assert [fact.was for fact in world.said(SnapshotResumed)] == [EXPORTED]  # type: ignore[attr-defined]
