@@ -1,9 +1,9 @@
 """Labels of enums: a table whose enum's labels changed is described anew, though nothing in the stream says so.
 
 The rule: a description in the schemas topic has the labels that its columns' enums have, at the latest a list of the
-publication and a look at the tables after they changed (`engine.PUBLISHED_S`), and whether or not the table has another
-change. PostgreSQL sends no message for ALTER TYPE ... RENAME VALUE or ADD VALUE, so the catalog is asked: a checksum of
-all labels comes with each list, and the checkpoint has the last one whose tables are all described.
+publication and a look at the tables after they changed (`questions.PUBLISHED_S`), and whether or not the table has
+another change. PostgreSQL sends no message for ALTER TYPE ... RENAME VALUE or ADD VALUE, so the catalog is asked: a
+checksum of all labels comes with each list, and the checkpoint has the last one whose tables are all described.
 
 A description may be ahead of the stream or behind it, for labels are told by their oids: readers know from it which
 label an older word has by now.
