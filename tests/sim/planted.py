@@ -342,7 +342,6 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
         "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
         "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
-        "slot_made_before_fencing": _in_session(steps=start.SLOT_BEFORE_FENCE),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
         "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
         "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),

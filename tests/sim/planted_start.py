@@ -48,7 +48,6 @@ def looks_at_the_slot_once(start: Start) -> Step:
 
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
-SLOT_BEFORE_FENCE: Final = swapped(Start.fence, Start.ensure_slot)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)
