@@ -201,7 +201,7 @@ def waiting_for_locks(database: Database) -> set[str]:
 
 
 @pytest.mark.postgres(only=[18])
-@pytest.mark.parametrize("asked_by", ["somebody", "the configuration"])
+@pytest.mark.parametrize("asked_by", ["the configuration"])
 def test_a_table_that_is_locked_for_hours_holds_up_no_change_of_another(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, asked_by: str
 ):
