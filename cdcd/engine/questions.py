@@ -33,7 +33,6 @@ from cdcd.snapshots.progress import INCREMENTAL
 PUBLISHED_S: Final = 5.0
 """Interval at which the publication is listed, to find tables that were added or have another name."""
 
-
 TOPICS_AHEAD: Final = 500
 """Number of topics that are created in one request with the topic of a table that is read beside the stream.
 
