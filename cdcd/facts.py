@@ -304,7 +304,7 @@ class TableReplaced(Fact):
 class TableAdded(Fact):
     """A table was added to the publication, or renamed. Its existing rows are delivered only if `read` is true.
 
-    `rows` is the planner's estimate of the existing rows. `command` is the command that reads them.
+    `rows` is an estimate of the existing rows by the server's statistics. `command` is the command that reads them.
     """
 
     event: ClassVar[str] = "table.added"
