@@ -31,6 +31,11 @@ class Fact:
 Observer = Callable[[Fact], None]
 
 
+def cut_short(text: str, most: int) -> str:
+    """The text, or its first `most` characters and an ellipsis: facts and errors repeat what strangers wrote."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Started(Fact):
     """The process has read its configuration and begins to connect. `http` is the address that it serves, or empty."""
@@ -299,7 +304,7 @@ class TableReplaced(Fact):
 class TableAdded(Fact):
     """A table was added to the publication, or renamed. Its existing rows are delivered only if `read` is true.
 
-    `rows` is the planner's estimate of the existing rows. `command` is the command that reads them.
+    `rows` is an estimate of the existing rows by the server's statistics. `command` is the command that reads them.
     """
 
     event: ClassVar[str] = "table.added"
@@ -473,7 +478,7 @@ class KafkaRetry(Fact):
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested(Fact):
-    """A signal asked the process to end. It finishes what is in flight first; a second signal ends it at once."""
+    """A signal asked the process to end. What is in flight is finished first. A second signal ends it at once."""
 
     event: ClassVar[str] = "shutdown.requested"
     signal: str

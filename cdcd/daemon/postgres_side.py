@@ -100,7 +100,7 @@ class PostgresSide:
             self._observe(PublicationCreated(publication=postgres.publication))
 
     async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
-        """The slot, None if there is none. SourceError: the slot is not one of a pipeline of this database."""
+        """Read the slot. None: there is no slot. SourceError: no pipeline can use it in this database."""
         state = await read_slot(sql, self._config.postgres.slot)
         if state is None:
             return None

@@ -18,7 +18,7 @@ is begun next.
 | `ChunkReads` | which pages are read, and which of their rows are sent |
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cdcd.engine.actions import Answer, Busy, Looked, Lost, Question, Writers
@@ -116,14 +116,6 @@ class Incremental:
 
     # What is to be read.
 
-    def add(self, tasks: Iterable[TableTask]) -> None:
-        """Read these tables too."""
-        self.tasks.add(tasks)
-
-    def replace(self, progress: Progress) -> None:
-        """Set the progress."""
-        self.tasks.replace(progress)
-
     def set_paused(self, paused: bool) -> None:
         """Read no further, or go on. What is being read is read again then: a window must not wait for hours."""
         self.tasks.replace(replace(self.progress, paused=paused))
@@ -132,7 +124,7 @@ class Incremental:
                 self.plans.forget(plan)
 
     def read_anew(self, oid: int, name: str, request: str) -> None:
-        """Read all rows of the table with this oid, whatever was read of it before."""
+        """Read the table with this oid from its beginning, also if some or all of its rows were read before."""
         for task in self.progress.tasks:
             if oid and task.oid == oid and not task.where:
                 self.plans.read_from_beginning(task)

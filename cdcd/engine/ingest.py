@@ -52,7 +52,7 @@ TURN_EVENTS: Final = 256
 """Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
 
 DESCRIBE_S: Final = 0.01
-"""Wait (s) before the catalog is asked again, if it does not show yet what is streamed already."""
+"""Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
 
 _RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
 

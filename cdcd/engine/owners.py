@@ -88,12 +88,12 @@ class Owners:
     def owns(self, oid: int, name: str) -> bool:
         """Whether the topic has the table's rows, and no others."""
         owner = self._owners.get(name)
-        return (
-            self._sums.get(oid) == name_sum(name) and oid not in self.names if owner is None else owner == oid
-        )
+        if owner is not None:
+            return owner == oid
+        return oid not in self.names and self._sums.get(oid) == name_sum(name)
 
     def former(self, name: str) -> int | None:
-        """The table of which the topic has rows, or had the last ones; 0: it is not known which. None: no table."""
+        """The oid of the table whose rows the topic has, or had last; 0: the oid is not known. None: no table."""
         owner = self._owners.get(name)
         if owner is not None:
             return owner

@@ -151,7 +151,7 @@ class BatchQueue:
         return not self._open
 
     def begin(self, commit_lsn: int, events_done: int) -> None:
-        """A transaction begins, of which `events_done` events are delivered already."""
+        """A transaction begins. Its first `events_done` events are delivered already."""
         self._commit_lsn = commit_lsn
         self._events_done = events_done
         self._open = True

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from cdcd.engine.incremental import Incremental
-from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused
+from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
@@ -84,11 +84,10 @@ class Requests:
                 raise ValueError(f"snapshot.signals is {self._allowed}")
             _ACTIONS[signal.action](self, signal)
         except ValueError as error:
-            self._observe(SnapshotSignalRefused(reason=_short(str(error))))
+            self._observe(SnapshotSignalRefused(reason=cut_short(str(error), WORDS_MAX)))
         else:
-            self._observe(
-                SnapshotSignalled(action=signal.action, tables=[_short(name) for name in signal.tables[:10]])
-            )
+            names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
+            self._observe(SnapshotSignalled(action=signal.action, tables=names))
         # A request counts once. So the checkpoint passes its position soon, also when the request changed nothing.
         self._incremental.tasks.touch()
 
@@ -138,7 +137,3 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
 def _size(name: str, request: str, where: str) -> int:
     """Bytes of the checkpoint record; remembered for those that wait, which each further request counts again."""
     return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}…"

@@ -17,6 +17,7 @@ from cdcd.facts import (
     SnapshotTableFailed,
     SnapshotTableFinished,
     SnapshotWaiting,
+    cut_short,
 )
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.progress import Progress, TableTask
@@ -130,8 +131,7 @@ class SnapshotTasks:
         self.replace(self.progress.end(task, error))
         pace = self._paces.pop(task.number, None)
         if error:
-            told = error if len(error) <= ERROR_MAX else f"{error[:ERROR_MAX]}…"
-            self._observe(SnapshotTableFailed(table=current.name, error=told))
+            self._observe(SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX)))
         else:
             seconds = 0.0 if pace is None else now - pace.began
             self._observe(

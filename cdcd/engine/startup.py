@@ -65,7 +65,7 @@ from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
 
 JUDGE_AGAIN_S: Final = 1.0
-"""Seconds until a checkpoint that does not fit the slot is read again: a commit may become visible in the checkpoint
+"""Seconds until slot and checkpoint are read again, if they do not fit. A commit may become visible in the checkpoint
 topic this long after PostgreSQL was told of it."""
 
 JUDGEMENTS: Final = 3
@@ -234,8 +234,9 @@ class Start:
 
     def judge(self) -> Step:
         """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
-        yield from self._look_at_slot()
         for left in reversed(range(JUDGEMENTS)):
+            # Again each time: an instance that stood still after its look may find what another one has done since.
+            yield from self._look_at_slot()
             self._found = yield PeekCheckpoint()
             try:
                 yield from self._compare()

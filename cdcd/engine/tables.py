@@ -196,7 +196,9 @@ class PublishedTables:
                 owners.settle(oid)
         self._write_down()
         read = {oid for oid, name in added.items() if self._reads_added and not self._excluded(name)}
-        self._incremental.add([TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read])
+        self._incremental.tasks.add(
+            [TableTask(added[oid], oid, request=ADDED) for oid in added if oid in read]
+        )
         for oid, name in added.items():
             command = "" if oid in read else _COMMAND.format(name)
             rows = estimates.get(oid, 0)
@@ -211,4 +213,4 @@ class PublishedTables:
             unlisted=Oids(delivered.unlisted),
         )
         if progress != incremental.progress:
-            incremental.replace(progress)
+            incremental.tasks.replace(progress)

@@ -12,6 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from cdcd.engine.queue import Batch
+from cdcd.facts import cut_short
 from cdcd.kafka.oversized import Oversized, TooLarge
 from cdcd.kafka.producer import BATCH_SIZE, SinkSettings
 
@@ -122,5 +123,4 @@ class Fitting:
 
 
 def _shorten(key: bytes | None) -> str:
-    text = "none" if key is None else key.decode(errors="replace")
-    return text if len(text) <= 200 else f"{text[:200]}…"
+    return "none" if key is None else cut_short(key.decode(errors="replace"), 200)

@@ -206,7 +206,7 @@ class Session:
         return [rows_of(result) for result in outcome.results]
 
     async def run(self, command: bytes, bytes_max: int = 0) -> Outcome:
-        """Run `command` by the simple protocol. The outcome holds all errors, also those of the connection.
+        """Run `command` by the simple protocol. All errors are in the outcome, also those of the connection.
 
         Args:
             bytes_max: bytes of COPY lines to keep. If there are more, all lines are read and dropped. The command is

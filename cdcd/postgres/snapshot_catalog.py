@@ -44,15 +44,20 @@ _VANISHED_TRIES: Final = 10
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-# A table without statistics has reltuples -1 (0 before PostgreSQL 14). Then 100 rows a page are assumed.
+# A table that was never analyzed has reltuples -1 (0 before PostgreSQL 14). Then 100 rows a page are assumed.
+# The size of a table that somebody locks would wait for the lock. Such a table has the rows that the cumulative
+# statistics count, a second or so after their commit.
 _ESTIMATES: Final = """
 WITH RECURSIVE tree(root, oid) AS (
     SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
      UNION ALL
     SELECT tree.root, i.inhrelid
       FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+), locked(oid) AS MATERIALIZED (
+    SELECT relation FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessExclusiveLock'
 )
 SELECT tree.root::int8, sum(CASE WHEN c.reltuples > 0 THEN c.reltuples
+       WHEN c.oid IN (SELECT oid FROM locked) THEN pg_stat_get_live_tuples(c.oid)
        ELSE 100 * (coalesce(pg_relation_size(c.oid), 0) / current_setting('block_size')::int8) END)::int8
   FROM tree JOIN pg_class c ON c.oid = tree.oid
  WHERE c.relkind = 'r'
@@ -136,7 +141,7 @@ class SnapshotCatalog:
         return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))
 
     async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
-        """Estimate the number of rows of these tables (names by oid), by the planner's statistics."""
+        """Estimate the number of rows of these tables (names by oid), without waiting for the lock of a table."""
 
         async def ask(sql: Connection) -> dict[int, int]:
             with translated("asking how many rows tables have", {}):

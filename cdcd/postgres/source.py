@@ -1,4 +1,4 @@
-"""Describes the server before a stream starts, in the words in which `position.resume` judges the checkpoint."""
+"""Describes the server before a stream starts: the `Source` with which `position.resume` compares the checkpoint."""
 
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.transactions.position import Checkpoint, Source

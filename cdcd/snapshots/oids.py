@@ -86,7 +86,7 @@ class Oids:
 
     @classmethod
     def parse_within(cls, text: str, all_: "Oids") -> Self:
-        """Read `text_within` back; ValueError or IndexError when it is none."""
+        """Read back what `text_within` wrote. ValueError, IndexError: `text` is something else."""
         return cls(all_.oids[place] for place in Oids.parse(text).oids)
 
     @classmethod

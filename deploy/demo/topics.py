@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 POLL_S: Final = 0.2
 AT_ONCE: Final = 5_000
 PATIENCE_S: Final = 20.0
+_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +103,31 @@ class Reader:
 
     def _ends(self) -> dict[tuple[str, int], int]:
         uncommitted = self._open(isolation="read_uncommitted")
+        deadline = time.monotonic() + PATIENCE_S
         try:
             ends = {}
             for topic, partition in self._assigned:
-                low_high = uncommitted.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=PATIENCE_S
-                )
-                if low_high is None:
-                    raise TopicError(
-                        f"The end of {topic}/{partition} was not told within {PATIENCE_S:.0f} s."
-                    )
-                low, high = low_high
-                ends[topic, partition] = high if high > low else 0
+                while (end := self._end(uncommitted, topic, partition)) is None:
+                    if time.monotonic() > deadline:
+                        raise TopicError(
+                            f"The end of {topic}/{partition} was not told within {PATIENCE_S:.0f} s."
+                        )
+                    # Makes the consumer learn the leaders of now.
+                    uncommitted.list_topics(topic, timeout=PATIENCE_S)
+                ends[topic, partition] = end
             return ends
         finally:
             uncommitted.close()
+
+    def _end(self, consumer: Consumer, topic: str, partition: int) -> int | None:
+        """Where the partition ends, 0 if it is empty. None: it has no leader yet, as after a broker has come back."""
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
+        except KafkaException as error:
+            if error.args[0].code() in _NO_LEADER:
+                return None
+            raise
+        return high if high > low else 0
 
     def _open(self, *, isolation: str) -> Consumer:
         return Consumer(

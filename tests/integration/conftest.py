@@ -4,6 +4,7 @@ A test that takes `postgres` (or `database`) runs once for each major version; `
 `(until=14)` or `(only=18)` say which. `CDCD_TEST_PG="16,18"` leaves the other versions out.
 """
 
+import gc
 import os
 import re
 import shutil
@@ -90,6 +91,22 @@ def _versions_for(item: pytest.Item) -> list[int]:
         only = [only] if isinstance(only, int) else only
         versions = [v for v in versions if (since or 0) <= v <= (until or 99) and (only is None or v in only)]
     return versions
+
+
+@pytest.fixture(scope="session", autouse=True)
+def collected_in_the_main_thread() -> Iterator[None]:
+    """No cycles are collected in threads of librdkafka, which call into Python: a client that such a collection frees
+    in its own thread aborts the process. The daemon does likewise (`daemon/memory.py`).
+    """
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def collected_after_the_test(collected_in_the_main_thread: None) -> Iterator[None]:
+    yield
+    gc.collect(0)
 
 
 @pytest.fixture(scope="session")

@@ -114,7 +114,7 @@ def test_a_broker_that_is_away_holds_everything_up_and_loses_nothing(
 ):
     dsn = database.dsn(password=SECRET, options="-c wal_sender_timeout=2s")
     one = trial(dsn, kafka.bootstrap_servers)
-    one.configure(kafka={"transaction": {"timeout_s": 3}})
+    one.configure(kafka={"transaction": {"timeout_s": 60}})
     deliver_one(one)
     kafka.kill()
     before = one.insert(2, 3)

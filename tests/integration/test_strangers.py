@@ -29,7 +29,7 @@ TENANT: Final = 1
 """The publication's row filter lets only this one's rows pass."""
 
 LINE_MAX: Final = 2500
-"""Characters of a line of the log, whatever a stranger wrote or raised."""
+"""Maximum number of characters in a line of the log, because a stranger must not be able to fill it."""
 
 CHECKPOINT_MAX: Final = 64_000
 MEMORY_MAX: Final = 200 * 1000 * 1000
@@ -269,7 +269,7 @@ def test_no_stranger_ends_stalls_or_fills_the_daemon_or_makes_it_write(
             assert len(refused["reason"]) <= 201, name
         for prefix in ("", "cdcd.watermark", "cdcd.Snapshot", "x" * 5000):
             stranger.send(b"\xff\0{", prefix=prefix, transactional=False)
-        # AND ask for tables that are none of theirs
+        # AND strangers ask for tables that they may not read
         for table in UNREADABLE:
             stranger.expect("table.failed", start(table))
         # AND give conditions that are something else

@@ -148,6 +148,15 @@ SWAPPED: Final[Mapping[str, Any]] = {
 }
 """Names that change hands between two chunks."""
 
+FROZEN_AT_THE_START: Final[Mapping[str, Any]] = {
+    **SNAPSHOT,
+    "slot_exists": False,
+    "operations": 10,
+    "faults": ("freeze", "crash_postgres"),
+    "p_fault": 0.1,
+}
+"""Instances that stand still while they start, and PostgreSQL gone meanwhile: another instance goes on."""
+
 ADDED_MEANWHILE: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "exported",
@@ -333,8 +342,8 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
         "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
         "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
-        "slot_made_before_fencing": _in_session(steps=start.SLOT_BEFORE_FENCE),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
+        "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
         "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
         "unsent_value_forgotten": _in_incremental(snapshots.ForgetsUnsentValues),
         "unsent_value_not_written_down": _in_incremental(

@@ -28,8 +28,26 @@ def fences_without_reading(start: Start) -> Step:
     start._found = peeked
 
 
+def looks_at_the_slot_once(start: Start) -> Step:
+    """Compares each checkpoint with the slot as it was at first."""
+    seen = start._look_at_slot
+    asked = False
+
+    def look() -> Step:
+        nonlocal asked
+        if not asked:
+            asked = True
+            yield from seen()
+
+    start._look_at_slot = look  # type: ignore[method-assign]
+    try:
+        yield from start.judge()
+    finally:
+        start._look_at_slot = seen  # type: ignore[method-assign]
+
+
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
-SLOT_BEFORE_FENCE: Final = swapped(Start.fence, Start.ensure_slot)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
+LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)

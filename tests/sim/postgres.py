@@ -103,12 +103,17 @@ class Postgres:
     def request_slot(self, who: object) -> None:
         """CREATE_REPLICATION_SLOT: it waits for whoever is running now (snapbuild.c)."""
         self.must_be_up()
+        if self.slot:
+            # SQLSTATE 42710: somebody else created it; the session ends and looks at it again.
+            raise ConnectionLostError
         self._creating = (who, set(self.workload.database.transactions.running))
 
     def slot_is_made(self, who: object, *, two_phase: bool) -> bool:
         """Whether it has come to its end; then the snapshot is held until `release`."""
         self.must_be_up()
         if self._creating is None or self._creating[0] is not who:
+            raise ConnectionLostError
+        if self.slot:
             raise ConnectionLostError
         database = self.workload.database
         self._creating[1].intersection_update(database.transactions.running)

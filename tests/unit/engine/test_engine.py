@@ -379,7 +379,7 @@ def test_while_the_queue_is_full_no_table_is_read(tmp_path: Path):
     daemon.idle()
     daemon.feed(transaction(5, 100, described(), *[row(number) for number in range(20)]))
     out = daemon.until(Ship)
-    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     daemon.idle()
     assert [each for each in daemon.asked if isinstance(each, Look)] == []
     daemon.engine.delivered(out.batch, daemon.now)
@@ -395,7 +395,7 @@ def test_a_relation_that_is_described_stops_the_frames_and_nothing_else(daemon: 
     daemon.feed(transaction(4, 80, described(), row(1)), transaction(5, 100, described(), row(2)))
     daemon.carry_out(daemon.until(Describe))
     pending = daemon.until(Describe)
-    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     daemon.now = 10.0
     daemon.idle()
     # THEN batches, status updates and tables go on
@@ -715,7 +715,7 @@ def test_a_stop_before_the_stream_began_ends_at_once(tmp_path: Path):
 
 def test_what_the_rows_of_a_table_say_ends_the_session(daemon: Daemon):
     daemon.tables[OID] = table(OID)
-    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     while not isinstance(ask := daemon.until(Ask), Ask) or not isinstance(ask.question, Read):
         daemon.carry_out(ask)
     daemon.engine.answered(ask.ticket, Refused("permission denied", "Grant it:"), daemon.now)
@@ -797,7 +797,7 @@ def test_snapshot_only_ends_when_all_is_read_and_delivered(tmp_path: Path):
 def test_rows_that_are_read_stand_between_transactions_of_the_stream(daemon: Daemon):
     daemon.tables[OID] = table(OID, pages=1)
     daemon.take(transaction(5, 100, described(), row(2)))
-    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
         daemon.carry_out(ask)
     # GIVEN rows that are read in the middle of a transaction, at a snapshot that the stream has not reached
@@ -815,7 +815,7 @@ def test_rows_that_are_read_stand_between_transactions_of_the_stream(daemon: Dae
 def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon):
     daemon.tables[OID] = table(OID, pages=1)
     daemon.take(transaction(5, 100, described(), row(1)))
-    daemon.engine.incremental.add([TableTask(NAME, OID)])
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
         daemon.carry_out(ask)
     # GIVEN an update that leaves the note alone, which the rows that are read do not see

@@ -67,7 +67,7 @@ def test_a_table_that_is_asked_for_again_after_it_was_cancelled_is_read_by_a_new
     daemon = reading()
     asked, _ = daemon.ask()
     daemon.incremental.plans.end(daemon.progress.tasks[0], "cancelled")
-    daemon.incremental.add([TableTask(T, request="again")])
+    daemon.incremental.tasks.add([TableTask(T, request="again")])
     daemon.incremental.answered(asked, rows(1), daemon.now)
     daemon.between()
     assert daemon.rendering.put_rows == []

@@ -72,11 +72,16 @@ class World:
         """What is published when the slot is there; None: the same."""
         self.peeked: list[Checkpoint | None] = []
         """What is seen of the checkpoint before the fence, one look after the other, and then `found`."""
+        self.seen: list[SlotSeen | None] = []
+        """What is seen of the slot, one look after the other, and then `slot`."""
         for name, value in server.items():
             assert hasattr(self, name)
             setattr(self, name, value)
         self.asked: list[Request[Any]] = []
         self.facts: list[Fact] = []
+
+    def look(self) -> SlotSeen | None:
+        return self.seen.pop(0) if self.seen else self.slot
 
     def start(self, settings: StartSettings = SETTINGS, **more: Any) -> Ready:
         requests = Start(settings, self.facts.append, **more).run()
@@ -113,7 +118,7 @@ def _peeked(world: World, _request: Any) -> Any:
 ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     ConnectCatalog: lambda world, _: world.is_standby,
     ConnectStream: lambda world, _: world.version,
-    LookAtSlot: lambda world, _: world.slot,
+    LookAtSlot: lambda world, _: world.look(),
     PeekCheckpoint: _peeked,
     Fence: lambda world, _: world.found,
     ReadSource: lambda world, request: replace(world.source, slot_confirmed=request.slot_confirmed),
@@ -361,3 +366,10 @@ def test_a_table_that_is_added_while_the_slots_creation_waits_is_read_beside_the
     assert ready.checkpoint.snapshot is not None
     assert list(ready.checkpoint.snapshot.waiting.oids) == [1]
     assert [(task.oid, task.request) for task in ready.checkpoint.snapshot.tasks] == [(2, ADDED)]
+
+
+def test_a_slot_that_another_instance_made_since_it_was_looked_at_is_looked_at_again():
+    world = World(seen=[None])
+    assert world.start().slot_confirmed == SLOT.confirmed
+    assert world.order.count(Pause) == 1
+    assert CreateSlot not in world.order

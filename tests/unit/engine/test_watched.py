@@ -110,7 +110,7 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
     daemon = Daemon(asked_for())
     task = daemon.progress.tasks[0]
     parts = (Part(1, 100, 4, 4 * PAGE),)
-    daemon.incremental.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
+    daemon.incremental.tasks.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
     daemon.incremental.watched.defined(1, T)
     assert daemon.incremental.watched.watches
     daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)

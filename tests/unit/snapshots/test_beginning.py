@@ -91,7 +91,7 @@ def test_a_table_that_is_added_while_the_slot_is_made_belongs_to_the_first_ones(
 
 def test_beside_an_exported_snapshot_it_is_read_later_because_the_slot_may_not_have_all_changes_of_it():
     before, after = {1: "a.b", 4: "a.e"}, {1: "a.b", 2: "a.c"}
-    # GIVEN a slot's snapshot, in which one table has another name by then, and another one is gone
+    # GIVEN a slot's snapshot, in which table 1 has another name, and table 4 is gone
     first, later = first_tables(before, after, {1: "a.d", 2: "a.c"})
     assert (first, later) == ({1: "a.d", 4: "a.e"}, {2: "a.c"})
     progress = initial(Progress(), first, (), exported=True, later=later)
