@@ -76,6 +76,6 @@ class Labels:
         ready, self._ready = self._ready, []
         if self._sum is not None and not (self._asks or self._left or self._out):
             # In the checkpoint of the Kafka transaction that has the last of them.
-            self._incremental.replace(replace(self._incremental.progress, labels=self._sum))
+            self._incremental.tasks.replace(replace(self._incremental.progress, labels=self._sum))
             self._sum = None
         return ready
