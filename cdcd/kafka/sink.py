@@ -26,6 +26,7 @@ from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings, producer_properties
@@ -127,8 +128,7 @@ class Sink:
         self._batch: Batch | None = None
         self._former: Batch | None = None
         self._checkpoint: Checkpoint | None = None
-        self._begun_at: float | None = None
-        self._left_open = False
+        self._expiry = Expiry(settings.timeout_s)
         self._answered_at = 0.0
         self._failed: FailedRecord | None = None
         self._failure: CdcdError | None = None
@@ -229,9 +229,7 @@ class Sink:
         settings = self._settings
         self._client = {**settings.client, **self._credentials()}
         self._failed = None
-        # The coordinator may time out the former producer's transaction while this producer works, which fences it too.
-        self._left_open = self._begun_at is not None and not self._left_open
-        self._begun_at = None
+        self._expiry.replaced()
         self._context = self._where
         self._producer = Producer(
             producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed)
@@ -283,7 +281,7 @@ class Sink:
 
     def _begin(self) -> None:
         time.sleep(max(0.0, self._answered_at + MARKERS_S - time.monotonic()))
-        self._begun_at = time.monotonic()
+        self._expiry.begun(time.monotonic())
         self._live.begin_transaction()
 
     def _note(self) -> None:
@@ -345,8 +343,7 @@ class Sink:
 
     def _commit(self) -> None:
         self._insist(self._live.commit_transaction)
-        self._begun_at = None
-        self._left_open = False
+        self._expiry.committed()
         self._answered_at = time.monotonic()
 
     def _insist(self, call: Callable[[float], object]) -> None:
@@ -431,7 +428,7 @@ class Sink:
         if failed is not None:
             cause, context = failed.error, str(failed)
         mapped = map_kafka_error(cause, context)
-        if isinstance(mapped, FencedError) and self._has_expired():
+        if isinstance(mapped, FencedError) and self._expiry.may_have_happened(time.monotonic()):
             return TransientError(
                 f"The broker ended a Kafka transaction that was open for longer than its timeout of "
                 f"{self._settings.timeout_s:g} s.",
@@ -439,13 +436,3 @@ class Sink:
                 "kafka.transaction.whole_bytes_max, so that a large transaction is sent within that time.",
             )
         return mapped
-
-    def _has_expired(self) -> bool:
-        """Whether the coordinator may have aborted our transaction by its timeout, which also fences the producer.
-
-        After an outage, this may happen once more, because of the former producer's transaction. Going on is safe,
-        because only the holder of the lock gets a new producer.
-        """
-        if self._left_open:
-            return True
-        return self._begun_at is not None and time.monotonic() - self._begun_at >= self._settings.timeout_s
