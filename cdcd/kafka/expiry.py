@@ -1,7 +1,7 @@
 """Whether the broker may have ended our Kafka transaction by its timeout, which fences the producer (KIP-98).
 
-Going on after that is safe, because only the holder of the lock gets a new producer. If no transaction can have expired,
-a fenced producer means another one with the same transactional id.
+Going on after that is safe: only the holder of the lock gets a new producer. If no transaction can have expired, a
+fenced producer means another one with the same transactional id.
 """
 
 
