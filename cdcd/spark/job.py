@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
+from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoint
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.kafka import Admin, kafka_failure
@@ -276,7 +276,7 @@ class Mirror:
                     return None
                 if not self._reload(topic, table.table, error):
                     return None
-            except TransientError:
+            except (TransientError, FencedError):
                 table.forget()
                 raise
             except FatalError as error:
@@ -325,6 +325,8 @@ class Mirror:
         spark = self._spark.newSession()
         try:
             read_again(spark, self._source, table, self._target, self._settings, self._observe, why.message)
+        except FencedError:
+            raise
         except TransientError as error:
             self._hold(topic, table, error)
         except CdcdError as error:

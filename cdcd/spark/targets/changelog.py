@@ -84,16 +84,20 @@ def image(first: str, second: str, schema: TableSchema) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time."""
+    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time.
+
+    `first_lsn` is the commit LSN of the first change that is no row of a snapshot.
+    """
 
     places: Mapping[int, Place]
     rows: int
     unfit: int
     commit_time: datetime | None
+    first_lsn: int | None
 
 
 def found(rows_: DataFrame) -> Found:
-    """Reads the rows once."""
+    """Reads the rows once. A change that the topic has twice counts twice."""
     each = (
         rows_.groupBy("_cdcd_partition")
         .agg(
@@ -102,6 +106,7 @@ def found(rows_: DataFrame) -> Found:
             sf.count(sf.lit(1)).alias("rows"),
             sf.count_if("_cdcd_unfit").alias("unfit"),
             sf.max(TIME).alias("commit_time"),
+            sf.min(sf.when(sf.col(CHANGE) != "r", sf.col(LSN))).alias("first_lsn"),
         )
         .collect()
     )
@@ -110,7 +115,22 @@ def found(rows_: DataFrame) -> Found:
         sum(row["rows"] for row in each),
         sum(row["unfit"] for row in each),
         max([row["commit_time"] for row in each if row["commit_time"]], default=None),
+        min([row["first_lsn"] for row in each if row["first_lsn"] is not None], default=None),
     )
+
+
+def once(rows_: DataFrame) -> DataFrame:
+    """The rows, each change once. A daemon that delivers at least once may have sent it again, to any partition."""
+    # Rows of a snapshot have no number of their own, so each of them is another one.
+    place = sf.when(sf.col(CHANGE) == "r", sf.struct("_cdcd_partition", "_cdcd_offset"))
+    placed = rows_.withColumn("_cdcd_place", place)
+    return placed.dropDuplicates([CHANGE, LSN, EVENT, "_cdcd_half", "_cdcd_place"]).drop("_cdcd_place")
+
+
+def without(rows_: DataFrame, table: DataFrame, first_lsn: int) -> DataFrame:
+    """The rows without changes that the table has already. None of them lies before `first_lsn`."""
+    had = table.filter((sf.col(LSN) >= first_lsn) & (sf.col(CHANGE) != "r")).select(CHANGE, LSN, EVENT)
+    return rows_.join(had, [CHANGE, LSN, EVENT], "left_anti")
 
 
 def dropped(column: str, there: Collection[str]) -> str:

@@ -180,6 +180,8 @@ class IcebergTarget(Lakehouse):
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         table = self._load(spark, name)
+        # Spark keeps what it knows of a table for a while.
+        table.refresh()
         snapshot = table.currentSnapshot()
         while snapshot is not None:
             found = snapshot.summary().get(PROPERTY)

@@ -10,7 +10,7 @@ when it is done, and found done when it is taken again.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
@@ -45,6 +45,7 @@ from cdcd.spark.targets.evolution import (
     value_of,
     way_on,
 )
+from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import first_half, resolved
@@ -122,6 +123,7 @@ class Lakehouse(OwnTables):
     def __init__(self) -> None:
         super().__init__()
         self._tables: dict[str, _Table] = {}
+        self._fence = Fence()
 
     def forget(self, name: str) -> None:
         self._tables.pop(name, None)
@@ -135,8 +137,36 @@ class Lakehouse(OwnTables):
         return State() if table is None else table.state
 
     def _position(self, spark: SparkSession, name: str) -> State | None:
-        """What its commits must carry on; None for a table of our own."""
-        return None if name in self._appended else self.reached(spark, name)
+        """What its commits must carry on; None for a table of our own. FencedError: another process writes to it."""
+        if name in self._appended:
+            return None
+        state = self.reached(spark, name)
+        self._check_writer(spark, name)
+        return state
+
+    @contextmanager
+    def _commit(self, spark: SparkSession, name: str, state: State) -> Iterator[State]:
+        """Make one commit, which carries the state. Gives the state with this process's stamp.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+        self._check_writer(spark, name)
+        stamped = replace(state, stamp=self._fence.next())
+        with self._committing(spark), self._carrying(spark, stamped):
+            yield stamped
+        self._check_writer(spark, name)
+
+    def _check_writer(self, spark: SparkSession, name: str) -> State | None:
+        """The newest state of the table; None: no commit carries one. FencedError: another process writes to it."""
+        newest: list[State] = []
+        for _, state in self._states(spark, name):
+            if all(state.stamp != each.stamp for each in newest):
+                newest.append(state)
+            if len(newest) == NEWEST:
+                break
+        self._fence.check(name, [state.stamp for state in newest])
+        return newest[0] if newest else None
 
     def prepare(
         self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
@@ -192,8 +222,7 @@ class Lakehouse(OwnTables):
         try:
             if table.state.truncated is None or end > table.state.truncated:
                 # First of all: whoever is killed after it finds no row of the former table in the form of the new one.
-                state = table.state.advanced({}, truncated=end)
-                with self._committing(spark), self._carrying(spark, state):
+                with self._commit(spark, name, table.state.advanced({}, truncated=end)) as state:
                     overwrite(spark.createDataFrame([], spark.table(name).schema), name)
                 table.state = state
             if table.schema.schema_id != schema.schema_id and at > table.schema_at:
@@ -208,6 +237,7 @@ class Lakehouse(OwnTables):
         check(table.schema, self.reserved)
         described = _described(table.schema, table.kind, at)
         self._create(spark, name, _columns(table.schema, table.kind), described)
+        self._fence.check(name, ())
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
 
@@ -250,9 +280,9 @@ class Lakehouse(OwnTables):
         spark = rows.sparkSession
         table = self._look(spark, name)
         assert table is not None, "prepare comes first"
-        state = loaded(name, table.state, commit_lsn, offsets, origin)
+        after_it = loaded(name, table.state, commit_lsn, offsets, origin)
         try:
-            with self._committing(spark), self._carrying(spark, state):
+            with self._commit(spark, name, after_it) as state:
                 if table.kind is Kind.CHANGELOG:
                     self._append(logged_rows(rows, table.schema, commit_lsn), name)
                 else:
@@ -289,7 +319,7 @@ class Lakehouse(OwnTables):
                 if found.moves:
                     now = spark.table(name)
                     rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
-                with self._committing(spark), self._carrying(spark, table.state):
+                with self._commit(spark, name, table.state) as table.state:
                     self._merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
             finally:
                 rows.unpersist()
@@ -300,7 +330,7 @@ class Lakehouse(OwnTables):
         new = rows.join(spark.table(name).select(*place), place, "left_anti").select(
             changelog.columns(table.schema)
         )
-        with self._committing(spark), self._carrying(spark, table.state):
+        with self._commit(spark, name, table.state) as table.state:
             self._append(new, name)
 
     def swap(  # noqa: PLR0917 - as `load`, and the form
@@ -316,14 +346,14 @@ class Lakehouse(OwnTables):
         check(schema, self.reserved)
         table = self._look(spark, name)
         assert table is not None, "there is something to replace"
-        state = loaded(name, table.state, commit_lsn, offsets, origin)
+        after_it = loaded(name, table.state, commit_lsn, offsets, origin)
         at = (commit_lsn, 0)
         form = logged_rows if kind is Kind.CHANGELOG else mirrored_rows
         view = f"cdcd_swap_{uuid4().hex}"
         form(rows, schema, commit_lsn).createOrReplaceTempView(view)
         self.forget(name)
         try:
-            with self._committing(spark), self._carrying(spark, state):
+            with self._commit(spark, name, after_it) as state:
                 described = _described(schema, kind, at) | {SWAPPED: "true"}
                 self._create(spark, name, _columns(schema, kind), described, view)
         finally:
@@ -356,7 +386,7 @@ class Lakehouse(OwnTables):
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
-            _, state = next(self._states(spark, name), ("", None))
+            state = self._check_writer(spark, name)
             if state is None and not self._is_whole(spark, name):
                 raise PositionError(
                     f"No version of {name} that says how far it has come is left.",
@@ -406,7 +436,7 @@ class Lakehouse(OwnTables):
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
             if not table.is_there:
                 self._make(spark, name, table, _latest(found.places))
-            with self._committing(spark), self._carrying(spark, state):
+            with self._commit(spark, name, state) as state:
                 if table.empty:
                     self._append(first_rows(source, table.schema), name)
                 else:
@@ -457,8 +487,12 @@ class Lakehouse(OwnTables):
             state = step.after(table.state, found.places, None)
             if not table.is_there:
                 self._make(spark, name, table, _latest(found.places))
-            with self._committing(spark), self._carrying(spark, state):
-                self._append(rows.select(changelog.columns(table.schema)), name)
+            with self._commit(spark, name, state) as state:
+                new = changelog.once(rows)
+                if found.first_lsn is not None and found.first_lsn <= table.state.commit_lsn:
+                    # A partition lags behind, or has what the daemon sent again.
+                    new = changelog.without(new, spark.table(name), found.first_lsn)
+                self._append(new.select(changelog.columns(table.schema)), name)
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
@@ -511,7 +545,7 @@ class Lakehouse(OwnTables):
         kind = table.schema.column(step.name).spark
         if step.words:
             value = value_of(step, kind, column)
-            with self._committing(spark), self._carrying(spark, table.state):
+            with self._commit(spark, name, table.state) as table.state:
                 spark.sql(f"UPDATE {name} SET {column} = {value} WHERE NOT ({column} <=> {value})")
         found = spark.sql(
             f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
@@ -531,14 +565,15 @@ class Lakehouse(OwnTables):
         # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
         statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
         try:
-            with self._committing(spark), self._carrying(spark, table.state), self._merging(spark):
+            with self._commit(spark, name, table.state) as table.state, self._merging(spark):
                 spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
         finally:
             spark.catalog.dropTempView(view)
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
-        with self._committing(spark), self._carrying(spark, self._tables[name].state):
+        table = self._tables[name]
+        with self._commit(spark, name, table.state) as table.state:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
 
 

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import BatchPosition
+from cdcd.spark.targets.fencing import NOBODY, Stamp
 
 PROPERTY: Final = "cdcd.state"
 """Of a snapshot's summary (Iceberg), or the key in the commit's userMetadata (Delta)."""
@@ -62,6 +63,7 @@ class State:
         truncated: (commit LSN, number of the event) of the last truncate.
         batch_id: of the stream, to be shown.
         origin: the topic that `partitions` is of.
+        stamp: who made the commit.
     """
 
     commit_lsn: int = 0
@@ -70,6 +72,7 @@ class State:
     truncated: tuple[int, int] | None = None
     batch_id: int = 0
     origin: Origin = Origin()
+    stamp: Stamp = NOBODY
 
     def advanced(
         self,
@@ -119,6 +122,7 @@ class State:
                 "batch_id": self.batch_id,
                 "topic_id": self.origin.topic_id,
                 "first": {str(number): offset for number, offset in sorted(self.origin.first.items())},
+                "stamp": list(self.stamp),
             },
             separators=(",", ":"),
         )
@@ -138,6 +142,7 @@ class State:
                 data.get("topic_id"),
                 {int(number): offset for number, offset in data.get("first", {}).items()},
             ),
+            stamp=Stamp(*data.get("stamp", ())),
         )
 
 
