@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import PositionError
+from cdcd.spark.targets.fencing import Stamp
 from cdcd.spark.targets.state import Origin, Place, State, check_origin
 
 lsns = st.integers(0, 2**63 - 1)
@@ -12,7 +13,10 @@ positions = st.none() | st.tuples(lsns, st.integers(0, 10**9))
 origins = st.builds(
     Origin, st.none() | st.text(), st.dictionaries(st.integers(0, 500), st.integers(0, 2**62), max_size=4)
 )
-states = st.builds(State, lsns, st.none() | lsns, by_partition, positions, st.integers(0, 10**9), origins)
+stamps = st.builds(Stamp, st.text(), st.integers(0, 10**9))
+states = st.builds(
+    State, lsns, st.none() | lsns, by_partition, positions, st.integers(0, 10**9), origins, stamps
+)
 
 
 @given(states)
