@@ -41,6 +41,11 @@ _TABLE: Final = {
 }
 
 
+_NTZ: Final = "timestamp_ntz"
+_NTZ_FEATURE: Final = "delta.feature.timestampNtz"
+"""A table that is made with such a column has the feature. One that gets such a column later must be given it first."""
+
+
 class DeltaTarget(Lakehouse):
     """A `Target` of Delta tables: `<catalog>.<namespace>.<table>`, or folders `<path>/<schema>/<table>`.
 
@@ -124,6 +129,11 @@ class DeltaTarget(Lakehouse):
             for key, value in (self._table_properties | dict(properties)).items()
         )
         spark.sql(creation(name, columns, DELTA, listed, view))
+
+    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_NTZ_FEATURE}' = 'supported')")
+        super()._add(spark, name, column, type_)
 
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})
