@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cdcd.config.mirror import MirrorConfig
     from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
-    from cdcd.spark.snapshot import Snapshot
+    from cdcd.spark.snapshot import Snapshot, SnapshotSource
     from cdcd.spark.targets.target import Target
 
 ATTEMPTS: Final = 3
@@ -45,6 +45,12 @@ ATTEMPTS: Final = 3
     "its changes go on from there. May be repeated. Needs --source.",
 )
 @click.option(
+    "--replay-quarantine",
+    "replay",
+    is_flag=True,
+    help="First bring the records in quarantine into their tables that are understood by now.",
+)
+@click.option(
     "--source",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -56,6 +62,7 @@ def command(
     *,
     once: bool,
     consistent: bool,
+    replay: bool,
     reference: bool,
     tables: tuple[str, ...],
     source: Path | None,
@@ -75,9 +82,11 @@ def command(
     if file is None:
         raise click.UsageError("Missing option '--config'.")
     config = load_mirror(file, os.environ)
+    source = source or (None if config.source is None else Path(config.source))
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
+    _check_reload(config, pipeline is not None)
     if find_spec("pyspark") is None:
         raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
 
@@ -97,11 +106,17 @@ def command(
     conf = {**own, **{name: str(value) for name, value in config.spark.items()}}
     spark = session((place.format,), conf=conf, name=f"cdcd mirror {config.name}")
     spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
-    settings, target = settings_of(config, consistent=consistent), target_of(config)
-    mirror = Mirror(spark, settings, target, show)
+    settings, target = (
+        settings_of(config, consistent=consistent, source=pipeline is not None),
+        target_of(config),
+    )
+    read_from = None if pipeline is None else source_of(pipeline, settings)
+    mirror = Mirror(spark, settings, target, show, read_from)
     try:
-        if tables and pipeline is not None:
-            load_tables(spark, settings, target, pipeline, tables)
+        if tables and read_from is not None:
+            load_tables(spark, settings, target, read_from, tables)
+        if replay:
+            mirror.replay()
         mirror.run(once=once, stop=stop)
     finally:
         mirror.close()
@@ -115,7 +130,7 @@ def load_tables(
     spark: Any,
     settings: "MirrorSettings",
     target: "Target",
-    pipeline: "Config",
+    source: "SnapshotSource",
     tables: "Sequence[str]",
 ) -> None:
     """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
@@ -124,17 +139,7 @@ def load_tables(
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
-    from cdcd.spark.snapshot import SnapshotSource, load_snapshot, open_snapshot  # noqa: PLC0415
-
-    source = SnapshotSource(
-        pipeline.postgres.libpq(),
-        pipeline.postgres.publication,
-        pipeline.postgres.slot,
-        pipeline.topics.prefix,
-        settings.kafka,
-        pipeline.postgres.connect_timeout_s,
-        pipeline.topics.names,
-    )
+    from cdcd.spark.snapshot import load_snapshot, open_snapshot  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
@@ -169,8 +174,35 @@ def load_tables(
             click.echo(f"snapshot: {error.message}; once more, at a new one")
 
 
-def settings_of(config: "MirrorConfig", *, consistent: bool = False) -> "MirrorSettings":
-    """What the job is told."""
+def _check_reload(config: "MirrorConfig", source: bool) -> None:
+    """Tables that are to be read again need a database. ConfigError: none is named."""
+    tables = config.tables
+    if not source and "reload" in (tables.on_incompatible, *tables.on_incompatible_for.values()):
+        raise ConfigError(
+            "tables.on_incompatible is reload, and nothing says where the database is.",
+            hint="Set source to the daemon's configuration, or start with --source FILE.",
+        )
+
+
+def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
+    """Where tables are read, by the daemon's configuration."""
+    from cdcd.spark.snapshot import SnapshotSource  # noqa: PLC0415
+
+    return SnapshotSource(
+        pipeline.postgres.libpq(),
+        pipeline.postgres.publication,
+        pipeline.postgres.slot,
+        pipeline.topics.prefix,
+        settings.kafka,
+        pipeline.postgres.connect_timeout_s,
+        pipeline.topics.names,
+    )
+
+
+def settings_of(
+    config: "MirrorConfig", *, consistent: bool = False, source: bool = False
+) -> "MirrorSettings":
+    """What the job is told. `source`: tables can be read again."""
     from cdcd.spark.kafka import KafkaSource  # noqa: PLC0415
     from cdcd.spark.settings import MirrorSettings  # noqa: PLC0415
     from cdcd.spark.targets.target import Maintenance  # noqa: PLC0415
@@ -192,6 +224,10 @@ def settings_of(config: "MirrorConfig", *, consistent: bool = False) -> "MirrorS
         threads=batches.threads,
         consistent=consistent or batches.consistent,
         variant=config.tables.json_as == "variant",
+        reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
+        reload_for=tuple(
+            [(pattern, what == "reload") for pattern, what in config.tables.on_incompatible_for.items()]
+        ),
         maintenance_interval_s=upkeep.interval_s,
         maintenance=Maintenance(
             upkeep.keep_s, upkeep.keep_versions, upkeep.small_files_min, upkeep.target_file_bytes

@@ -25,6 +25,7 @@ from cdcd.config.types import (
     PropertyValue,
     Section,
     Servers,
+    TablePattern,
     TablePatterns,
     Text,
     TopicName,
@@ -149,6 +150,17 @@ class TablesConfig(Section):
         description="What json and jsonb become. With variant, Iceberg tables that have one are of format 3.",
     )
 
+    on_incompatible: Literal["reload", "stop"] | None = Field(
+        None,
+        description="What becomes of a table that changes so that its target cannot follow (another type or key). "
+        "reload: it is read again from the database, and replaces its target in one commit. stop: it stops, and the "
+        "others go on. null: reload where `source` or --source is given, else stop.",
+    )
+    on_incompatible_for: dict[TablePattern, Literal["reload", "stop"]] = Field(
+        default_factory=dict,
+        description="The same for some tables: pattern to reload or stop. The first that fits holds.",
+    )
+
 
 class BatchesConfig(Section):
     """How much at a time."""
@@ -193,6 +205,11 @@ class MirrorConfig(Section):
     name: Name = Field(
         description="Name of the mirror; the pipeline's, unless topics.prefix says otherwise.",
         json_schema_extra={"example": "shop"},
+    )
+    source: FilePath | None = Field(
+        None,
+        description="File with the pipeline's configuration, the daemon's, which says where the database is: for "
+        "tables that are read again. --source says the same.",
     )
     kafka: SourceConfig = Field(description="Where the changes are.")
     topics: PipelineTopics = Field(

@@ -21,6 +21,7 @@ from cdcd.facts import (
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
@@ -71,6 +72,20 @@ class KafkaSide:
         return await self.call(
             lambda: peek_at_start(
                 connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
+            ),
+            anywhere=True,
+        )
+
+    async def former_descriptions(self) -> FormerDescriptions:
+        """What former runs said of tables. A broker that is away: SinkUnavailableError."""
+        config = self._config
+        topic = config.topics.schemas
+        if not topic:
+            return FormerDescriptions()
+        connection, _ = client.split(config.kafka.librdkafka())
+        return await self.call(
+            lambda: read_descriptions(
+                connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up
             ),
             anywhere=True,
         )

@@ -10,6 +10,8 @@ from cdcd.config.loading import Config
 from cdcd.engine.actions import (
     Answer,
     Busy,
+    Enums,
+    FindEnums,
     FindWriters,
     ListPublished,
     Look,
@@ -27,6 +29,7 @@ from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.records.schemas import labels_of
 
 
 class SnapshotDriver:
@@ -89,6 +92,8 @@ class SnapshotDriver:
             if isinstance(question, FindWriters):
                 found = await self._catalog.writers(question.oids)
                 return Writers(found.names, found.seen)
+            if isinstance(question, FindEnums):
+                return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
             return await self._list(question)
         except TableBusyError as error:
             return Busy(str(error))
@@ -128,12 +133,14 @@ class SnapshotDriver:
     async def _list(self, question: ListPublished) -> Answer:
         catalog = self._catalog
         tables = await catalog.published()
+        labels = await catalog.labels()
         after = await catalog.position()
         new = {oid: name for oid, name in tables.items() if oid not in question.known}
-        return Published(tables, after, await catalog.estimates(new) if new else {})
+        return Published(tables, after, await catalog.estimates(new) if new else {}, labels)
 
     async def _know_types(self, oids: set[int]) -> None:
-        missing = [oid for oid in oids if oid not in self._types]
+        # The labels of enums change.
+        missing = [oid for oid in oids if oid not in self._types or labels_of(oid, self._types)]
         if missing:
             self._types.update(await self._catalog.types(missing))
 

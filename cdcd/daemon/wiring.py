@@ -1,8 +1,9 @@
 """Puts a session together: the engine and its parts, and the pipeline that runs the engine."""
 
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,7 @@ from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import Ready, StartSettings
 from cdcd.errors import LimitError
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
@@ -27,7 +29,9 @@ from cdcd.protocol.messages import Relation
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
+from cdcd.records.numbering import is_certain
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.records.schemas import labels_of
 from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
@@ -122,7 +126,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         snapshots=wiring.snapshots,
         spool=spool,
         begin=lambda: start_replication(wiring),
-        look_up=_LookUp(wiring.sql),
+        look_up=_LookUp(wiring.sql, wiring.kafka.former_descriptions),
         survey=lambda: wiring.postgres.survey(wiring.sql),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
@@ -200,16 +204,24 @@ async def start_replication(wiring: Wiring) -> None:
 
 
 class _LookUp:
-    """Looks up in the catalog what a Relation message does not say. Remembers types."""
+    """Looks up what a Relation message does not say, in the catalog and, if that is not enough, in former descriptions.
 
-    def __init__(self, sql: Connection) -> None:
+    Types are remembered, but for enums: their labels change without a word in the stream.
+
+    Args:
+        former: reads what former runs said of tables; asked once.
+    """
+
+    def __init__(self, sql: Connection, former: Callable[[], Awaitable[FormerDescriptions]]) -> None:
         self._sql = sql
+        self._read_former = former
+        self._former: FormerDescriptions | None = None
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
 
     async def __call__(
         self, relation: Relation
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        missing = [column.type_oid for column in relation.columns if column.type_oid not in self._types]
+        missing = [column.type_oid for column in relation.columns if not self._is_lasting(column.type_oid)]
         if missing:
             self._types.update(await catalog.types(self._sql, missing))
         found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
@@ -217,7 +229,14 @@ class _LookUp:
         if not found.has_columns_of(relation):
             seen = await catalog.visibility(self._sql)
             found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        if not is_certain(relation.columns, found.columns):
+            if self._former is None:
+                self._former = await self._read_former()
+            found = replace(found, former=self._former.columns(relation.oid))
         return found, self._types, seen
+
+    def _is_lasting(self, oid: int) -> bool:
+        return oid in self._types and not labels_of(oid, self._types)
 
 
 def _spool_directory(config: Config) -> str:

@@ -128,7 +128,12 @@ class ListPublished:
     known: frozenset[int]
 
 
-Question = Look | FindWriters | Read | ListPublished
+@dataclass(frozen=True, slots=True)
+class FindEnums:
+    """Which published tables have columns of enums, of domains over them, or of arrays of them."""
+
+
+Question = Look | FindWriters | Read | ListPublished | FindEnums
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +180,20 @@ class Published:
         tables: the published tables as `schema.table`, by oid.
         after: an LSN. Every commit that the list has seen lies before it in the WAL.
         estimates: the planner's number of rows of the tables that were not known, by oid.
+        labels: a checksum of the labels of all enums; 0 without any.
     """
 
     tables: Mapping[int, str]
     after: int
     estimates: Mapping[int, int]
+    labels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Enums:
+    """The oids of published tables with columns of enums."""
+
+    oids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +211,6 @@ class Lost:
 
 
 ReadAnswer = Rows | TooLarge | Changed | Refused
-Answer = Looked | Writers | Published | ReadAnswer | Busy | Lost
+Answer = Looked | Writers | Published | Enums | ReadAnswer | Busy | Lost
 
 Action = Ship | Status | Describe | EnsureTopics | Begin | Ask | Turn | Wait | End

@@ -36,6 +36,7 @@ from cdcd.engine.exported import Exported, ExportedTables
 from cdcd.engine.feedback import Feedback, reply_requested
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
+from cdcd.engine.labels import Labels
 from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.rendering import SnapshotRows
@@ -172,17 +173,9 @@ class Engine:
             excluded=excluded,
             observe=observe,
         )
+        labels = Labels(self.incremental)
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
-        )
-        self._questions = Questions(
-            self.incremental,
-            self._read_exported(exported, parts),
-            tables,
-            rendering=self._rendering,
-            queue=self.queue,
-            topics=self._topics,
-            now=now,
         )
         self._delivery = Delivery(self.queue, ledger, start)
         self._ingest = Ingest(
@@ -193,10 +186,22 @@ class Engine:
             ledger=ledger,
             incremental=self.incremental,
             tables=tables,
+            labels=labels,
             requests=requests,
             topics=self._topics,
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
+        )
+        self._questions = Questions(
+            self.incremental,
+            self._read_exported(exported, parts),
+            tables,
+            labels,
+            rendering=self._rendering,
+            queue=self.queue,
+            topics=self._topics,
+            relabelled=self._ingest.relabelled,
+            now=now,
         )
         self._streams = False
         self._stopping = False

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cdcd.engine.actions import Describe
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.labels import Labels
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -73,6 +74,7 @@ class Ingest:
         ledger: Ledger,
         incremental: Incremental,
         tables: PublishedTables,
+        labels: Labels,
         requests: Requests,
         topics: Topics,
         observe: Observer,
@@ -96,6 +98,7 @@ class Ingest:
         self._incremental = incremental
         self._watched = incremental.watched
         self._tables = tables
+        self._labels = labels
         self._requests = requests
         self._topics = topics
         self._observe = observe
@@ -145,6 +148,14 @@ class Ingest:
             return
         self._encoder.define(relation, description, types)
         self._define(relation)
+
+    def relabelled(
+        self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """The labels of enums may have changed, of which a table has columns: its changes name them from now on."""
+        relation = self._relations.get(oid)
+        if relation is not None:
+            self._encoder.define(relation, description, types)
 
     def next_describe(self, now: float) -> Describe | None:
         """The relation to look up in the catalog now; None: none. `described` brings the answer."""
@@ -398,6 +409,8 @@ class Ingest:
         position = self._queue.position.end_lsn
         for oid in self._tables.due(position, self._has_topic):
             self._end_former_rows(oid)
+        for oid in self._labels.take():
+            self._rows.describe(oid)
         self._incremental.reads.send_due(position, now)
 
     def _has_topic(self, oid: int) -> bool:

@@ -1,12 +1,12 @@
 """Questions about tables: which one is asked next, and who gets the answer.
 
 The rule: an initial snapshot is read to its end before the stream begins. While the stream runs, the publication is
-listed at an interval, tables that took another one's place are looked up, and tables are read as long as the queue has
-room.
+listed at an interval. Tables that took another one's place, and tables of enums whose labels changed, are looked up.
+Tables are read as long as the queue has room.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +15,8 @@ from cdcd.engine.actions import (
     Ask,
     Begin,
     EnsureTopics,
+    Enums,
+    FindEnums,
     ListPublished,
     Look,
     Looked,
@@ -23,15 +25,18 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.labels import Labels
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.errors import CdcdError
+from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import INCREMENTAL
 
 PUBLISHED_S: Final = 5.0
-"""Interval at which the publication is listed, to find tables that were added or have another name."""
+"""Interval at which the publication is listed, to find tables that were added or have another name, and labels of enums
+that were added or renamed."""
 
 TOPICS_AHEAD: Final = 500
 """Number of topics that are created in one request with the topic of a table that is read beside the stream.
@@ -45,6 +50,7 @@ class Questions:
 
     Args:
         exported: reads the initial snapshot; None: the session has none.
+        relabelled: called with the oid, description and types of a table of enums whose labels changed.
     """
 
     def __init__(
@@ -52,15 +58,19 @@ class Questions:
         incremental: Incremental,
         exported: Exported | None,
         tables: PublishedTables,
+        labels: Labels,
         *,
         rendering: SnapshotRows,
         queue: BatchQueue,
         topics: Topics,
+        relabelled: Callable[[int, TableDescription, Mapping[int, TypeDescription]], None],
         now: float,
     ) -> None:
         self._incremental = incremental
         self._exported = exported
         self._tables = tables
+        self._labels = labels
+        self._take_labels = relabelled
         self._rendering = rendering
         self._queue = queue
         self._topics = topics
@@ -112,6 +122,11 @@ class Questions:
         if self._to_look_up:
             oid = self._to_look_up.popleft()
             return self._ask(self._looked, oid, Look(oid, ""))
+        if self._labels.wants_tables():
+            return self._ask(self._enums_found, None, FindEnums())
+        oid = self._labels.next_table()
+        if oid:
+            return self._ask(self._relabelled, oid, Look(oid, ""))
         if not self._queue.room:
             return None
         self._incremental.tasks.report(now)
@@ -154,6 +169,30 @@ class Questions:
         self._list_at = now + PUBLISHED_S
         if isinstance(answer, Published):
             self._to_look_up.extend(self._tables.listed(answer))
+            self._labels.listed(answer.labels)
+
+    def _enums_found(self, _asked: object, answer: Answer, now: float) -> None:
+        if isinstance(answer, Enums):
+            self._labels.found(answer.oids)
+        else:
+            self._labels.failed()
+
+    def _relabelled(self, asked: object, answer: Answer, now: float) -> None:
+        """A table with columns of enums, whose labels may have changed, is described."""
+        assert isinstance(asked, int)
+        if not isinstance(answer, Looked):
+            self._labels.failed()
+            return
+        table = answer.table
+        if table is None or self._tables.is_new(table.oid, table.name):
+            # Under a name that the stream has not got to yet, the table is described with its first event.
+            self._labels.gone()
+            return
+        if self._rendering.is_altered(table.relation):
+            self._incremental.redefined(table.oid)
+        self._rendering.define(table.relation, answer.description, answer.types)
+        self._take_labels(table.oid, answer.description, answer.types)
+        self._labels.described(asked)
 
     def _looked(self, asked: object, answer: Answer, now: float) -> None:
         """A table that took another one's place is described, for the record that ends the rows of that one."""

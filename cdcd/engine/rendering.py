@@ -69,6 +69,16 @@ class SnapshotRows:
             self._topics.keep_keyless(topic)
         return topic
 
+    def is_altered(self, relation: Relation) -> bool:
+        """Whether a table that was defined is another now."""
+        return self.encoder.knows(relation.oid) and self.encoder.relation(relation.oid) != relation
+
+    def describe(self, oid: int) -> None:
+        """Put the description of a table that was defined, unless it was sent already."""
+        size = self.encoder.announce(oid, self._records)
+        if size:
+            self._queue.insert(self._records, size)
+
     def key_columns(self, oid: int) -> tuple[str, ...]:
         return self.encoder.key_column_names(oid)
 

@@ -132,6 +132,14 @@ class SnapshotCatalog:
 
         return await self._ask(ask)
 
+    async def labels(self) -> int:
+        """A checksum of the labels of all enums; 0 without any."""
+        return await self._ask(catalog.labels)
+
+    async def tables_with_enums(self, oids: Collection[int]) -> tuple[int, ...]:
+        """Those of the relations that have a column of an enum, of a domain over one, or of an array of one."""
+        return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))
+
     async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:
         """Estimate the number of rows of these tables (names by oid), without waiting for the lock of a table."""
 

@@ -11,6 +11,9 @@ from typing import Final
 
 from cdcd.protocol.messages import Relation
 
+Labels = tuple[tuple[int, str], ...]
+"""The labels of an enum by `pg_enum.oid`, which a label keeps when it is renamed."""
+
 
 @dataclass(frozen=True, slots=True)
 class TypeDescription:
@@ -25,6 +28,7 @@ class TypeDescription:
         delimiter: `typdelim`, what stands between two values of this type in an array.
         parts: oids of the types that values hold: a composite's attributes, a range's subtype, a multirange's range.
         sends: the type has a send function, so that its values come in binary form where that is asked for.
+        labels: of an enum, in no order that means something.
     """
 
     oid: int
@@ -38,6 +42,7 @@ class TypeDescription:
     delimiter: str = ","
     parts: tuple[int, ...] = ()
     sends: bool = True
+    labels: Labels = ()
 
     @property
     def is_array(self) -> bool:
@@ -64,15 +69,41 @@ class CatalogColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnForm:
+    """A column as it is described in the schemas topic; the head of `schemas.py` says what the fields hold."""
+
+    name: str
+    id: int | None
+    type: str
+    type_oid: int
+    modifier: int
+    form: str
+    missing: str | None = None
+    labels: Labels = ()
+    default: str | None = None
+    """The JSON text of the description's `default`."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableDescription:
     """What the catalog knows of a table: its keys, as names of columns, () for none; and its columns.
 
-    All of them empty: the catalog does not know the table any more.
+    All of these empty: the catalog does not know the table any more.
+
+    Attributes:
+        former: the columns of former descriptions of this relation, the newest first. They number columns that the
+            catalog has under other names by now (`numbering.py`).
     """
 
     primary_key: tuple[str, ...] = ()
     unique_key: tuple[str, ...] = ()
     columns: tuple[CatalogColumn, ...] = ()
+    former: tuple[tuple[ColumnForm, ...], ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the catalog knows the table."""
+        return bool(self.primary_key or self.unique_key or self.columns)
 
     def has_columns_of(self, relation: Relation) -> bool:
         """Whether each column of a Relation message is in the catalog under its name and with its type."""

@@ -8,13 +8,18 @@ it; each life of the daemon writes those that it meets again, and compaction rem
 The value:
 
 ```
-{"schema":"public","table":"orders","topic":"shop.public.orders","fingerprint":"0f3a…","key":["id"],"columns":[
- {"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","missing":null},…]}
+{"schema":"public","table":"orders","topic":"shop.public.orders","oid":16384,"fingerprint":"0f3a…","key":["id"],
+ "columns":[{"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","default":null},…]}
 ```
 
-`id` is `pg_attribute.attnum`, which tells a renamed column from a new one; null where the catalog had moved on before
-it was asked. `missing` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), in PostgreSQL's text
-form. `form` says how values are written, after domains, enums and arrays are looked through:
+`oid` is that of the relation, which tells a table from another one that had or gets its name. `id` is
+`pg_attribute.attnum`, which tells a renamed column from a new one; null where neither the catalog nor a former
+description of the relation tells it (`numbering.py`). A column of an enum, of a domain over one or of an array of one
+has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
+
+`default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
+NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how values are
+written, after domains, enums and arrays are looked through:
 
 | form | JSON |
 |---|---|
@@ -39,13 +44,18 @@ from hashlib import sha256
 from typing import Any, Final
 
 from cdcd.protocol.messages import Column, Relation
+from cdcd.records.numbering import column_ids
 from cdcd.records.relations import (
     BUILTIN_TYPES,
     CatalogColumn,
+    ColumnForm,
+    Labels,
     TableDescription,
     TypeDescription,
     key_columns,
 )
+from cdcd.records.values import converter_for
+from cdcd.records.wiretext import to_bytes, wire
 
 FINGERPRINT_DIGITS: Final = 16
 
@@ -77,27 +87,15 @@ _EXTENSION_FORMS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnForm:
-    """A column as it is described; the module's head says what the fields hold."""
-
-    name: str
-    id: int | None
-    type: str
-    type_oid: int
-    modifier: int
-    form: str
-    missing: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TableForm:
-    """A table as it is described."""
+    """A table as it is described. `oid`: None in descriptions of former versions, which had none."""
 
     schema: str
     table: str
     topic: str
     key: tuple[str, ...]
     columns: tuple[ColumnForm, ...]
+    oid: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -111,6 +109,7 @@ class TableForm:
         return _json(key).encode(), _json({**self._data(), "fingerprint": fingerprint}).encode()
 
     def _data(self) -> dict[str, Any]:
+        # What was not there is left out, so that a description of a former version keeps its fingerprint.
         columns = [
             {
                 "name": column.name,
@@ -119,7 +118,8 @@ class TableForm:
                 "type_oid": column.type_oid,
                 "modifier": column.modifier,
                 "form": column.form,
-                "missing": column.missing,
+                "default": None if column.default is None else json.loads(column.default),
+                **({"labels": [list(label) for label in column.labels]} if column.labels else {}),
             }
             for column in self.columns
         ]
@@ -127,6 +127,7 @@ class TableForm:
             "schema": self.schema,
             "table": self.table,
             "topic": self.topic,
+            **({} if self.oid is None else {"oid": self.oid}),
             "key": list(self.key),
             "columns": columns,
         }
@@ -149,46 +150,73 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             table=data["table"],
             topic=data["topic"],
             key=tuple(data["key"]),
-            columns=tuple([ColumnForm(**column) for column in data["columns"]]),
+            columns=tuple([_read_column(column) for column in data["columns"]]),
+            oid=data.get("oid"),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the description of a table: {error}") from None
 
 
+def _read_column(data: dict[str, Any]) -> ColumnForm:
+    labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
+    default = data.get("default")
+    return ColumnForm(**{**data, "labels": labels, "default": None if default is None else _json(default)})
+
+
 def table_form(
     relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription], topic: str
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it."""
-    found = _in_catalog(relation, table)
-    columns = [_column_form(column, found[index], types) for index, column in enumerate(relation.columns)]
-    return TableForm(relation.schema, relation.name, topic, key_columns(relation, table), tuple(columns))
-
-
-def _in_catalog(relation: Relation, table: TableDescription) -> list[CatalogColumn | None]:
-    """For each column what the catalog has, if that is certain.
-
-    The message is as of its place in the WAL, the catalog as of now. A column that has its name and type is the same.
-    Where no column was ever dropped and none came since, those with other names were renamed.
-    """
-    columns, known = relation.columns, table.columns
-    by_name = {(column.name, column.type_oid): column for column in known}
-    found = [by_name.get((column.name, column.type_oid)) for column in columns]
-    if None in found and [column.id for column in known] == list(range(1, len(columns) + 1)):
-        return list(known)
-    return found
+    now = {column.id: column for column in table.columns}
+    ids = column_ids(relation.columns, table.columns, table.former)
+    columns = [
+        _column_form(column, number, None if number is None else now.get(number), types)
+        for column, number in zip(relation.columns, ids, strict=True)
+    ]
+    return TableForm(
+        relation.schema, relation.name, topic, key_columns(relation, table), tuple(columns), relation.oid
+    )
 
 
 def _column_form(
-    column: Column, known: CatalogColumn | None, types: Mapping[int, TypeDescription]
+    column: Column, number: int | None, known: CatalogColumn | None, types: Mapping[int, TypeDescription]
 ) -> ColumnForm:
+    """`known`: the column of that number as the catalog has it now, maybe with another name and type."""
     oid, modifier = column.type_oid, column.type_modifier
     form = form_of(oid, modifier, types, dimensions=1 if known is None else known.dimensions)
-    if known is None:
+    labels = labels_of(oid, types)
+    if known is not None and known.type_oid == oid:
+        name = known.type
+    else:
         described = types.get(oid) or BUILTIN_TYPES.get(oid)
         name = f"oid {oid}" if described is None else described.name
-        return ColumnForm(column.name, None, name, oid, modifier, form)
-    return ColumnForm(column.name, known.id, known.type, oid, modifier, form, known.missing)
+    default = None if known is None else _default(column, known, types)
+    return ColumnForm(column.name, number, name, oid, modifier, form, labels=labels, default=default)
+
+
+def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
+    """The labels of an enum, of a domain over one, or of an array of one; () for every other type."""
+    for _ in range(_NESTING_MAX):
+        description = types.get(oid)
+        if description is None:
+            return ()
+        if description.kind == "e":
+            return description.labels
+        oid = description.element_oid if description.is_array else description.base_oid
+    return ()
+
+
+def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:
+    """What a record would have for the value of rows that are older than the column, as JSON."""
+    if known.missing is None:
+        return None
+    converter = converter_for(column.type_oid, column.type_modifier, types)
+    try:
+        return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
+    except ValueError:
+        # The catalog is as of now: the text is of another type than the column had then, so it is not its default.
+        return None
 
 
 def form_of(

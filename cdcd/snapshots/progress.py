@@ -162,6 +162,7 @@ class Progress:
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
         unlisted: those of `known` that had changes before a list of published tables had them, or that are published no
             more. They are added when a list has them.
+        labels: a checksum of the labels of all enums, of which every published table is described; 0: there are none.
     """
 
     method: str = INCREMENTAL
@@ -172,6 +173,7 @@ class Progress:
     known: Oids | None = None
     vacated: tuple[int, ...] = ()
     unlisted: Oids = _NOTHING
+    labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
     next_number: int = field(default=1, compare=False)
@@ -301,6 +303,8 @@ class Progress:
             fields["vacated"] = Oids(self.vacated).text()
         if self.known is not None and len(self.unlisted):
             fields["unlisted"] = self.unlisted.text_within(self.known)
+        if self.labels:
+            fields["labels"] = self.labels
         fields = {name: value for name, value in fields.items() if value}
         return fields if self.known is None else {**fields, "known": self.known.text()}
 
@@ -331,6 +335,7 @@ class Progress:
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
+            labels=int(fields.get("labels", 0)),
             waiting=_oids_from(waiting, known if within else None),
             begun=int(begun),
             next_number=len(tasks) + 1,

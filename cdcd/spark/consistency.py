@@ -10,7 +10,7 @@ change with a commit LSN up to C's.
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.kafka import KafkaSource
 
 CONTROL: Final = "consistent"
-"""The table that holds the LSNs at which all tables agree: commit_lsn, lsn (as PostgreSQL writes it), batch_id, at."""
+"""The table that holds the LSNs at which all tables agree: commit_lsn, lsn (as PostgreSQL writes it), batch_id, at, and
+`without`: tables that are mirrored but not as of this LSN, because they stopped or were read again later."""
 
 TAIL: Final = 64
 PENDING_MAX: Final = 256
@@ -101,11 +102,14 @@ def newest_checkpoint(
         reach *= 32
 
 
-def control_row(spark: SparkSession, commit_lsn: int, batch_id: int) -> DataFrame:
+def control_row(
+    spark: SparkSession, commit_lsn: int, batch_id: int, without: Sequence[str] = ()
+) -> DataFrame:
     """A row of the table CONTROL."""
     return spark.range(1).select(
         sf.lit(commit_lsn).cast("bigint").alias("commit_lsn"),
         sf.lit(str(Lsn(commit_lsn))).alias("lsn"),
         sf.lit(batch_id).cast("bigint").alias("batch_id"),
         sf.current_timestamp().alias("at"),
+        sf.array(*map(sf.lit, without)).cast("array<string>").alias("without"),
     )

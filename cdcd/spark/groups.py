@@ -3,7 +3,7 @@
 Reads the batch once, by which it is kept (`persist`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,11 +11,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM
+from cdcd.spark.targets.reduction import is_new
+from cdcd.spark.targets.state import State
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Records of a batch that have form, soundness and side of the cut in common."""
+    """Records of a batch that have form, soundness and side of the cut in common.
+
+    Attributes:
+        new: for each target, whether they are new to it. What is new to none need not be understood.
+    """
 
     schema_id: str | None
     sound: bool
@@ -24,14 +30,26 @@ class Group:
     last: tuple[int, int]
     commit_time: datetime | None
     first_held: Mapping[int, int]
+    new: tuple[bool, ...] = (True,)
+
+    @property
+    def matters(self) -> bool:
+        return any(self.new)
 
 
-def grouped(changes: DataFrame, cut: int | None) -> list[Group]:
-    """Of a batch as `changes.parse` gives it. What commits after the LSN `cut` is held."""
+def grouped(changes: DataFrame, cut: int | None, states: Sequence[State] = (State(),)) -> list[Group]:
+    """Of a batch as `changes.parse` gives it. What commits after the LSN `cut` is held.
+
+    Args:
+        states: of the targets.
+    """
+    new = sf.array(*[is_new(state) for state in states]).alias("new")
     lsn = sf.coalesce("commit_lsn", sf.lit(0))
     held = sf.lit(False) if cut is None else lsn > cut
     rows = (
-        changes.groupBy("partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"))
+        changes.groupBy(
+            "partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"), new
+        )
         .agg(
             sf.count(sf.lit(1)).alias("count"),
             sf.max(sf.struct(lsn.alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))).alias(
@@ -51,6 +69,7 @@ def grouped(changes: DataFrame, cut: int | None) -> list[Group]:
             (row["last"]["lsn"], row["last"]["event"]),
             row["commit_time"],
             {row["partition"]: row["first"]} if row["held"] else {},
+            tuple(row["new"]),
         )
         for row in rows
     ]
@@ -61,8 +80,6 @@ def up_to(changes: DataFrame, cut: int | None) -> DataFrame:
     return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
 
 
-def reason(schema_id: Column, problem: Column) -> Column:
-    """Why a record goes to the quarantine table."""
-    unknown = sf.concat(sf.lit("no description is known of its source.schema_id "), schema_id)
-    anonymous = sf.lit("it has no source.schema_id: was it written with topics.schemas off?")
-    return sf.coalesce(sf.when(schema_id.isNotNull(), unknown), problem, anonymous)
+def reason(problem: Column) -> Column:
+    """Why a record that names no form goes to the quarantine table."""
+    return sf.coalesce(problem, sf.lit("it has no source.schema_id: was it written with topics.schemas off?"))

@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
+from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoint
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.kafka import Admin, kafka_failure
@@ -33,12 +33,18 @@ from cdcd.spark.progress import (
     MirrorStarted,
     Observer,
     Retrying,
+    SetChanged,
     TableFailed,
     TableMaintained,
     Unmirrored,
 )
+from cdcd.spark.reload import read_again
+from cdcd.spark.replay import replay_quarantine
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import Progress, TableMirror
+from cdcd.spark.snapshot import SnapshotSource
+from cdcd.spark.table import Progress, TableMirror, UnknownFormError
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance, Target
 
 ATTEMPTS: Final = 3
@@ -65,15 +71,23 @@ class Mirror:
     Args:
         spark: a classic session with Spark's Kafka source and the target's format (`session.session`).
         observe: gets facts, from several threads.
+        source: where the tables are read that their targets cannot follow (`MirrorSettings.reloads`); None: they stop.
     """
 
     def __init__(
-        self, spark: SparkSession, settings: MirrorSettings, target: Target, observe: Observer
+        self,
+        spark: SparkSession,
+        settings: MirrorSettings,
+        target: Target,
+        observe: Observer,
+        source: SnapshotSource | None = None,
     ) -> None:
         self._spark = spark
         self._settings = settings
         self._target = target
         self._observe = observe
+        self._source = source
+        self._once = False
         self._admin = Admin(spark, settings.kafka)
         self._descriptions = Descriptions(
             spark, settings.kafka, self._admin, settings.schemas, variant=settings.variant
@@ -83,10 +97,24 @@ class Mirror:
         self.stopped: dict[str, CdcdError] = {}
         self._cuts = Cuts()
         self._published = 0
+        self._without: tuple[str, ...] = ()
         self._working = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
         self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
+
+    def replay(self) -> None:
+        """Bring records from quarantine into their tables that are understood by now; before `run`.
+
+        Raises:
+            SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+        """
+        settings = self._settings
+        done = replay_quarantine(
+            self._spark.newSession(), settings.kafka, self._admin, self._descriptions, self._target, settings
+        )
+        for replayed in done:
+            self._observe(replayed)
 
     def close(self) -> None:
         self._admin.close()
@@ -99,6 +127,7 @@ class Mirror:
             FatalError: a person must act.
         """
         wait_s = RETRY_FIRST_S
+        self._once = once
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -162,13 +191,14 @@ class Mirror:
         return _classified(error, self._settings.kafka.bootstrap_servers) or error
 
     def _pattern(self) -> str:
-        """Topics of tables, `<prefix>.<schema>.<table>`; with consistent batches also the checkpoint's, which moves
-        when nothing else does.
+        """Topics of tables, `<prefix>.<schema>.<table>`, and of their descriptions, which may come alone; with
+        consistent batches also the checkpoint's, which moves when nothing else does.
         """
         settings = self._settings
         others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
         tables = rf"(?!(?:{others})$){re.escape(settings.prefix)}\.[^.]+\..+"
-        return f"{tables}|{re.escape(settings.checkpoint)}" if settings.consistent else tables
+        own = [settings.schemas, *([settings.checkpoint] if settings.consistent else [])]
+        return "|".join([tables, *map(re.escape, own)])
 
     def _not_tables(self) -> Collection[str]:
         settings = self._settings
@@ -210,7 +240,10 @@ class Mirror:
 
     def _advance(self, ends: Ends, batch_id: int, *, quiet: bool = False) -> None:
         began = time.monotonic()
-        cut = self._cuts.cut(ends) if self._settings.consistent else None
+        consistent = self._settings.consistent
+        # A table that is new is known by its description: that must have been read too.
+        read = {**ends, self._settings.schemas: self._descriptions.read_to}
+        cut = self._cuts.cut(read) if consistent else None
         if self._settings.consistent and (cut is None or cut <= self._published):
             return
         topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
@@ -219,7 +252,7 @@ class Mirror:
             done = [each.result() for each in work]
         tables = [progress for progress in done if progress is not None]
         if cut is not None:
-            self._publish(cut, batch_id)
+            self._publish(cut, batch_id, self._left_out(cut, ends, tables))
         if not quiet or any(table.records for table in tables):
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
 
@@ -231,7 +264,19 @@ class Mirror:
                 table = self._tables[topic] = self._new_table(topic)
             try:
                 return table.advance(ends, batch_id, cut)
-            except TransientError:
+            except UnknownFormError as error:
+                table.forget()
+                self._hold(topic, table.table, error)
+                return None
+            except (IncompatibleSchemaError, OriginError) as error:
+                table.forget()
+                reloads = self._source is not None and self._settings.reloads(table.table)
+                if not reloads or attempt == ATTEMPTS:
+                    self._stop(topic, table.table, error)
+                    return None
+                if not self._reload(topic, table.table, error):
+                    return None
+            except (TransientError, FencedError):
                 table.forget()
                 raise
             except FatalError as error:
@@ -266,15 +311,45 @@ class Mirror:
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
         self._observe(TableFailed(table, error.message, error.hint, stopped=True))
         self.stopped[topic] = error
-        if self._settings.consistent:
-            # Without this table there is no common point any more.
-            raise error
+
+    def _hold(self, topic: str, table: str, error: CdcdError) -> None:
+        """The next batch tries the table again; a run that ends has none."""
+        if self._once:
+            self._stop(topic, table, error)
+        else:
+            self._observe(TableFailed(table, error.message, error.hint, stopped=False))
+
+    def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
+        """Read a table again that its target cannot follow. False: it was not, which is then reported."""
+        assert self._source is not None, "there is a source to read from"
+        spark = self._spark.newSession()
+        try:
+            read_again(spark, self._source, table, self._target, self._settings, self._observe, why.message)
+        except FencedError:
+            raise
+        except TransientError as error:
+            self._hold(topic, table, error)
+        except CdcdError as error:
+            self._stop(topic, table, error)
+        else:
+            return True
+        return False
+
+    def _left_out(self, cut: int, topics: Collection[str], done: Iterable[Progress]) -> tuple[str, ...]:
+        """The tables that are mirrored, and not as of `cut`. It is said when they are others than before."""
+        there = {progress.table for progress in done if not progress.ahead}
+        wanted = [self._descriptions.table(topic) or topic for topic in self._wanted(topics)]
+        without = tuple(sorted(set(wanted) - there))
+        if without != self._without:
+            self._observe(SetChanged(cut, without))
+            self._without = without
+        return without
 
     def _warn(self, topics: Collection[str]) -> None:
         for topic in topics:
             if topic not in self._unmirrored and self._descriptions.table(topic) is None:
                 self._unmirrored.add(topic)
-                if topic != self._settings.checkpoint:
+                if topic not in {self._settings.checkpoint, self._settings.schemas}:
                     self._observe(Unmirrored(topic, f"{self._settings.schemas} does not describe it"))
         for where, problem in self._descriptions.problems.items():
             if where not in self._unmirrored:
@@ -295,8 +370,9 @@ class Mirror:
         covered = newest_checkpoint(self._spark, settings.kafka, settings.checkpoint, ends)
         if covered is None:
             return
-        self._descriptions.refresh()
-        topics = self._wanted(self._descriptions.topics())
+        # Also topics that are not described yet, and the descriptions: a table's first transaction may be visible in
+        # the checkpoint's topic before it is in those.
+        topics = [*self._tables_topics(), settings.schemas]
         mark = Mark(covered, self._admin.ends(topics, committed=False))
         deadline = time.monotonic() + SETTLE_S
         while settle and not mark.is_before(self._admin.ends(topics)):
@@ -308,8 +384,19 @@ class Mirror:
             time.sleep(0.1)
         self._cuts.take(mark)
 
-    def _publish(self, cut: int, batch_id: int) -> None:
-        row = control_row(self._spark, cut, batch_id)
+    def _tables_topics(self) -> list[str]:
+        """The topics that are read, but for tables that are known not to be mirrored."""
+        pattern = re.compile(self._pattern())
+        return [
+            topic
+            for topic in self._admin.topics()
+            if pattern.fullmatch(topic)
+            and topic != self._settings.checkpoint
+            and ((table := self._descriptions.table(topic)) is None or self._settings.wants(table))
+        ]
+
+    def _publish(self, cut: int, batch_id: int, without: tuple[str, ...]) -> None:
+        row = control_row(self._spark, cut, batch_id, without)
         self._target.append(self._target.own_name(CONTROL), row, ["commit_lsn"])
         self._published = cut
 

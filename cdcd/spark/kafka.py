@@ -24,6 +24,10 @@ TIMEOUT_MS: Final = 15_000
 
 _SECRET: Final = re.compile(r"password|jaas|secret|token", re.IGNORECASE)
 
+_UNKNOWN_TOPIC: Final = "UnknownTopicOrPartitionException"
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of 128 zeros (KIP-516), which stands for none."""
+
 Offsets = Mapping[int, int]
 """By partition."""
 
@@ -112,6 +116,25 @@ class Admin:
             names.add(topic)
         found = self._answer(self._client.describeTopics(names).allTopicNames())
         return {topic: [part.partition() for part in found[topic].partitions()] for topic in wanted}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those of `topics` that exist and have one; brokers give them since Kafka 2.8."""
+        names = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            names.add(topic)
+        if not names:
+            return {}
+        found: dict[str, str] = {}
+        for entry in self._client.describeTopics(names).topicNameValues().entrySet():
+            try:
+                topic_id = self._answer(entry.getValue()).topicId().toString()
+            except SinkError as error:
+                if _UNKNOWN_TOPIC in error.message:
+                    continue
+                raise
+            if topic_id != _NO_ID:
+                found[entry.getKey()] = topic_id
+        return found
 
     def topics(self) -> list[str]:
         """Every topic that may be seen."""

@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -121,8 +121,9 @@ class Plan:
 
 def _type(written: list[Any]) -> TypeDescription:
     """A type from its text. The encoder remembers a table's rows by its types: all of it must have a hash."""
-    parts: list[Any] = [tuple(part) if isinstance(part, list) else part for part in written]
-    return TypeDescription(*parts)
+    found = TypeDescription(*written)
+    labels = tuple([(oid, label) for oid, label in found.labels])
+    return replace(found, parts=tuple(found.parts), labels=labels)
 
 
 def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:

@@ -45,6 +45,45 @@ class TableFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class TableReloading:
+    """A table that could not follow is read again from its database; `waiting`: for what, if for something."""
+
+    table: str
+    message: str
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReloaded:
+    """The table was read again, and goes on from `lsn`."""
+
+    table: str
+    rows: int
+    quarantined: int
+    lsn: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A table's records in quarantine: so many are in the table now; `left` are still no changes, `gone` are not in the
+    topic any more."""
+
+    table: str
+    replayed: int
+    left: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetChanged:
+    """With consistent batches: from the common LSN `cut` on, the tables `without` are not part of the common points."""
+
+    cut: int
+    without: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableMaintained:
     """Small files were written together, former versions let go."""
 
@@ -71,7 +110,18 @@ class Retrying:
     wait_s: float
 
 
-Fact = MirrorStarted | BatchDone | TableFailed | TableMaintained | Unmirrored | Retrying
+Fact = (
+    MirrorStarted
+    | BatchDone
+    | TableFailed
+    | TableReloading
+    | TableReloaded
+    | SetChanged
+    | Replayed
+    | TableMaintained
+    | Unmirrored
+    | Retrying
+)
 Observer = Callable[[Fact], None]
 
 
@@ -87,6 +137,19 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
             yield f"{fact.table} {'STOPPED' if fact.stopped else 'failed, trying again'}: {fact.message}"
             if fact.hint:
                 yield f"  {fact.hint}"
+        case TableReloading():
+            waits = f" Waiting for {fact.waiting}." if fact.waiting else ""
+            yield f"{fact.table} is read again from the database: {fact.message}{waits}"
+        case TableReloaded():
+            bad = f", {fact.quarantined} to quarantine" if fact.quarantined else ""
+            yield f"{fact.table} was read again: {fact.rows} rows in {fact.seconds:.1f} s, as of {Lsn(fact.lsn)}{bad}"
+        case Replayed():
+            gone = f", {fact.gone} gone from the topic" if fact.gone else ""
+            yield f"{fact.table}: {fact.replayed} records from quarantine, {fact.left} stay{gone}"
+        case SetChanged():
+            whole = "all tables are in the common points"
+            left = f"not in the common points: {', '.join(fact.without)}"
+            yield f"from LSN {Lsn(fact.cut)} on, {left if fact.without else whole}"
         case TableMaintained():
             yield (
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "

@@ -11,6 +11,8 @@ from typing import Any
 
 from pyspark.sql.types import DataType, StructField, StructType
 
+from cdcd.records.relations import Labels
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnSchema:
@@ -23,8 +25,11 @@ class ColumnSchema:
         type_oid: of the declared type, a domain's own included.
         modifier: `atttypmod`, -1 for none.
         spark: the type of the column's values in a DataFrame of changes.
-        missing: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), in the text form of
-            the type; None: NULL.
+        form: how records have its values (`cdcd.records.schemas`); None where an older mirror wrote this down.
+        default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
+            None: NULL.
+        missing: the same in the text form of the type, where an older daemon described the table.
+        labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
     """
 
     name: str
@@ -34,6 +39,14 @@ class ColumnSchema:
     modifier: int
     spark: DataType
     missing: str | None = None
+    labels: Labels = ()
+    form: str | None = None
+    default: str | None = None
+
+    @property
+    def has_default(self) -> bool:
+        """Rows that are older than the column have a value in it."""
+        return self.default is not None or self.missing is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,8 @@ class TableSchema:
         schema_id: the fingerprint of this form.
         key: the names of the columns of the records' key, in its order; () for a table without one.
         columns: in the order of the table.
+        oid: `pg_class.oid`, which tells the table from another one that has its name; None where the description is of
+            a former version, which did not say.
     """
 
     topic: str
@@ -54,6 +69,7 @@ class TableSchema:
     schema_id: str
     key: tuple[str, ...]
     columns: tuple[ColumnSchema, ...]
+    oid: int | None = None
 
     @property
     def table(self) -> str:
@@ -89,6 +105,9 @@ class TableSchema:
                 "modifier": column.modifier,
                 "spark": column.spark.jsonValue(),
                 "missing": column.missing,
+                "labels": [list(label) for label in column.labels],
+                "form": column.form,
+                "default": column.default,
             }
             for column in self.columns
         ]
@@ -98,6 +117,7 @@ class TableSchema:
                 "namespace": self.namespace,
                 "name": self.name,
                 "schema_id": self.schema_id,
+                "oid": self.oid,
                 "key": list(self.key),
                 "columns": columns,
             },
@@ -116,12 +136,14 @@ class TableSchema:
             schema_id=data["schema_id"],
             key=tuple(data["key"]),
             columns=tuple([_column(column) for column in data["columns"]]),
+            oid=data.get("oid"),
         )
 
 
 def _column(data: dict[str, Any]) -> ColumnSchema:
     spark = StructField.fromJson({"name": "", "type": data["spark"], "nullable": True, "metadata": {}})
-    return ColumnSchema(**{**data, "spark": spark.dataType})
+    labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
+    return ColumnSchema(**{**data, "spark": spark.dataType, "labels": labels})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ class MirrorSettings:
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
         variant: json columns are VARIANT.
+        reload: a table that its target cannot follow is read again.
+        reload_for: the same for some tables: pattern and whether; the first that fits holds.
         maintenance_interval_s: how often tables are maintained; None: never by this process.
     """
 
@@ -43,6 +45,8 @@ class MirrorSettings:
     threads: int = 2
     consistent: bool = False
     variant: bool = False
+    reload: bool = False
+    reload_for: tuple[tuple[str, bool], ...] = ()
     maintenance_interval_s: float | None = 600.0
     maintenance: Maintenance = field(default_factory=Maintenance)
 
@@ -55,6 +59,12 @@ class MirrorSettings:
     def keeps_history(self, table: str) -> bool:
         """Whether it gets a changelog too."""
         return _matches(table, self.history)
+
+    def reloads(self, table: str) -> bool:
+        """Whether it is read again where its target cannot follow."""
+        return next(
+            (reload for pattern, reload in self.reload_for if _matches(table, (pattern,))), self.reload
+        )
 
 
 def _matches(table: str, patterns: tuple[str, ...]) -> bool:

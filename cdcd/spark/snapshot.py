@@ -18,10 +18,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from threading import Lock
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
@@ -37,6 +38,8 @@ from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.state import Origin
 from cdcd.spark.targets.target import Kind, Target, kind_of
 from cdcd.spark.types import rules, table_schema
 
@@ -47,6 +50,7 @@ NOWHERE: Final = -1
 """The partition of rows that are in no topic."""
 
 _OURS: Final = re.compile(r"cdcd\.errors\.(\w+): (.*)")
+_REGISTERING: Final = Lock()
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
@@ -80,11 +84,16 @@ class Snapshot:
     """What `open_snapshot` gives: tables at one moment."""
 
     def __init__(
-        self, source: SnapshotSource, shared: SharedSnapshot, offsets: Mapping[str, Offsets]
+        self,
+        source: SnapshotSource,
+        shared: SharedSnapshot,
+        offsets: Mapping[str, Offsets],
+        topic_ids: Mapping[str, str],
     ) -> None:
         self._source = source
         self._shared = shared
         self._offsets = offsets
+        self._topic_ids = topic_ids
 
     @property
     def lsn(self) -> Lsn:
@@ -103,6 +112,11 @@ class Snapshot:
     def offsets(self, table: str) -> Offsets:
         """Up to where the topic has nothing that the snapshot does not see."""
         return self._offsets.get(self.topic(table), {})
+
+    def origin(self, table: str) -> Origin | None:
+        """The topic that `offsets` are of; None: it is not there, or has no id."""
+        topic_id = self._topic_ids.get(self.topic(table))
+        return None if topic_id is None else Origin(topic_id)
 
     def form(self, table: str, *, variant: bool = False) -> Form:
         """The table's definition, as the daemon would describe it."""
@@ -145,10 +159,13 @@ def open_snapshot(
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
     offsets: Mapping[str, Offsets] = {}
+    topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
         # Before the snapshot: what is in Kafka now has committed, and will be seen.
         with Admin(spark, source.kafka) as admin:
-            offsets = admin.ends([source.topics.qualified(table) for table in tables])
+            topics = [source.topics.qualified(table) for table in tables]
+            topic_ids = admin.topic_ids(topics)
+            offsets = admin.ends(topics)
     with asyncio.Runner() as runner:
         shared = runner.run(
             SharedSnapshot.open(
@@ -161,7 +178,7 @@ def open_snapshot(
             )
         )
         try:
-            yield Snapshot(source, shared, offsets)
+            yield Snapshot(source, shared, offsets, topic_ids)
         finally:
             runner.run(shared.close())
 
@@ -212,7 +229,8 @@ def load_snapshot(
 ) -> Loaded:
     """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
 
-    What the mirror had before is replaced. Nobody else may write to it meanwhile: stop its `cdcd mirror` first.
+    What the mirror had before is replaced, and so is the form of a mirror
+    that cannot be brought to the table's. Nobody else may write to it meanwhile: stop its `cdcd mirror` first.
 
     Args:
         history: the table has a changelog too, which gets each row once more.
@@ -221,7 +239,7 @@ def load_snapshot(
         SourceError: it may not be read.
         TransientError: it was altered, truncated or dropped since, or PostgreSQL ended the snapshot: take a new one.
         PositionError: the mirror has changes from after the snapshot.
-        IncompatibleSchemaError: the mirror is of a form that cannot be brought to the table's.
+        IncompatibleSchemaError: no mirror can have the table's form, because of the names of its columns.
     """
     form = snapshot.form(table, variant=variant)
     counts = Observation()
@@ -231,12 +249,24 @@ def load_snapshot(
     kinds = [kind_of(form.schema)]
     if history and Kind.CHANGELOG not in kinds:
         kinds.append(Kind.CHANGELOG)
+    swapped: list[str] = []
     try:
         for kind in kinds:
             name = target.name_of(form.schema, kind)
             target.forget(name)
-            target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
-            target.load(name, sound, snapshot.commit_lsn, snapshot.offsets(table))
+            place = snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table)
+            try:
+                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
+            except IncompatibleSchemaError:
+                if target.schema(spark, name) is None:
+                    raise
+                target.swap(name, (form.schema, kind), sound, *place)
+                swapped.append(name)
+            else:
+                target.load(name, sound, *place)
+        if swapped:
+            # Delta does not tell what was counted on the way of rows that replace a table: they are read once more.
+            return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:
@@ -244,12 +274,25 @@ def load_snapshot(
     return Loaded(rows - problems, quarantined, snapshot.lsn)
 
 
+def _register(spark: SparkSession) -> None:
+    """Let `spark` read pages. Several threads, which load a table each, may want it at once."""
+    # Spark looks data sources up in the session that is active in the thread, which a target may have set to another.
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    with _REGISTERING:
+        try:
+            spark.dataSource.register(SnapshotPages)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+
+
 def _changes(
     spark: SparkSession, snapshot: Snapshot, table: str, variant: bool, partition_bytes: int
 ) -> DataFrame:
     """Each row as a change with op `r`; with the raw value, and the problem of what does not fit."""
     form = snapshot.form(table, variant=variant)
-    spark.dataSource.register(SnapshotPages)
+    _register(spark)
     pages = spark.read.format(NAME).options(**snapshot.options(table, partition_bytes)).load()
     records = pages.select(
         sf.lit(None).cast("binary").alias("key"),

@@ -11,21 +11,33 @@ to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from cdcd.errors import TransientError
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
-from cdcd.spark.targets.evolution import upgrade
-from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.replaced import Part, takeover
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.evolution import (
+    IncompatibleSchemaError,
+    UnknownLabelError,
+    is_other,
+    plan,
+    same_labels,
+    upgrade,
+)
+from cdcd.spark.targets.reduction import UNFIT, is_new
+from cdcd.spark.targets.state import Origin, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
     Kind,
@@ -38,6 +50,10 @@ from cdcd.spark.targets.target import (
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
+
+LABELS_S: Final = 15.0
+"""How long the description of a label is waited for: the daemon looks at enums every 5 s."""
+_PAUSE_S: Final = 0.5
 
 PLACE: Final = ("topic", "partition", "offset")
 
@@ -55,6 +71,7 @@ class Progress:
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
+        ahead: the table was read again at an LSN that is later than this batch's common one.
     """
 
     table: str
@@ -65,6 +82,19 @@ class Progress:
     commit_lsn: int = 0
     commit_time: datetime | None = None
     seconds: float = 0.0
+    ahead: bool = False
+
+
+class UnknownFormError(TransientError):
+    """A table's changes name a form that is not described yet; the table waits for it, others go on."""
+
+    def __init__(self, table: str, ids: Sequence[str]) -> None:
+        super().__init__(
+            f"{table}: no description of source.schema_id {', '.join(ids)} is in the topic of descriptions yet.",
+            hint="The table waits for it. If it does not come, was topics.schemas emptied? Then start the daemon again,"
+            " which describes its tables anew, or read the table again:"
+            f" cdcd mirror --config FILE --snapshot {table} --source FILE.",
+        )
 
 
 class TableMirror:
@@ -97,7 +127,9 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._form: Form | None = None
+        self._labels = 0
         self._next: dict[int, int] | None = None
+        self._origin = Origin()
         self._named: set[str] = set()
         self._changed_at = time.monotonic()
         self._maintained_at: float | None = None
@@ -111,6 +143,7 @@ class TableMirror:
     def forget(self) -> None:
         """After an error: look at everything anew."""
         self._next = None
+        self._form = None
         for name in self._named:
             self._target.forget(name)
 
@@ -124,11 +157,14 @@ class TableMirror:
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
+            OriginError: the topic was made anew, or records are gone.
         """
         began = time.monotonic()
+        self._relabel()
         total = Progress(self.table)
         while self.behind(ends):
             start = self._start()
+            self._look_again()
             # A consistent batch is one commit, however large.
             until = dict(ends) if cut is not None else _slice(start, ends, self._slice_max)
             step = self._step(start, until, batch_id, cut)
@@ -146,8 +182,16 @@ class TableMirror:
         seconds = time.monotonic() - began
         return Progress(
             total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
-            total.commit_time, seconds,
+            total.commit_time, seconds, self._is_ahead(cut),
         )  # fmt: skip
+
+    def _is_ahead(self, cut: int | None) -> bool:
+        """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
+        if cut is None:
+            return False
+        names = self._names(self._descriptions.newest(self.topic))
+        floors = [self._target.reached(self._spark, name).truncated for name, _ in names]
+        return any(floor is not None and floor[0] > cut for floor in floors)
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         """Tidy up every target of the table, where there is something to do; between batches."""
@@ -165,6 +209,13 @@ class TableMirror:
             form = self._descriptions.newest(self.topic)
             states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
             beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
+            origin = Origin(self._topic_id(), beginnings)
+            for state in states:
+                check_origin(state, origin, self.topic, self.table)
+            first = {
+                partition: offset for state in states for partition, offset in state.origin.first.items()
+            }
+            self._origin = replace(origin, first=beginnings | first)
             self._next = {
                 partition: min(
                     [
@@ -175,6 +226,14 @@ class TableMirror:
                 for partition, beginning in beginnings.items()
             }
         return self._next
+
+    def _topic_id(self) -> str | None:
+        return self._admin.topic_ids([self.topic]).get(self.topic)
+
+    def _look_again(self) -> None:
+        """That the topic is still the one that `_start` found. OriginError: it was made anew meanwhile."""
+        now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
+        check_origin(State(origin=self._origin), now, self.topic, self.table)
 
     def _names(self, form: Form) -> list[tuple[str, Kind]]:
         kinds = [kind_of(form.schema)]
@@ -192,20 +251,23 @@ class TableMirror:
             with suppress(UnfitError):
                 return self._at_once(names[0], records, form, {**start, **ends}, batch_id)
         changes = parse(records, form.schema, form.rules).persist()
+        states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
-            groups = grouped(changes, cut)
+            groups = grouped(changes, cut, list(states.values()))
             held: dict[int, int] = {}
             for group in groups:
                 for partition, offset in group.first_held.items():
                     held[partition] = min(held.get(partition, offset), offset)
-            now = [group for group in groups if not group.held]
+            # What no target needs, because it is from before a snapshot or was there already, may be of any form.
+            now = [group for group in groups if not group.held and group.matters]
             quarantined = 0
             done: list[Applied] = []
-            if all(group.sound and group.schema_id == form.schema.schema_id for group in now):
+            plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
+            if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, form, now, batch_id, cut)
+                done, quarantined = self._sort_out(records, start, form, now, states, batch_id, cut)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
@@ -225,10 +287,33 @@ class TableMirror:
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
+    def _relabel(self) -> None:
+        """Give the rows that are there the labels that enums have by now, though no change may come with them.
+
+        Raises:
+            IncompatibleSchemaError: a value is none of them, and its description does not come.
+        """
+        deadline = time.monotonic() + LABELS_S
+        while (version := self._descriptions.labels_version(self.topic)) != self._labels:
+            form = self._form = self._descriptions.newest(self.topic)
+            try:
+                for name, kind in self._names(form):
+                    has = self._target.schema(self._spark, name)
+                    if has is not None and not is_other(has, form.schema):
+                        self._target.prepare(self._spark, name, form.schema, kind, (0, 0))
+                self._labels = version
+            except UnknownLabelError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_PAUSE_S)
+                self._descriptions.wait_for_more()
+
     def _may_have(self, name: str, form: Form) -> bool:
         """The table has this form, or none yet."""
         has = self._target.schema(self._spark, name)
-        return has is None or has.schema_id == form.schema.schema_id
+        if has is None:
+            return True
+        return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
     def _at_once(
         self, table: tuple[str, Kind], records: DataFrame, form: Form, until: dict[int, int], batch_id: int
@@ -239,7 +324,9 @@ class TableMirror:
         unfit = sf.col(PROBLEM).isNotNull() | ~known
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
-        applied = self._target.apply(name, changes, batch_id=batch_id, new=(form.schema, kind))
+        applied = self._target.apply(
+            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin
+        )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
@@ -256,56 +343,116 @@ class TableMirror:
     def _apply(
         self, changes: DataFrame, form: Form, groups: Iterable[Group], batch_id: int, cut: int | None
     ) -> list[Applied]:
-        """Changes that are all in one form, into every target."""
+        """Changes that are all in one form, into every target that they are new to."""
         at = max(group.last for group in groups)
         done = []
-        for name, kind in self._names(form):
+        for number, (name, kind) in enumerate(self._names(form)):
+            if not any(group.new[number] for group in groups):
+                continue
             has = self._target.prepare(self._spark, name, form.schema, kind, at)
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
-            done.append(self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut))
+            done.append(
+                self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            )
         self._form = form
         return done
 
-    def _sort_out(
-        self, records: DataFrame, guess: Form, groups: list[Group], batch_id: int, cut: int | None
+    def _is_other(self, form: Form) -> bool:
+        """Whether a target is that of another relation, which had the name before or has it by now."""
+        found = [self._target.schema(self._spark, name) for name, _ in self._names(form)]
+        return any(has is not None and is_other(has, form.schema) for has in found)
+
+    def _sort_out(  # noqa: PLR0917 - what the batch is, and what it is for
+        self,
+        records: DataFrame,
+        start: Offsets,
+        guess: Form,
+        groups: list[Group],
+        states: Mapping[str, State],
+        batch_id: int,
+        cut: int | None,
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
-        ids = {group.schema_id for group in groups if group.schema_id is not None}
-        forms = self._descriptions.find(self.topic, ids)
-        parts: list[tuple[Form, DataFrame]] = []
+        forms = self._find({group.schema_id for group in groups if group.schema_id is not None})
+        new = reduce(Column.__or__, [is_new(state) for state in states.values()])
+        parts: dict[str, DataFrame] = {}
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
-            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()))
+            poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts.append((form, up_to(sound, cut)))
-        rest = parse(records, guess.schema, guess.rules, keep=True)
-        if forms:
-            rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(forms)), sf.lit(False)))
-        poison.append(rest.withColumn(PROBLEM, reason(sf.col("schema_id"), sf.col(PROBLEM))))
+            parts[schema_id] = up_to(sound, cut)
+        rest = parse(records, guess.schema, guess.rules, keep=True).filter(new & sf.col("schema_id").isNull())
+        poison.append(rest.withColumn(PROBLEM, reason(sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
-        known = [group for group in groups if group.schema_id in forms]
-        if not known:
+        if not parts:
             return [], quarantined
         # Which form is the newest, the changes' own order tells.
+        known = [group for group in groups if group.schema_id in forms]
         newest = forms[max(known, key=lambda group: group.last).schema_id or ""]
-        at = max(group.last for group in known)
         done = []
         for name, kind in self._names(newest):
-            has = self._target.prepare(self._spark, name, newest.schema, kind, at)
-            fitting = [upgrade(part, form.schema, has) for form, part in parts]
-            together = fitting[0]
-            for part in fitting[1:]:
-                together = together.unionByName(part)
-            together = together.persist()
-            try:
-                done.append(self._target.apply(name, together, batch_id=batch_id, consistent_lsn=cut))
-            finally:
-                together.unpersist()
+            number = list(states).index(name) if name in states else None
+            needed = _parts([group for group in known if number is None or group.new[number]], forms, parts)
+            if needed:
+                done += self._bring(name, kind, needed, start, batch_id, cut)
         self._form = newest
         return done, quarantined
+
+    def _find(self, ids: Collection[str]) -> dict[str, Form]:
+        """The forms with these ids. UnknownFormError: one is not described yet."""
+        forms = self._descriptions.find(self.topic, ids)
+        unknown = sorted(set(ids) - forms.keys())
+        if unknown:
+            raise UnknownFormError(self.table, unknown)
+        return forms
+
+    def _bring(  # noqa: PLR0917 - what, where, and as which part of the stream
+        self, name: str, kind: Kind, parts: Sequence[Part], start: Offsets, batch_id: int, cut: int | None
+    ) -> list[Applied]:
+        """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
+        spark, target = self._spark, self._target
+        end = None
+        if kind is Kind.MIRROR:
+            has = target.schema(spark, name)
+            found = takeover(parts, has, target.reached(spark, name), lambda forms: self._ahead(start, forms))
+            parts, end = found.parts, found.end
+        elif not _is_one_way([part.form.schema for part in parts]):
+            # What cannot be brought to the newest form has columns of its own in a changelog: form by form.
+            done: list[Applied] = []
+            for part in parts:
+                done += self._bring(name, kind, [part], start, batch_id, cut if part is parts[-1] else None)
+            return done
+        if not parts:
+            return []
+        newest = parts[-1]
+        if end is None:
+            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last)
+        else:
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end)
+        fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
+        together = reduce(DataFrame.unionByName, fitting).persist()
+        try:
+            applied = target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
+            return [applied]
+        finally:
+            together.unpersist()
+
+    def _ahead(self, start: Offsets, forms: Iterable[Form]) -> DataFrame:
+        """Op and place of all changes in these forms from `start` to where the topic ends now."""
+        ends = self._admin.ends([self.topic])[self.topic]
+        records = self._source.read(self._spark, self.topic, start, ends)
+        found: DataFrame | None = None
+        for form in forms:
+            changes = parse(records, form.schema, form.rules).filter(
+                (sf.col("schema_id") == form.schema.schema_id) & sf.col(PROBLEM).isNull()
+            )
+            placed = changes.select("op", "commit_lsn", "event_no")
+            found = placed if found is None else found.unionByName(placed)
+        assert found is not None, "no form"
+        return found
 
     def _quarantine(self, poison: Iterable[DataFrame]) -> int:
         rows: DataFrame | None = None
@@ -329,6 +476,26 @@ class TableMirror:
             return self._target.append(self._target.own_name(QUARANTINE), rows, list(PLACE))
         finally:
             rows.unpersist()
+
+
+def _parts(
+    groups: Iterable[Group], forms: Mapping[str, Form], changes: Mapping[str, DataFrame]
+) -> list[Part]:
+    """The forms of these groups with their changes, in the order of their last ones."""
+    last: dict[str, tuple[int, int]] = {}
+    for group in groups:
+        if group.schema_id is not None:
+            last[group.schema_id] = max(last.get(group.schema_id, group.last), group.last)
+    return [Part(forms[each], changes[each], last[each]) for each in sorted(last, key=last.__getitem__)]
+
+
+def _is_one_way(schemas: Sequence[TableSchema]) -> bool:
+    """Whether changes of each form can be brought to the last one."""
+    with suppress(IncompatibleSchemaError):
+        for schema in schemas[:-1]:
+            plan(schema, schemas[-1])
+        return True
+    return False
 
 
 def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: float) -> bool:

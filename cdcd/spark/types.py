@@ -21,7 +21,7 @@ row in Python. The rules for what is rare but legal:
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -181,6 +181,17 @@ def rule_for(form: str, *, variant: bool = False) -> Rule:
     return rule
 
 
+def _relabelled(form: str, words: Mapping[str, str]) -> Rule:
+    """Of an enum, or of an array of one: words that labels had before become those that they have now."""
+    if form.endswith("[]"):
+        return _array(_relabelled(form.removesuffix("[]"), words))
+
+    def now(text: Column) -> Column:
+        return _cases(text, text, {before: sf.lit(label) for before, label in words.items()})
+
+    return Rule(StringType(), StringType(), now)
+
+
 def _decimal(precision: int, scale: int) -> Rule:
     # A negative scale has so many more digits before the point; a scale above the precision, zeros after it.
     precision, scale = (precision - scale, 0) if scale < 0 else (max(precision, scale), scale)
@@ -231,13 +242,28 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 modifier=column.modifier,
                 spark=rule_for(column.form, variant=variant).spark,
                 missing=column.missing,
+                labels=column.labels,
+                form=column.form,
+                default=column.default,
             )
             for column in form.columns
         ]
     )
-    return TableSchema(form.topic, form.schema, form.table, schema_id, form.key, columns)
+    return TableSchema(form.topic, form.schema, form.table, schema_id, form.key, columns, form.oid)
 
 
-def rules(form: TableForm, *, variant: bool = False) -> dict[str, Rule]:
-    """The rule of each column, by its name."""
-    return {column.name: rule_for(column.form, variant=variant) for column in form.columns}
+def rules(
+    form: TableForm, *, variant: bool = False, words: Mapping[str, Mapping[str, str]] | None = None
+) -> dict[str, Rule]:
+    """The rule of each column, by its name.
+
+    Args:
+        words: by column of an enum, words that labels had before, and those that they have now.
+    """
+    former = words or {}
+    return {
+        column.name: _relabelled(column.form, former[column.name])
+        if former.get(column.name)
+        else rule_for(column.form, variant=variant)
+        for column in form.columns
+    }

@@ -57,7 +57,7 @@ def test_each_change_names_a_description_that_fits_it(
 
     # THEN each change names the description of its time, with the columns' own numbers
     fitting = [forms[change["source"]["schema_id"]] for change in changes]
-    assert [[(one.name, one.id, one.missing) for one in form.columns] for form in fitting[:3]] == [
+    assert [[(one.name, one.id, one.default) for one in form.columns] for form in fitting[:3]] == [
         [("id", 1, None), ("a", 2, None), ("price", 3, None)],
         [("id", 1, None), ("b", 2, None), ("price", 3, None)],
         [("id", 1, None), ("price", 3, None), ("b", 4, "7")],
@@ -65,6 +65,46 @@ def test_each_change_names_a_description_that_fits_it(
     assert fitting[3] == fitting[2]
     assert fitting[0].columns[2].form == "decimal(9,2)"
     assert (fitting[0].topic, fitting[0].key) == (f"{unique}.public.t", ("id",))
+
+
+@pytest.mark.postgres(only=18)
+def test_columns_that_got_other_names_while_the_daemon_was_away_keep_their_numbers(
+    database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
+) -> None:
+    # GIVEN a table of which a column was dropped once, described by a run of the daemon
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, gone int, v text, u text)")
+    database.execute("ALTER TABLE t DROP gone")
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    process = daemon(config)
+    process.await_streaming()
+    database.execute("INSERT INTO t VALUES (1, 'v', 'u')")
+    read(broker, unique, 1)
+    assert process.stop() == 0
+    # AND a row from while it is away, after which columns swap names, one is renamed, and one is added
+    database.execute("INSERT INTO t VALUES (2, 'v', 'u')")
+    database.execute("ALTER TABLE t RENAME v TO w")
+    database.execute("INSERT INTO t VALUES (3, 'v', 'u')")
+    database.execute("ALTER TABLE t RENAME w TO a")
+    database.execute("ALTER TABLE t RENAME u TO v")
+    database.execute("ALTER TABLE t RENAME a TO u")
+    database.execute("ALTER TABLE t ADD x int")
+    database.execute("INSERT INTO t VALUES (4, 'v', 'u', 5)")
+
+    # WHEN another run delivers them, when the catalog has but the last names
+    process = daemon(config)
+    process.await_streaming()
+    forms, changes = read(broker, unique, 4)
+
+    # THEN each description has the numbers, and the relation's oid
+    fitting = [forms[change["source"]["schema_id"]] for change in changes]
+    assert [[(column.name, column.id) for column in form.columns] for form in fitting] == [
+        [("id", 1), ("v", 3), ("u", 4)],
+        [("id", 1), ("v", 3), ("u", 4)],
+        [("id", 1), ("w", 3), ("u", 4)],
+        [("id", 1), ("u", 3), ("v", 4), ("x", 5)],
+    ]
+    ((oid,),) = database.execute("SELECT 't'::regclass::oid::int8")
+    assert {form.oid for form in fitting} == {oid}
 
 
 @pytest.mark.postgres(only=18)
@@ -80,3 +120,42 @@ def test_descriptions_can_be_switched_off(
     forms, (change,) = read(broker, unique, 1)
     assert forms == {}
     assert "schema_id" not in change["source"]
+
+
+@pytest.mark.postgres(since=13)
+def test_labels_of_enums_are_described_when_they_change_though_no_row_does(
+    database: Database, broker: KafkaBroker, daemon: Callable[[dict[str, Any]], Daemon], unique: str
+) -> None:
+    # GIVEN a table with an enum, a domain over it and an array of it, and one row
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.execute("CREATE DOMAIN feeling AS mood")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, one mood, many mood[], felt feeling)")
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    process = daemon(config)
+    process.await_streaming()
+    database.execute("INSERT INTO t VALUES (1, 'sad', '{ok}', 'sad')")
+    read(broker, unique, 1)
+
+    def described(*labels: str) -> bool | None:
+        forms, _ = read(broker, unique, 1)
+        newest = list(forms.values())[-1]
+        assert newest.columns[0].labels == ()
+        found = [[label for _, label in column.labels] for column in newest.columns[1:]]
+        return found == [list(labels)] * 3 or None
+
+    # WHEN a label is renamed, and another one while the daemon is away
+    database.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    # THEN the table is described with them, though nothing else happened
+    until(lambda: described("blue", "ok"), "the renamed label")
+    assert process.stop() == 0
+    database.execute("ALTER TYPE mood RENAME VALUE 'ok' TO 'fine'")
+    process = daemon(config)
+    process.await_streaming()
+    until(lambda: described("blue", "fine"), "the label that was renamed meanwhile")
+    # AND the next change names that description
+    database.execute("INSERT INTO t VALUES (2, 'fine', '{}', NULL)")
+    forms, changes = read(broker, unique, 2)
+    assert [label for _, label in forms[changes[1]["source"]["schema_id"]].columns[1].labels] == [
+        "blue",
+        "fine",
+    ]

@@ -11,6 +11,7 @@ import psycopg
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from cdcd.records.schemas import TableForm, read_form
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.session import catalog_conf
 from cdcd.spark.targets.delta import DeltaTarget
@@ -110,6 +111,25 @@ class Source:
         """What is in a table's topic."""
         with Reader(self.servers, self.name) as reader:
             return [record for record in reader.read_all() if record.topic == f"{self.name}.{table}"]
+
+    def descriptions(self, table: str) -> list[TableForm]:
+        """What the schemas topic says of `schema.table`, the newest last."""
+        with Reader(self.servers, self.name) as reader:
+            reader._leave_out = frozenset({f"{self.name}.checkpoint"})
+            found = [record for record in reader.read_all() if record.topic == f"{self.name}.schemas"]
+        forms = [read_form(record.value or b"")[1] for record in found]
+        return [form for form in forms if f"{form.schema}.{form.table}" == table]
+
+    def topic(self, name: str) -> list[Raw]:
+        """What is in another topic of the pipeline."""
+        with Reader(self.servers, self.name) as reader:
+            return [record for record in reader.read_all() if record.topic == f"{self.name}.{name}"]
+
+    def produce_to(self, name: str, key: bytes, value: bytes) -> None:
+        """Write to another topic of the pipeline behind the daemon's back."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(f"{self.name}.{name}", value, key)
+        assert producer.flush(30) == 0
 
     def produce(self, table: str, *values: bytes | None, partition: int = 0) -> None:
         """Write to a table's topic behind the daemon's back."""

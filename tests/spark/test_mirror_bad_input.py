@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from cdcd.cli.mirror import settings_of, target_of
-from cdcd.config.mirror import parse_mirror
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError
+from cdcd.records.schemas import read_form
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.job import Mirror
-from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, lines
-from cdcd.spark.targets.target import Target
+from cdcd.spark.progress import BatchDone, Retrying, TableFailed, lines
+from cdcd.spark.table import UnknownFormError
 from tests.integration.daemon import until
+from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change
 
 TABLES = (
@@ -43,51 +41,6 @@ def quick(servers: str) -> dict[str, Any]:
     return {"bootstrap_servers": servers, "properties": QUICK}
 
 
-class Job:
-    """Mirrors of one source in this process, one after the other, and what they said."""
-
-    def __init__(self, spark: SparkSession, source: Source, place: Path, table_format: str = ICEBERG) -> None:
-        self.spark = spark
-        self.facts: list[Fact] = []
-        self._place = place
-        self._config: dict[str, Any] = {
-            "name": source.name,
-            "kafka": {"bootstrap_servers": source.servers},
-            "target": {
-                "format": table_format,
-                "stream_checkpoint": str(place / "checkpoint"),
-                **({"location": str(place)} if table_format == DELTA else {"namespace": source.name}),
-            },
-            "batches": {"interval_s": 0},
-            "maintenance": {"interval_s": None},
-        }
-
-    def mirror(self, **sections: Any) -> Mirror:
-        self.facts.clear()
-        config = parse_mirror(yaml.safe_dump({**self._config, **sections}), {})
-        return Mirror(self.spark, settings_of(config), target_of(config), self.facts.append)
-
-    @property
-    def target(self) -> Target:
-        return target_of(parse_mirror(yaml.safe_dump(self._config), {}))
-
-    def once(self, **sections: Any) -> Mirror:
-        mirror = self.mirror(**sections)
-        try:
-            mirror.run(once=True, stop=threading.Event())
-        finally:
-            mirror.close()
-        return mirror
-
-    def rows(self, source: Source, table: str) -> list[tuple[Any, ...]]:
-        place = source.name if self._config["target"]["format"] == ICEBERG else None
-        name = f"lake.{place}.public_{table}" if place else f"delta.`{self._place}/public/{table}`"
-        return sorted(tuple(row) for row in self.spark.table(name).select("id", "n").collect())
-
-    def all(self, kind: type[Fact]) -> list[Any]:
-        return [fact for fact in self.facts if isinstance(fact, kind)]
-
-
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its_place(
@@ -102,10 +55,7 @@ def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its
     source.execute("ALTER TABLE altered ALTER n TYPE text")
     source.execute("INSERT INTO altered VALUES (11, 'eleven')")
     source.deliver()
-    sound = change(source.records("public.kept")[0])
-    unknown = {**sound, "source": {**sound["source"], "schema_id": "0123456789abcdef"}}
     source.produce("public.kept", b"{", b"[1", partition=1)
-    source.produce("public.kept", json.dumps(unknown).encode())
     source.execute("INSERT INTO kept VALUES (11, 11)")
     source.deliver()
     mirror = job.once()
@@ -113,29 +63,64 @@ def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its
     (failed,) = job.all(TableFailed)
     assert (failed.table, failed.stopped) == ("public.altered", True)
     assert failed.message.startswith("public.altered: column n changed from integer to text")
-    assert "Drop the target table" in failed.hint
+    assert "--snapshot public.altered" in failed.hint
     assert list(mirror.stopped) == [f"{source.name}.public.altered"]
     assert job.rows(source, "altered") == numbers
     assert job.rows(source, "kept") == [*numbers, (11, 11)]
     # AND what is no change is counted, and kept once
     batches = job.all(BatchDone)
-    assert sum(table.quarantined for batch in batches for table in batch.tables) == 3
-    assert any("3 to quarantine" in line for batch in batches for line in lines(batch))
+    assert sum(table.quarantined for batch in batches for table in batch.tables) == 2
+    assert any("2 to quarantine" in line for batch in batches for line in lines(batch))
     for _ in range(2):
         kept = spark.table(job.target.own_name("quarantine")).orderBy("partition", "offset").collect()
         assert [(row["table"], row["topic"], row["partition"], row["reason"]) for row in kept] == [
             ("public.kept", f"{source.name}.public.kept", partition, reason)
             for partition, reason in (
-                (0, "no description is known of its source.schema_id 0123456789abcdef"),
                 (1, "its JSON is not that of a change"),
                 (1, "its JSON is not that of a change"),
             )
         ]
-        assert bytes(kept[1]["value"]) == b"{"
+        assert bytes(kept[0]["value"]) == b"{"
         # Also when all of it comes again.
         (tmp_path / "checkpoint").rename(tmp_path / "lost")
         job.once(target={**job._config["target"], "stream_checkpoint": str(tmp_path / "new")})
         (tmp_path / "lost").rename(tmp_path / "checkpoint")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_form_that_is_not_described_yet_holds_its_table(
+    source: Source, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    # GIVEN a change in a form of which the description is late
+    job = Job(spark, source, tmp_path, table_format)
+    job.once()
+    last = change(source.records("public.kept")[-1])
+    lsn = max(change(record)["source"]["commit_lsn"] for record in source.records("public.kept"))
+    of_late = {**last["source"], "schema_id": "00000000000000aa", "commit_lsn": lsn + 1, "event_serial_no": 1}
+    late = {**last, "op": "c", "before": None, "after": {"id": 11, "n": 11}, "source": of_late}
+    source.produce("public.kept", json.dumps(late).encode())
+    # WHEN it is mirrored
+    mirror = job.once()
+    # THEN its table waits, and says for what; nothing goes to quarantine
+    (failed,) = job.all(TableFailed)
+    assert failed.table == "public.kept"
+    assert "no description of source.schema_id 00000000000000aa" in failed.message
+    assert [type(error) for error in mirror.stopped.values()] == [UnknownFormError]
+    assert sum(table.quarantined for batch in job.all(BatchDone) for table in batch.tables) == 0
+    assert len(job.rows(source, "kept")) == 10
+    # AND with the description the change is in
+    (described,) = [
+        form
+        for record in source.topic("schemas")
+        for _, form in [read_form(record.value or b"")]
+        if form.table == "kept"
+    ]
+    key, value = described.record()
+    told = json.loads(value) | {"fingerprint": "00000000000000aa"}
+    source.produce_to("schemas", key, json.dumps(told).encode())
+    assert job.once().stopped == {}
+    assert (11, 11) in job.rows(source, "kept")
 
 
 def test_a_broker_that_is_away_is_named(source: Source, spark: SparkSession, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
     name = start(spark, target)
     target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), change("c", 11, (2, 2, "b"))], FORM))
     wide = replace(N, name="amount", spark=LongType(), type="bigint")
-    flag = ColumnSchema("flag", 4, "text", 25, -1, StringType(), missing="it's \\ ${x}")
+    flag = ColumnSchema("flag", 4, "text", 25, -1, StringType(), form="text", default='"it\'s \\\\ ${x}"')
     new = replace(FORM, schema_id="form-2", columns=(ID, wide, flag))
     # A process is killed after the first steps and before it could say so.
     spark.sql(f"ALTER TABLE {name} DROP COLUMN note")
@@ -162,6 +162,77 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
     with pytest.raises(IncompatibleSchemaError, match=r"public\.items: column amount"):
         target.prepare(spark, name, text, Kind.MIRROR, (30, 1))
     assert target.schema(spark, name) == new
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    target = make_target()
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM), consistent_lsn=10)
+    key = ("id",) if kind is Kind.MIRROR else ()
+    text = replace(FORM, schema_id="form-2", key=key, columns=(ID, replace(N, spark=StringType()), NOTE))
+    with pytest.raises(IncompatibleSchemaError):
+        target.prepare(spark, name, text, kind, (20, 0))
+    # A killed one leaves what was there.
+    two = change("r", 20, (2, "two", "b"), key=(2,) if key else None)
+    broken = frame(spark, [two], text).withColumn(
+        "after", sf.when(sf.raise_error(sf.lit("killed")).isNotNull(), sf.col("after"))
+    )
+    with pytest.raises(Exception, match="killed"):
+        target.swap(name, (text, kind), broken, 20, {0: 15})
+    assert rows(spark, name, "id", "n") == [(1, 1)]
+    assert make_target().schema(spark, name) == FORM
+    # The snapshot at LSN 20 has another form, and rows of its own.
+    loaded = frame(spark, [two], text)
+    target.swap(name, (text, kind), loaded, 20, {0: 15})
+    assert rows(spark, name, "id", "n") == [(2, "two")]
+    # Another process sees it, and what the topic has from before is skipped in either form.
+    target = make_target()
+    assert target.schema(spark, name) == text
+    assert target.reached(spark, name).commit_lsn == 20
+    assert target.prepare(spark, name, FORM, Kind.MIRROR, (15, 1)) == text
+    old = [change("c", 15, (3, 3, "c"), partition=1), change("t", 16, None, partition=1)]
+    assert target.apply(name, frame(spark, old, FORM)).changes == 0
+    new = [change("c", 25, (4, "four", "d"), key=(4,) if key else None)]
+    assert target.apply(name, frame(spark, new, text), consistent_lsn=25).changes == 1
+    assert rows(spark, name, "id", "n") == [(2, "two"), (4, "four")]
+    assert target.read(spark, name, 25).count() == 2
+    if target.format == ICEBERG:
+        with pytest.raises(PositionError):
+            target.read(spark, name, 5)
+
+
+ODD: tuple[str, ...] = (
+    "_op", "_offset", "_keep", "_lost", "_moved", "_changes", "_partial", "_unfit", "_commit_time",
+    "_half", "_halves_high", "_at_0", "_fill_1", "_key_0", "_value", "_found", "_new_0", "_old_0", "_then", "_image",
+    "_unknown", "last", "at", "key", "op", "partition", "offset", "changes", "place", "after", "value", "t", "s",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_source_may_call_its_columns_what_it_likes(spark: SparkSession, target: Lakehouse, kind: Kind):
+    odd = tuple([ColumnSchema(name, at, "text", 25, -1, StringType()) for at, name in enumerate(ODD, 10)])
+    form = replace(FORM, columns=(ID, *odd))
+
+    def row(id_: int, value: str | None) -> tuple[Any, ...]:
+        return (id_, *[value for _ in ODD])
+
+    name = start(spark, target, form, kind)
+    target.apply(name, frame(spark, [change("c", 10, row(1, "a")), change("c", 11, row(2, "b"))], form))
+    # A key changes under values that are not sent, one row is updated without them, one goes.
+    moved = [
+        change("d", 20, row(1, None), new_key=(3,)),
+        change("c", 20, row(3, None), old_key=(1,), unchanged=list(ODD), offset=21),
+        change("u", 30, row(2, None), unchanged=[ODD[0]]),
+    ]
+    target.apply(name, frame(spark, moved, form))
+    found = rows(spark, name, "id", *[f"`{column}`" for column in ODD])
+    if kind is Kind.MIRROR:
+        assert found == [(2, "b", *[None for _ in ODD[1:]]), row(3, "a")]
+    else:
+        assert len(found) == 5
 
 
 def test_a_changelog_has_each_change_once_and_gives_the_states_between_commits(
@@ -286,7 +357,7 @@ def test_json_can_be_variant_in_a_new_table_and_in_a_column_that_comes_later(
     spark: SparkSession, target: Lakehouse
 ):
     doc = ColumnSchema("doc", 4, "jsonb", 3802, -1, VariantType())
-    more = ColumnSchema("more", 5, "json", 114, -1, VariantType(), missing='{"a": 0}')
+    more = ColumnSchema("more", 5, "json", 114, -1, VariantType(), form="json", default='"{\\"a\\": 0}"')
 
     def with_documents(form: TableSchema, *values: tuple[int, str]) -> DataFrame:
         """Inserts; the VARIANT columns have what `note` has."""

@@ -7,7 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.types import rules, table_schema
@@ -41,6 +42,9 @@ class Described:
 
     def table(self, _: str) -> str:
         return TABLE
+
+    def labels_version(self, _: str) -> int:
+        return 0
 
     def find(self, _: str, ids: Collection[str]) -> dict[str, Form]:
         return {name: _FORMS[name] for name in ids if name in _FORMS}

@@ -31,6 +31,7 @@ ALSO = {
     "cdcd.cli.mirror": {"spark"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.spark.page_source": {"postgres"},
+    "cdcd.spark.reload": {"postgres"},
     "cdcd.spark.snapshot": {"postgres"},
 }
 PURE = {"errors", "facts", "retry", "protocol", "snapshots", "transactions", "records", "engine"}

@@ -7,7 +7,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.records.binary_columns import require_binary
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.table_fragments import OPS, TableFragments, Tally
-from cdcd.records.relations import TableDescription, TypeDescription, key_columns, types_of
+from cdcd.records.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.records.routing import Routes
 from cdcd.records.schemas import table_form
 
@@ -28,6 +28,8 @@ class KnownTables:
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
         self._tables: dict[int, TableFragments] = {}
+        self._columns: dict[int, tuple[ColumnForm, ...]] = {}
+        """Of the last description of each relation, which numbers columns that have another name by now."""
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
         self._tallies: dict[str, Tally] = {}
@@ -63,7 +65,14 @@ class KnownTables:
         schema_id: str | None = None
         announcement: Record | None = None
         if self._settings.schemas_topic is not None:
-            form = table_form(relation, table, types, topic)
+            told = self._columns.get(relation.oid)
+            form = table_form(
+                relation,
+                table if told is None else replace(table, former=(told, *table.former)),
+                types,
+                topic,
+            )
+            self._columns[relation.oid] = form.columns
             schema_id = form.fingerprint
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
@@ -92,9 +101,9 @@ class KnownTables:
         asked again. With REPLICA IDENTITY FULL it alone knows the key.
         """
         known = self._tables.get(relation.oid)
-        if known is None or table != TableDescription():
+        if known is None or table.is_known:
             return table
-        return TableDescription(primary_key=self.key_column_names(relation.oid))
+        return replace(table, primary_key=self.key_column_names(relation.oid))
 
     def _introduce(self, table: TableFragments, out: list[Record]) -> None:
         """Before the first record of a table as it is described now: check its topic, append its description.
@@ -112,6 +121,23 @@ class KnownTables:
     def topic_named(self, name: str) -> str:
         """The topic of a table, described or not, by its name as `schema.table`."""
         return self._names.qualified(name)
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        table = self._tables[relation_oid]
+        if not table.is_new or table.announcement is None:
+            return 0
+        _, key, value, _ = table.announcement
+        self._introduce(table, out)
+        return len(key or b"") + len(value or b"")
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+        return self._tables[relation_oid].relation
 
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Place
 
@@ -35,11 +36,13 @@ commit, and the columns whose value the source did not send (they are null here)
 
 
 def columns(schema: TableSchema) -> list[str]:
-    return [*COLUMNS, *[column.name for column in schema.columns]]
+    return [*COLUMNS, *[quoted(column.name) for column in schema.columns]]
 
 
 def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """The rows for `changes` (`reduction.prepared`), with `_partition`, `_offset`, `_half` and `_unfit` beside them."""
+    """The rows for `changes` (`reduction.prepared`), with `_cdcd_partition`, `_cdcd_offset`, `_cdcd_half` and
+    `_cdcd_unfit` beside them.
+    """
     wide: list[Column] = []
     images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
     if not schema.key:
@@ -52,23 +55,23 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         sf.col("event_no").alias(EVENT),
         sf.col("commit_time").alias(TIME),
         sf.when(sf.size("unchanged") > 0, sf.col("unchanged")).alias(UNCHANGED),
-        sf.col("partition").alias("_partition"),
-        sf.col("offset").alias("_offset"),
-        sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_half"),
-        sf.col(UNFIT).alias("_unfit"),
+        sf.col("partition").alias("_cdcd_partition"),
+        sf.col("offset").alias("_cdcd_offset"),
+        sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_cdcd_half"),
+        sf.col(UNFIT).alias("_cdcd_unfit"),
     ]
-    flat = changes.select(*wide, sf.explode(images).alias("_image"))
-    values = [sf.col("_image.row")[column.name].alias(column.name) for column in schema.columns]
+    flat = changes.select(*wide, sf.explode(images).alias("_cdcd_image"))
+    values = [sf.col("_cdcd_image.row")[column.name].alias(column.name) for column in schema.columns]
     return flat.select(
-        sf.col("_image.op").alias(CHANGE),
+        sf.col("_cdcd_image.op").alias(CHANGE),
         LSN,
         EVENT,
         TIME,
         UNCHANGED,
-        "_partition",
-        "_offset",
-        "_half",
-        "_unfit",
+        "_cdcd_partition",
+        "_cdcd_offset",
+        "_cdcd_half",
+        "_cdcd_unfit",
         *values,
     )
 
@@ -81,33 +84,53 @@ def image(first: str, second: str, schema: TableSchema) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time."""
+    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time.
+
+    `first_lsn` is the commit LSN of the first change that is no row of a snapshot.
+    """
 
     places: Mapping[int, Place]
     rows: int
     unfit: int
     commit_time: datetime | None
+    first_lsn: int | None
 
 
 def found(rows_: DataFrame) -> Found:
-    """Reads the rows once."""
+    """Reads the rows once. A change that the topic has twice counts twice."""
     each = (
-        rows_.groupBy("_partition")
+        rows_.groupBy("_cdcd_partition")
         .agg(
-            sf.max(sf.struct(LSN, EVENT, "_half")).alias("place"),
-            sf.max("_offset").alias("offset"),
+            sf.max(sf.struct(LSN, EVENT, "_cdcd_half")).alias("place"),
+            sf.max("_cdcd_offset").alias("offset"),
             sf.count(sf.lit(1)).alias("rows"),
-            sf.count_if("_unfit").alias("unfit"),
+            sf.count_if("_cdcd_unfit").alias("unfit"),
             sf.max(TIME).alias("commit_time"),
+            sf.min(sf.when(sf.col(CHANGE) != "r", sf.col(LSN))).alias("first_lsn"),
         )
         .collect()
     )
     return Found(
-        {row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
+        {row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
         sum(row["rows"] for row in each),
         sum(row["unfit"] for row in each),
         max([row["commit_time"] for row in each if row["commit_time"]], default=None),
+        min([row["first_lsn"] for row in each if row["first_lsn"] is not None], default=None),
     )
+
+
+def once(rows_: DataFrame) -> DataFrame:
+    """The rows, each change once. A daemon that delivers at least once may have sent it again, to any partition."""
+    # Rows of a snapshot have no number of their own, so each of them is another one.
+    place = sf.when(sf.col(CHANGE) == "r", sf.struct("_cdcd_partition", "_cdcd_offset"))
+    placed = rows_.withColumn("_cdcd_place", place)
+    return placed.dropDuplicates([CHANGE, LSN, EVENT, "_cdcd_half", "_cdcd_place"]).drop("_cdcd_place")
+
+
+def without(rows_: DataFrame, table: DataFrame, first_lsn: int) -> DataFrame:
+    """The rows without changes that the table has already. None of them lies before `first_lsn`."""
+    had = table.filter((sf.col(LSN) >= first_lsn) & (sf.col(CHANGE) != "r")).select(CHANGE, LSN, EVENT)
+    return rows_.join(had, [CHANGE, LSN, EVENT], "left_anti")
 
 
 def dropped(column: str, there: Collection[str]) -> str:

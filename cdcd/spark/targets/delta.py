@@ -14,10 +14,10 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.table_format import creation, having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -39,6 +39,11 @@ _TABLE: Final = {
     "delta.enableDeletionVectors": "true",
     "delta.checkpointInterval": "20",
 }
+
+
+_NTZ: Final = "timestamp_ntz"
+_NTZ_FEATURE: Final = "delta.feature.timestampNtz"
+"""A table that is made with such a column has the feature. One that gets such a column later must be given it first."""
 
 
 class DeltaTarget(Lakehouse):
@@ -109,14 +114,26 @@ class DeltaTarget(Lakehouse):
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
-    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def _create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
         if self._path is None:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
         listed = ", ".join(
             f"'{text(key)}' = '{text(value)}'"
             for key, value in (self._table_properties | dict(properties)).items()
         )
-        spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+        spark.sql(creation(name, columns, DELTA, listed, view))
+
+    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_NTZ_FEATURE}' = 'supported')")
+        super()._add(spark, name, column, type_)
 
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})

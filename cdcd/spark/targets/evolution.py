@@ -1,11 +1,12 @@
 """From one form of a table to the next: what a target must do, and what older changes look like in the newer form.
 
 Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
-where an id is not known, where their names are. A step either keeps all values or is refused: a target is never left
-with values that the source does not have.
+where an id is not known, where their names are. An id that was known once stays known (`numbered`).
+
+A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +14,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     ByteType,
     DataType,
     DecimalType,
@@ -21,15 +21,15 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     ShortType,
-    StructType,
-    VariantType,
 )
 
 from cdcd.errors import FatalError, SourceError
+from cdcd.records.relations import Labels
+from cdcd.spark.defaults import default_of
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import text
+from cdcd.spark.sql import text
+from cdcd.spark.targets.target import Kind
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -46,9 +46,13 @@ class IncompatibleSchemaError(FatalError):
         self.what = what
 
 
+class UnknownLabelError(IncompatibleSchemaError):
+    """Rows have a word that is no label of their enum: the description of the labels may still be on its way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new column; rows that are there get `column.missing`."""
+    """A new column; rows that are there get its default."""
 
     column: ColumnSchema
 
@@ -76,7 +80,16 @@ class Widen:
     to: DataType
 
 
-Step = Add | Drop | Rename | Widen
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """Labels of an enum have other words, or there are more: `words` from before and now, and all `labels` of now."""
+
+    name: str
+    words: tuple[tuple[str, str], ...]
+    labels: Labels
+
+
+Step = Add | Drop | Rename | Widen | Relabel
 
 _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     ByteType: (ShortType, IntegerType, LongType),
@@ -86,39 +99,85 @@ _WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
 }
 """What both formats can do to a column in place (Iceberg's and Delta's rules of type promotion)."""
 
-_REBUILD: Final = (
-    "Drop the target table, and start the mirror for it again from the beginning of its topic;"
-    " or bring the target's column to the new type by hand. Other tables go on meanwhile."
-)
+
+def way_on(table: str) -> str:
+    """What to do with a table that cannot be followed: read it again. What its topic has from before is then skipped,
+    whatever its form."""
+    return (
+        f"Read the table again, which replaces the target in one commit: cdcd mirror --config FILE --snapshot {table}"
+        " --source FILE (the daemon's configuration). With tables.on_incompatible: reload the mirror does so by itself."
+        " Other tables go on meanwhile."
+    )
 
 
-def check(schema: TableSchema) -> None:
-    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot."""
+def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
+    """That a target can have the columns of `schema`. IncompatibleSchemaError: it cannot.
+
+    Args:
+        reserved: names that the format keeps for itself.
+    """
     seen: dict[str, str] = {}
     for column in schema.columns:
+        if column.name in reserved:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"column {column.name} has a name that the table format keeps for itself.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude), or"
+                " mirror it into the other format.",
+            )
         if column.name.startswith(OWN):
             raise IncompatibleSchemaError(
                 schema.table,
                 f"column {column.name} has a name that begins with {OWN}, which the target's own columns have.",
-                "Rename the column, or leave the table out.",
+                f"Rename the column at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
         other = seen.setdefault(column.name.casefold(), column.name)
         if other != column.name:
             raise IncompatibleSchemaError(
                 schema.table,
                 f"columns {other} and {column.name} differ only in case, which Iceberg and Delta take for one.",
-                "Rename one of them, or leave the table out.",
+                f"Rename one of them at the source. {way_on(schema.table)} Or leave the table out (tables.exclude).",
             )
 
 
-def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
+def is_other(old: TableSchema, new: TableSchema) -> bool:
+    """Whether the two are of two relations that have one name after the other."""
+    return old.oid is not None and new.oid is not None and old.oid != new.oid
+
+
+def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
+    """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
+    if is_other(old, new):
+        return new
+    known = {column.name: column.id for column in old.columns}
+    taken = {column.id for column in new.columns}
+    columns = [
+        replace(column, id=known[column.name])
+        if column.id is None and known.get(column.name) not in {None, *taken}
+        else column
+        for column in new.columns
+    ]
+    return replace(new, columns=tuple(columns))
+
+
+def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
+
+    Of another relation (`is_other`), whose rows `old` has none of, columns are kept only where they have room for it.
+    A changelog takes any form: its rows stay as they were, so a column of another type is another column, and the key
+    may change.
 
     Raises:
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
     """
     check(new)
     pairs = {after.name: before for before, after in _pairs(old, new)}
+    if kind is Kind.CHANGELOG:
+        pairs = {
+            name: before
+            for name, before in pairs.items()
+            if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
+        }
     kept = {before.name for before in pairs.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
     renames = {before.name: name for name, before in pairs.items() if before.name != name}
@@ -126,25 +185,38 @@ def plan(old: TableSchema, new: TableSchema) -> tuple[Step, ...]:
     for column in new.columns:
         before = pairs.get(column.name)
         if before is None:
-            steps.append(Add(column))
+            steps.append(Add(_without_default(column) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
                 raise IncompatibleSchemaError(
                     new.table,
                     f"column {column.name} changed from {before.type} to {column.type}, and"
                     f" {before.spark.simpleString()} does not become {column.spark.simpleString()} in place.",
-                    _REBUILD,
+                    way_on(new.table),
                 )
             steps.append(Widen(column.name, column.spark))
+        if before is not None and not is_other(old, new):
+            steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
-    if {renames.get(name, name) for name in old.key} != set(new.key):
-        raise IncompatibleSchemaError(
-            new.table,
-            f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
-            " changes from before it cannot be told apart by the new one.",
-            _REBUILD,
-        )
+    is_keyed = kind is Kind.MIRROR and not is_other(old, new)
+    if is_keyed and {renames.get(name, name) for name in old.key} != set(new.key):
+        raise rekeyed(old, new)
     return tuple(steps)
+
+
+def _without_default(column: ColumnSchema) -> ColumnSchema:
+    """Rows of another relation have no value in the column."""
+    return replace(column, missing=None, default=None)
+
+
+def rekeyed(old: TableSchema, new: TableSchema) -> IncompatibleSchemaError:
+    """The key of a table is another, or it has one no more, or has one now."""
+    return IncompatibleSchemaError(
+        new.table,
+        f"the key changed from ({', '.join(old.key)}) to ({', '.join(new.key)});"
+        " changes from before it cannot be told apart by the new one.",
+        way_on(new.table),
+    )
 
 
 def after(schema: TableSchema, step: Step) -> TableSchema:
@@ -161,7 +233,64 @@ def after(schema: TableSchema, step: Step) -> TableSchema:
             key = tuple([to if part == name else part for part in key])
         case Widen(name, to):
             columns = [replace(column, spark=to) if column.name == name else column for column in columns]
+        case Relabel(name, _, labels):
+            columns = [
+                replace(column, labels=labels) if column.name == name else column for column in columns
+            ]
     return replace(schema, schema_id="", columns=tuple(columns), key=key)
+
+
+def _relabel(table: str, old: ColumnSchema, new: ColumnSchema) -> Iterator[Step]:
+    if not new.labels or old.type_oid != new.type_oid or dict(old.labels) == dict(new.labels):
+        return
+    before, now = dict(old.labels), dict(new.labels)
+    used = [word for oid, word in now.items() if word in before.values() and before.get(oid) != word]
+    if used:
+        raise IncompatibleSchemaError(
+            table,
+            f"labels of {new.type} were renamed to words that others had before: {', '.join(map(repr, used))}; which of"
+            f" the two a value of column {new.name} is, is not known.",
+            f"{way_on(table)} Do so when the daemon is not behind.",
+        )
+    words = [(word, now[oid]) for oid, word in before.items() if oid in now and now[oid] != word]
+    yield Relabel(new.name, tuple(words), new.labels)
+
+
+def labelled(schema: TableSchema, by: TableSchema) -> TableSchema:
+    """`schema` with the labels that `by`, of the same relation, has for its columns."""
+    if is_other(schema, by):
+        return schema
+    labels = {column.id: column.labels for column in by.columns if column.labels and column.id is not None}
+    columns = [
+        column if column.id is None else replace(column, labels=labels.get(column.id, column.labels))
+        for column in schema.columns
+    ]
+    return replace(schema, columns=tuple(columns))
+
+
+def same_labels(schema: TableSchema, other: TableSchema) -> bool:
+    """Whether enums of both have the same labels."""
+    return all(
+        dict(mine.labels) == dict(its.labels)
+        for mine, its in zip(schema.columns, labelled(schema, other).columns, strict=True)
+    )
+
+
+def value_of(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The expression of SQL for what `value`, of the type `kind`, is by now."""
+    if isinstance(kind, ArrayType):
+        inner = value_of(step, kind.elementType, f"v{depth}", depth + 1)
+        return f"transform({value}, v{depth} -> {inner})"
+    cases = " ".join(f"WHEN '{text(before)}' THEN '{text(now)}'" for before, now in step.words)
+    return f"CASE {value} {cases} ELSE {value} END"
+
+
+def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str:
+    """The condition of SQL that `value`, of the type `kind`, has a word that is no label."""
+    if isinstance(kind, ArrayType):
+        return f"exists({value}, v{depth} -> {is_unknown(step, kind.elementType, f'v{depth}', depth + 1)})"
+    labels = ", ".join(f"'{text(label)}'" for _, label in step.labels)
+    return f"coalesce({value} NOT IN ({labels}), false)"
 
 
 def widens(old: DataType, new: DataType) -> bool:
@@ -175,6 +304,12 @@ def _pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, C
     """The columns that are the same in both."""
     by_id = {column.id: column for column in old.columns if column.id is not None}
     by_name = {column.name: column for column in old.columns}
+    if is_other(old, new):
+        for column in new.columns:
+            before = by_name.get(column.name)
+            if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
+                yield before, column
+        return
     for column in new.columns:
         if column.id in by_id:
             yield by_id[column.id], column
@@ -215,6 +350,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     if old == new:
         return changes
     plan(old, new)
+    other = is_other(old, new)
     before_of = {column.name: before for before, column in _pairs(old, new)}
     new_name = {before.name: name for name, before in before_of.items()}
 
@@ -223,7 +359,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         for column in new.columns:
             before = before_of.get(column.name)
             if before is None:
-                value = sf.expr(missing(column, new.table))
+                value = default_of(_without_default(column) if other else column)
             else:
                 value = sf.col(name)[before.name].cast(column.spark)
             fields.append(value.alias(column.name))
@@ -231,7 +367,10 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
 
     def key(name: str) -> Column:
         fields = [
-            sf.col(name)[before_of[part].name].cast(new.column(part).spark).alias(part) for part in new.key
+            (sf.col(name)[before_of[part].name] if part in before_of else sf.lit(None))
+            .cast(new.column(part).spark)
+            .alias(part)
+            for part in new.key
         ]
         whole = sf.struct(*fields) if fields else sf.struct()
         return sf.when(sf.col(name).isNotNull(), whole).alias(name)
@@ -247,24 +386,11 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
     return changes.select([columns.get(name, sf.col(name)) for name in changes.columns])
 
 
-def missing(column: ColumnSchema, table: str) -> str:
-    """What rows that are older than the column have in it, as an expression of SQL.
-
-    Raises:
-        IncompatibleSchemaError: the type's text has no rule for that.
-    """
-    kind = column.spark.simpleString()
-    if column.missing is None:
-        return f"CAST(NULL AS {kind})"
-    if isinstance(column.spark, BinaryType):
-        return f"unhex('{column.missing.removeprefix(chr(92) + 'x')}')"
-    if isinstance(column.spark, VariantType):
-        return f"parse_json('{text(column.missing)}')"
-    if isinstance(column.spark, ArrayType | MapType | StructType):
-        raise IncompatibleSchemaError(
-            table,
-            f"column {column.name} of type {column.type} was added with the default {column.missing!r}, and values"
-            " of such a type cannot be filled into the rows that are there.",
-            "Drop the target table, and start the mirror for it again from the beginning of its topic.",
-        )
-    return f"CAST('{text(column.missing)}' AS {kind})"
+def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
+    """The default of an added column does not fit its type."""
+    return IncompatibleSchemaError(
+        table,
+        f"column {column.name} of type {column.type} was added with a default that does not fit"
+        f" {column.spark.simpleString()}: {column.default or column.missing}.",
+        way_on(table),
+    )

@@ -17,10 +17,10 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.session import REWRITING
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
-from cdcd.spark.targets.merge import quoted, text
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.table_format import creation, having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
@@ -66,6 +66,10 @@ class IcebergTarget(Lakehouse):
     """
 
     format = ICEBERG
+    # org.apache.iceberg.MetadataColumns: what a MERGE asks for beside the columns of a table.
+    reserved = frozenset(
+        {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number"}
+    )
 
     def __init__(
         self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None
@@ -147,7 +151,14 @@ class IcebergTarget(Lakehouse):
     def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         return dict(self._load(spark, name).properties())
 
-    def _create(self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
+    def _create(
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
         namespace = name.rpartition(".")[0]
         # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
         with suppress(AnalysisException):
@@ -156,7 +167,7 @@ class IcebergTarget(Lakehouse):
         if _VARIANT.search(_QUOTED.sub("", columns)) and int(given[_FORMAT]) < _VARIANT_SINCE:
             given[_FORMAT] = str(_VARIANT_SINCE)
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
-        spark.sql(f"CREATE TABLE {name} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
+        spark.sql(creation(name, columns, ICEBERG, listed, view))
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         version = self._load(spark, name).properties().get(_FORMAT) or self._table_properties[_FORMAT]
@@ -169,6 +180,8 @@ class IcebergTarget(Lakehouse):
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         table = self._load(spark, name)
+        # Spark keeps what it knows of a table for a while.
+        table.refresh()
         snapshot = table.currentSnapshot()
         while snapshot is not None:
             found = snapshot.summary().get(PROPERTY)

@@ -10,7 +10,7 @@ when it is done, and found done when it is taken again.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
@@ -19,11 +19,35 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType
 
 from cdcd.errors import PositionError
+from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import Add, Drop, Rename, Step, Widen, after, check, missing, plan
+from cdcd.spark.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Relabel,
+    Rename,
+    Step,
+    UnknownLabelError,
+    Widen,
+    after,
+    check,
+    is_other,
+    is_unknown,
+    labelled,
+    numbered,
+    plan,
+    rekeyed,
+    same_labels,
+    unfilled,
+    value_of,
+    way_on,
+)
+from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import first_half, resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -37,7 +61,7 @@ from cdcd.spark.targets.reduction import (
     reduced,
     summary,
 )
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
 
 PATIENCE: Final = 10
@@ -48,6 +72,8 @@ SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
 KIND: Final = "cdcd.kind"
 """Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
+SWAPPED: Final = "cdcd.swapped"
+"""The property of a table that was put in the place of another one: what is older than its versions is not empty."""
 
 _MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
 
@@ -79,13 +105,16 @@ class _Step:
 
     batch_id: int
     consistent_lsn: int | None
+    origin: Origin | None = None
 
     def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
         cut, floor = self.consistent_lsn, state.truncated
         if cut is not None and floor is not None and cut < floor[0]:
             # A snapshot was loaded, and the table is ahead of a cut that lies before it.
             cut = None
-        return state.advanced(places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id)
+        return state.advanced(
+            places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id, origin=self.origin
+        )
 
 
 class Lakehouse(OwnTables):
@@ -94,6 +123,7 @@ class Lakehouse(OwnTables):
     def __init__(self) -> None:
         super().__init__()
         self._tables: dict[str, _Table] = {}
+        self._fence = Fence()
 
     def forget(self, name: str) -> None:
         self._tables.pop(name, None)
@@ -107,8 +137,36 @@ class Lakehouse(OwnTables):
         return State() if table is None else table.state
 
     def _position(self, spark: SparkSession, name: str) -> State | None:
-        """What its commits must carry on; None for a table of our own."""
-        return None if name in self._appended else self.reached(spark, name)
+        """What its commits must carry on; None for a table of our own. FencedError: another process writes to it."""
+        if name in self._appended:
+            return None
+        state = self.reached(spark, name)
+        self._check_writer(spark, name)
+        return state
+
+    @contextmanager
+    def _commit(self, spark: SparkSession, name: str, state: State) -> Iterator[State]:
+        """Make one commit, which carries the state. Gives the state with this process's stamp.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+        self._check_writer(spark, name)
+        stamped = replace(state, stamp=self._fence.next())
+        with self._committing(spark), self._carrying(spark, stamped):
+            yield stamped
+        self._check_writer(spark, name)
+
+    def _check_writer(self, spark: SparkSession, name: str) -> State | None:
+        """The newest state of the table; None: no commit carries one. FencedError: another process writes to it."""
+        newest: list[State] = []
+        for _, state in self._states(spark, name):
+            if all(state.stamp != each.stamp for each in newest):
+                newest.append(state)
+            if len(newest) == NEWEST:
+                break
+        self._fence.check(name, [state.stamp for state in newest])
+        return newest[0] if newest else None
 
     def prepare(
         self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
@@ -118,18 +176,68 @@ class Lakehouse(OwnTables):
             table = _planned(schema, kind)
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
-            try:
-                self._evolve(spark, name, table, schema, at)
-            except BaseException:
-                self.forget(name)
-                raise
+            if kind is Kind.MIRROR and is_other(table.schema, schema):
+                raise IncompatibleSchemaError(
+                    schema.table,
+                    f"its target has rows of another table that had the name (oid {table.schema.oid}, now"
+                    f" {schema.oid}).",
+                    way_on(schema.table),
+                )
+            if table.kind is not kind:
+                raise rekeyed(table.schema, schema)
+            self._follow(spark, name, table, schema, at)
+        elif not same_labels(table.schema, schema):
+            self._follow(spark, name, table, labelled(table.schema, schema), table.schema_at)
         return self._tables[name].schema
+
+    def _follow(
+        self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        try:
+            self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
+
+    def replace(  # noqa: PLR0917 - as `prepare`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        end: tuple[int, int],
+    ) -> TableSchema:
+        table = self._look(spark, name)
+        if table is None:
+            table = _planned(schema, kind)
+            self._make(spark, name, table, at)
+        if table.kind is not kind:
+            raise IncompatibleSchemaError(
+                schema.table,
+                f"another table has this name now, and its changes make a {kind} where the former one's made a"
+                f" {table.kind}.",
+                way_on(schema.table),
+            )
+        try:
+            if table.state.truncated is None or end > table.state.truncated:
+                # First of all: whoever is killed after it finds no row of the former table in the form of the new one.
+                with self._commit(spark, name, table.state.advanced({}, truncated=end)) as state:
+                    overwrite(spark.createDataFrame([], spark.table(name).schema), name)
+                table.state = state
+            if table.schema.schema_id != schema.schema_id and at > table.schema_at:
+                self._evolve(spark, name, table, schema, at)
+        except BaseException:
+            self.forget(name)
+            raise
+        return table.schema
 
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
-        check(table.schema)
-        described = {SCHEMA: table.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: table.kind.value}
+        check(table.schema, self.reserved)
+        described = _described(table.schema, table.kind, at)
         self._create(spark, name, _columns(table.schema, table.kind), described)
+        self._fence.check(name, ())
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
 
@@ -141,6 +249,7 @@ class Lakehouse(OwnTables):
         batch_id: int = 0,
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
+        origin: Origin | None = None,
     ) -> Applied:
         spark = changes.sparkSession
         table = self._look(spark, name)
@@ -149,7 +258,7 @@ class Lakehouse(OwnTables):
             table = _planned(*new)
         changes = fresh(prepared(changes), table.state)
         try:
-            step = _Step(batch_id, consistent_lsn)
+            step = _Step(batch_id, consistent_lsn, origin)
             if table.kind is Kind.CHANGELOG:
                 return self._apply_changelog(name, table, changes, step)
             return self._apply_mirror(name, table, changes, step)
@@ -160,13 +269,20 @@ class Lakehouse(OwnTables):
             self.forget(name)
             raise
 
-    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+    def load(
+        self,
+        name: str,
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
         spark = rows.sparkSession
         table = self._look(spark, name)
         assert table is not None, "prepare comes first"
-        state = loaded(name, table.state, commit_lsn, offsets)
+        after_it = loaded(name, table.state, commit_lsn, offsets, origin)
         try:
-            with self._committing(spark), self._carrying(spark, state):
+            with self._commit(spark, name, after_it) as state:
                 if table.kind is Kind.CHANGELOG:
                     self._append(logged_rows(rows, table.schema, commit_lsn), name)
                 else:
@@ -177,13 +293,81 @@ class Lakehouse(OwnTables):
         table.state, table.empty = state, False
         return state
 
+    def replay(self, name: str, changes: DataFrame) -> None:
+        spark = changes.sparkSession
+        table = self._look(spark, name)
+        assert table is not None, "there is a table to bring them into"
+        changes = prepared(changes)
+        if table.state.truncated is not None:
+            changes = changes.filter(
+                is_after(sf.col("commit_lsn"), sf.col("event_no"), table.state.truncated)
+            )
+        try:
+            if table.kind is Kind.CHANGELOG:
+                self._replay_changelog(spark, name, table, changes)
+            else:
+                self._replay_mirror(spark, name, table, changes)
+        except BaseException:
+            self.forget(name)
+            raise
+        table.empty = False
+
+    def _replay_mirror(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        with _kept(changes) as kept:
+            rows, found = _reduce(kept, table)
+            try:
+                if found.moves:
+                    now = spark.table(name)
+                    rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
+                with self._commit(spark, name, table.state) as table.state:
+                    self._merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
+            finally:
+                rows.unpersist()
+
+    def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
+        rows = changelog.rows(changes, table.schema).select(changelog.columns(table.schema))
+        place = [LSN, EVENT, changelog.CHANGE]
+        new = rows.join(spark.table(name).select(*place), place, "left_anti").select(
+            changelog.columns(table.schema)
+        )
+        with self._commit(spark, name, table.state) as table.state:
+            self._append(new, name)
+
+    def swap(  # noqa: PLR0917 - as `load`, and the form
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
+        spark, (schema, kind) = rows.sparkSession, new
+        check(schema, self.reserved)
+        table = self._look(spark, name)
+        assert table is not None, "there is something to replace"
+        after_it = loaded(name, table.state, commit_lsn, offsets, origin)
+        at = (commit_lsn, 0)
+        form = logged_rows if kind is Kind.CHANGELOG else mirrored_rows
+        view = f"cdcd_swap_{uuid4().hex}"
+        form(rows, schema, commit_lsn).createOrReplaceTempView(view)
+        self.forget(name)
+        try:
+            with self._commit(spark, name, after_it) as state:
+                described = _described(schema, kind, at) | {SWAPPED: "true"}
+                self._create(spark, name, _columns(schema, kind), described, view)
+        finally:
+            spark.catalog.dropTempView(view)
+        self._tables[name] = _Table(schema, at, kind, state, empty=False)
+        return state
+
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
             return spark.table(name)
         for version, state in self._states(spark, name):
             if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
                 return self._version(spark, name, version)
-        if self._is_whole(spark, name):
+        if self._is_whole(spark, name) and SWAPPED not in self._properties(spark, name):
             return spark.table(name).filter(sf.lit(False))
         raise PositionError(
             f"{name} has no version from LSN {consistent_lsn} or before any more.",
@@ -202,7 +386,7 @@ class Lakehouse(OwnTables):
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
-            _, state = next(self._states(spark, name), ("", None))
+            state = self._check_writer(spark, name)
             if state is None and not self._is_whole(spark, name):
                 raise PositionError(
                     f"No version of {name} that says how far it has come is left.",
@@ -252,7 +436,7 @@ class Lakehouse(OwnTables):
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
             if not table.is_there:
                 self._make(spark, name, table, _latest(found.places))
-            with self._committing(spark), self._carrying(spark, state):
+            with self._commit(spark, name, state) as state:
                 if table.empty:
                     self._append(first_rows(source, table.schema), name)
                 else:
@@ -265,7 +449,14 @@ class Lakehouse(OwnTables):
         return Applied(found.changes, found.keys, state, held, waiting, found.commit_time)
 
     def _merge(
-        self, spark: SparkSession, name: str, table: _Table, source: DataFrame, found: Summary
+        self,
+        spark: SparkSession,
+        name: str,
+        table: _Table,
+        source: DataFrame,
+        found: Summary,
+        *,
+        again: bool = False,
     ) -> None:
         view = f"cdcd_batch_{uuid4().hex}"
         source.createOrReplaceTempView(view)
@@ -274,8 +465,9 @@ class Lakehouse(OwnTables):
             view,
             table.schema,
             keeps=found.partial,
-            truncated=found.truncated,
+            truncated=None if again else found.truncated,
             key_range=found.key_range,
+            again=again,
         )
         try:
             with self._merging(spark):
@@ -295,8 +487,12 @@ class Lakehouse(OwnTables):
             state = step.after(table.state, found.places, None)
             if not table.is_there:
                 self._make(spark, name, table, _latest(found.places))
-            with self._committing(spark), self._carrying(spark, state):
-                self._append(rows.select(changelog.columns(table.schema)), name)
+            with self._commit(spark, name, state) as state:
+                new = changelog.once(rows)
+                if found.first_lsn is not None and found.first_lsn <= table.state.commit_lsn:
+                    # A partition lags behind, or has what the daemon sent again.
+                    new = changelog.without(new, spark.table(name), found.first_lsn)
+                self._append(new.select(changelog.columns(table.schema)), name)
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
@@ -305,10 +501,12 @@ class Lakehouse(OwnTables):
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
     ) -> None:
-        steps = plan(table.schema, schema)
+        schema = numbered(table.schema, schema)
+        check(schema, self.reserved)
+        steps = plan(table.schema, schema, table.kind)
         for step in steps:
-            if isinstance(step, Add):
-                missing(step.column, schema.table)
+            if isinstance(step, Add) and not fits(spark, step.column):
+                raise unfilled(schema.table, step.column)
         for step in steps:
             self._take(spark, name, table, step)
             table.schema = after(table.schema, step)
@@ -334,20 +532,48 @@ class Lakehouse(OwnTables):
             case Add(column):
                 if column.name not in there:
                     self._add(spark, name, column.name, column.spark.simpleString())
-                if column.missing is not None and table.kind is Kind.MIRROR and not table.empty:
+                if column.has_default and table.kind is Kind.MIRROR and not table.empty:
                     self._fill(spark, name, table, step)
+            case Relabel() if table.kind is Kind.MIRROR and not table.empty:
+                self._relabel(spark, name, table, step)
             case _:
                 pass
 
+    def _relabel(self, spark: SparkSession, name: str, table: _Table, step: Relabel) -> None:
+        """Rows that are there get the words of now. Taken again it finds none of before."""
+        column = quoted(step.name)
+        kind = table.schema.column(step.name).spark
+        if step.words:
+            value = value_of(step, kind, column)
+            with self._commit(spark, name, table.state) as table.state:
+                spark.sql(f"UPDATE {name} SET {column} = {value} WHERE NOT ({column} <=> {value})")
+        found = spark.sql(
+            f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
+        ).head()
+        if found is not None:
+            raise UnknownLabelError(
+                table.schema.table,
+                f"column {step.name} has a value {found[0]!r} that is no label of its enum, which must have been"
+                " renamed before it was described.",
+                way_on(table.schema.table),
+            )
+
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
-        value = missing(step.column, table.schema.table)
-        with self._committing(spark), self._carrying(spark, table.state):
-            spark.sql(f"UPDATE {name} SET {quoted(step.column.name)} = {value}")
+        view = f"cdcd_default_{uuid4().hex}"
+        spark.range(1).select(default_of(step.column).alias("value")).createOrReplaceTempView(view)
+        # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
+        statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
+        try:
+            with self._commit(spark, name, table.state) as table.state, self._merging(spark):
+                spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
+        finally:
+            spark.catalog.dropTempView(view)
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
-        with self._committing(spark), self._carrying(spark, self._tables[name].state):
+        table = self._tables[name]
+        with self._commit(spark, name, table.state) as table.state:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
 
 
@@ -393,6 +619,10 @@ def _columns(schema: TableSchema, kind: Kind) -> str:
     source = {column.name: column.spark.simpleString() for column in schema.columns}
     ordered = source | own if kind is Kind.MIRROR else own | source
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
+
+
+def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
+    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}
 
 
 def _planned(schema: TableSchema, kind: Kind) -> _Table:

@@ -15,17 +15,23 @@ from pyspark.sql import functions as sf
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.merge import UNKNOWN, quoted
+from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import Origin, Place, State
 
 FIRST: Final = 1
 """The number of every row: the truncate before it would be number 0."""
 
 
-def loaded(name: str, state: State, commit_lsn: int, offsets: Mapping[int, int]) -> State:
-    """The state of a table in `state` when a snapshot is loaded into it. PositionError: it has later changes."""
+def loaded(
+    name: str, state: State, commit_lsn: int, offsets: Mapping[int, int], origin: Origin | None = None
+) -> State:
+    """The state of a table in `state` when a snapshot is loaded into it. PositionError: it has later changes.
+
+    `origin`: the topic that `offsets` are of; None: the one that it was.
+    """
     if state.commit_lsn > commit_lsn:
         raise PositionError(
             f"{name} has changes up to {Lsn(state.commit_lsn)}, after the snapshot's {Lsn(commit_lsn)}.",
@@ -36,6 +42,9 @@ def loaded(name: str, state: State, commit_lsn: int, offsets: Mapping[int, int])
         for partition, offset in offsets.items()
         if offset > 0
     }
+    if origin is not None and origin.topic_id != state.origin.topic_id:
+        # Places in the former topic say nothing.
+        state = replace(state, partitions={}, origin=origin)
     after = state.advanced(places, truncated=(commit_lsn, 0), consistent_lsn=commit_lsn)
     return replace(after, commit_lsn=commit_lsn)
 

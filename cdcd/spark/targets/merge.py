@@ -7,16 +7,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP
 
 UNKNOWN: Final = "_cdcd_unknown"
 """Array of the columns whose value in the row is not known, because the source did not send it and the target never had
 it; null for almost all rows."""
-
-
-def quoted(name: str) -> str:
-    """`name` as an identifier of SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def merge(
@@ -27,6 +23,7 @@ def merge(
     keeps: Collection[str] = (),
     truncated: tuple[int, int] | None = None,
     key_range: tuple[int, int] | None = None,
+    again: bool = False,
 ) -> str:
     """MERGE INTO `target` of the view `source` (`reduction.reduced`).
 
@@ -36,9 +33,11 @@ def merge(
     Args:
         keeps: columns that some row of the batch leaves as they are.
         truncated: rows that were last changed before it go.
+        again: what the row has may be known better now, so that its own change is taken once more.
         key_range: bounds on the first column of the key, by which files are left out; not where all rows are looked at.
     """
-    later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} < s.{EVENT}))"
+    before = "<=" if again else "<"
+    later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} {before} s.{EVENT}))"
     on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in schema.key]
     if key_range is not None and truncated is None:
         low, high = key_range
@@ -79,10 +78,4 @@ def first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
     none = sf.array().cast("array<string>")
     unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
     names = [column.name for column in schema.columns]
-    return source.filter(sf.col(OP) != "d").select(*names, LSN, EVENT, unknown)
-
-
-def text(value: str) -> str:
-    """`value` as it stands between the quotes of a string of SQL."""
-    # Spark's SQL replaces ${...}, wherever it stands.
-    return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
+    return source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MOVED
 
@@ -45,13 +46,15 @@ def resolved(
             found[name] = _follow(start, changes, schema, name, target)
     result = reduced
     for name, values in found.items():
-        on = [result[part] == values[f"_new_{number}"] for number, part in enumerate(schema.key)]
+        on = [result[quoted(part)] == values[f"_cdcd_new_{number}"] for number, part in enumerate(schema.key)]
         joined = result.join(values, on, "left")
-        known = sf.col("_found")
+        known = sf.col("_cdcd_found")
         columns = []
         for column in result.columns:
             if column == name:
-                columns.append(sf.when(known.isNull(), result[name]).otherwise(sf.col("_value")).alias(name))
+                columns.append(
+                    sf.when(known.isNull(), result[quoted(name)]).otherwise(sf.col("_cdcd_value")).alias(name)
+                )
             elif column == KEEP:
                 without = sf.array_remove(result[KEEP], name)
                 columns.append(sf.when(known.isNull(), result[KEEP]).otherwise(without).alias(KEEP))
@@ -59,7 +62,7 @@ def resolved(
                 with_ = sf.array_append(result[LOST], sf.lit(name))
                 columns.append(sf.when(known == sf.lit(False), with_).otherwise(result[LOST]).alias(LOST))
             else:
-                columns.append(result[column])
+                columns.append(result[quoted(column)])
         result = joined.select(columns)
     return result
 
@@ -73,14 +76,15 @@ def first_half(changes: DataFrame) -> tuple[int, int] | None:
 
 
 def _open(reduced: DataFrame, schema: TableSchema, name: str, number: int) -> DataFrame:
-    """Rows whose `name` is from before their last move: new key `_new_i`, old key `_old_i`, `_at` of the move."""
+    """Rows whose `name` is from before their last move: new key `_cdcd_new_i`, old key `_cdcd_old_i`, and
+    `_cdcd_at` of the move."""
     move = _AT(sf.col(MOVED)["commit_lsn"].alias("commit_lsn"), sf.col(MOVED)["event_no"].alias("event_no"))
-    value_at = sf.col(f"_at_{number}")
+    value_at = sf.col(f"_cdcd_at_{number}")
     before = value_at.isNull() | (value_at < move)
-    rows = reduced.filter(sf.col(MOVED).isNotNull() & sf.array_contains("_partial", name) & before)
-    news = [sf.col(part).alias(f"_new_{index}") for index, part in enumerate(schema.key)]
-    olds = [sf.col(MOVED)["key"][part].alias(f"_old_{index}") for index, part in enumerate(schema.key)]
-    return rows.select(*news, *olds, move.alias("_at")).localCheckpoint()
+    rows = reduced.filter(sf.col(MOVED).isNotNull() & sf.array_contains("_cdcd_partial", name) & before)
+    news = [sf.col(quoted(part)).alias(f"_cdcd_new_{index}") for index, part in enumerate(schema.key)]
+    olds = [sf.col(MOVED)["key"][part].alias(f"_cdcd_old_{index}") for index, part in enumerate(schema.key)]
+    return rows.select(*news, *olds, move.alias("_cdcd_at")).localCheckpoint()
 
 
 def _follow(
@@ -90,31 +94,31 @@ def _follow(
     name: str,
     target: DataFrame,
 ) -> DataFrame:
-    """`_new_i`, `_value`, `_found` for each row of `pending`."""
+    """`_cdcd_new_i`, `_cdcd_value`, `_cdcd_found` for each row of `pending`."""
     keys = range(len(schema.key))
-    news = [f"_new_{index}" for index in keys]
+    news = [f"_cdcd_new_{index}" for index in keys]
     at = _AT("commit_lsn", "event_no")
     lacks = sf.array_contains("unchanged", name)
     knows = sf.col("op").isin("c", "u", "r") & ~sf.coalesce(lacks, sf.lit(False))
     moved = sf.col("old_key").isNotNull() & sf.coalesce(lacks, sf.lit(False))
     facts = changes.filter(knows | moved).select(
-        *[sf.col("key")[part].alias(f"_key_{index}") for index, part in enumerate(schema.key)],
-        at.alias("_then"),
-        sf.when(knows, _AT(sf.col("after")[name].alias("value"), at.alias("at"))).alias("_fill"),
-        sf.when(moved, _AT(sf.col("old_key").alias("key"), at.alias("at"))).alias("_move"),
+        *[sf.col("key")[part].alias(f"_cdcd_key_{index}") for index, part in enumerate(schema.key)],
+        at.alias("_cdcd_then"),
+        sf.when(knows, _AT(sf.col("after")[name].alias("value"), at.alias("at"))).alias("_cdcd_fill"),
+        sf.when(moved, _AT(sf.col("old_key").alias("key"), at.alias("at"))).alias("_cdcd_move"),
     )
     done: DataFrame | None = None
     roots: DataFrame | None = None
     while not pending.isEmpty():
-        on = [pending[f"_old_{index}"] == facts[f"_key_{index}"] for index in keys]
-        joined = pending.join(facts, [*on, facts["_then"] < pending["_at"]], "left")
+        on = [pending[f"_cdcd_old_{index}"] == facts[f"_cdcd_key_{index}"] for index in keys]
+        joined = pending.join(facts, [*on, facts["_cdcd_then"] < pending["_cdcd_at"]], "left")
         step = (
             joined.groupBy(*news)
             .agg(
-                *[sf.first(f"_old_{index}").alias(f"_old_{index}") for index in keys],
-                sf.first("_at").alias("_at"),
-                sf.max_by("_fill", sf.col("_fill.at")).alias("fill"),
-                sf.max_by("_move", sf.col("_move.at")).alias("move"),
+                *[sf.first(f"_cdcd_old_{index}").alias(f"_cdcd_old_{index}") for index in keys],
+                sf.first("_cdcd_at").alias("_cdcd_at"),
+                sf.max_by("_cdcd_fill", sf.col("_cdcd_fill.at")).alias("fill"),
+                sf.max_by("_cdcd_move", sf.col("_cdcd_move.at")).alias("move"),
             )
             .localCheckpoint()
         )
@@ -122,12 +126,15 @@ def _follow(
         has = fill.isNotNull() & (move.isNull() | (fill["at"] >= move["at"]))
         onward = move.isNotNull() & ~has
         done = _union(
-            done, step.filter(has).select(*news, fill["value"].alias("_value"), sf.lit(True).alias("_found"))
+            done,
+            step.filter(has).select(
+                *news, fill["value"].alias("_cdcd_value"), sf.lit(True).alias("_cdcd_found")
+            ),
         )
-        olds = [f"_old_{index}" for index in keys]
-        roots = _union(roots, step.filter(fill.isNull() & move.isNull()).select(*news, *olds, "_at"))
-        nexts = [move["key"][part].alias(f"_old_{index}") for index, part in enumerate(schema.key)]
-        pending = step.filter(onward).select(*news, *nexts, move["at"].alias("_at")).localCheckpoint()
+        olds = [f"_cdcd_old_{index}" for index in keys]
+        roots = _union(roots, step.filter(fill.isNull() & move.isNull()).select(*news, *olds, "_cdcd_at"))
+        nexts = [move["key"][part].alias(f"_cdcd_old_{index}") for index, part in enumerate(schema.key)]
+        pending = step.filter(onward).select(*news, *nexts, move["at"].alias("_cdcd_at")).localCheckpoint()
     assert done is not None, "there was something to follow"
     assert roots is not None, "there was something to follow"
     return done.unionByName(_in_target(roots, schema, name, target)).localCheckpoint()
@@ -136,17 +143,17 @@ def _follow(
 def _in_target(roots: DataFrame, schema: TableSchema, name: str, target: DataFrame) -> DataFrame:
     """The values of `roots` in the target, where it has the old key from before the move."""
     keys = range(len(schema.key))
-    news = [f"_new_{index}" for index in keys]
+    news = [f"_cdcd_new_{index}" for index in keys]
     rows = target.select(
-        *[sf.col(part).alias(f"_key_{index}") for index, part in enumerate(schema.key)],
-        sf.col(name).alias("_value"),
-        _AT(sf.col(LSN).alias("commit_lsn"), sf.col(EVENT).alias("event_no")).alias("_then"),
-        sf.coalesce(sf.array_contains(UNKNOWN, name), sf.lit(False)).alias("_unknown"),
+        *[sf.col(quoted(part)).alias(f"_cdcd_key_{index}") for index, part in enumerate(schema.key)],
+        sf.col(quoted(name)).alias("_cdcd_value"),
+        _AT(sf.col(LSN).alias("commit_lsn"), sf.col(EVENT).alias("event_no")).alias("_cdcd_then"),
+        sf.coalesce(sf.array_contains(UNKNOWN, name), sf.lit(False)).alias("_cdcd_unknown"),
     )
-    on: list[Column] = [roots[f"_old_{index}"] == rows[f"_key_{index}"] for index in keys]
-    joined = roots.join(rows, [*on, rows["_then"] < roots["_at"]], "left")
-    there = sf.col("_then").isNotNull() & ~sf.col("_unknown")
-    return joined.select(*news, "_value", there.alias("_found"))
+    on: list[Column] = [roots[f"_cdcd_old_{index}"] == rows[f"_cdcd_key_{index}"] for index in keys]
+    joined = roots.join(rows, [*on, rows["_cdcd_then"] < roots["_cdcd_at"]], "left")
+    there = sf.col("_cdcd_then").isNotNull() & ~sf.col("_cdcd_unknown")
+    return joined.select(*news, "_cdcd_value", there.alias("_cdcd_found"))
 
 
 def _union(one: DataFrame | None, other: DataFrame) -> DataFrame:

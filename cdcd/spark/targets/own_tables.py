@@ -10,7 +10,7 @@ from threading import Lock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.targets.merge import quoted
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.table_format import TableFormat
 from cdcd.spark.targets.target import Maintenance
 
@@ -22,6 +22,9 @@ class OwnTables(TableFormat):
         super().__init__()
         self._own_tables = Lock()
         self._appended: set[str] = set()
+
+    def has(self, spark: SparkSession, name: str) -> bool:
+        return self._exists(spark, name)
 
     def own_tables(self) -> Sequence[str]:
         return sorted(self._appended)
@@ -36,6 +39,10 @@ class OwnTables(TableFormat):
                         f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
                     )
                     self._create(spark, name, columns, {})
+                there = spark.table(name).columns
+                for part in rows.schema:
+                    if part.name not in there:
+                        self._add(spark, name, part.name, part.dataType.simpleString())
                 had = spark.table(name).select(*unique)
                 new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
                 count = new.count()

@@ -24,17 +24,18 @@ from pyspark.sql.types import (
 )
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.state import Place, State
 
 # The columns of a reduced batch beside those of the row.
-OP: Final = "_op"
+OP: Final = "_cdcd_op"
 LSN: Final = "_cdcd_commit_lsn"
 EVENT: Final = "_cdcd_event_no"
-KEEP: Final = "_keep"
+KEEP: Final = "_cdcd_keep"
 """Array of the columns whose value is the target's."""
-LOST: Final = "_lost"
+LOST: Final = "_cdcd_lost"
 """Array of the columns whose value is neither in the batch nor in the target (`moves`)."""
-MOVED: Final = "_moved"
+MOVED: Final = "_cdcd_moved"
 """Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
 sent; null without one."""
 
@@ -89,7 +90,15 @@ def prepared(changes: DataFrame) -> DataFrame:
 
 def fresh(changes: DataFrame, state: State) -> DataFrame:
     """Those of `changes` (`prepared`) that a table in `state` does not have yet."""
-    lsn, event = sf.col("commit_lsn"), sf.col("event_no")
+    return changes.filter(is_new(state))
+
+
+def is_new(state: State) -> Column:
+    """Whether a table in `state` does not have a record (as `changes.parse` gives it) yet; also true for one that does
+    not say where it lies. Neither its form nor whether it is sound matters.
+    """
+    lsn, event = sf.col("commit_lsn"), sf.coalesce("event_no", sf.lit(0))
+    new = sf.lit(True)
     if state.partitions:
         # Looked up in arrays by the partition's number, for numbers in the condition would be numbers in the code that
         # Spark makes of it, which would be compiled anew for each batch.
@@ -99,10 +108,10 @@ def fresh(changes: DataFrame, state: State) -> DataFrame:
         same = (event < at[1]) | ((event == at[1]) & (half <= at[2]))
         change = (lsn < at[0]) | ((lsn == at[0]) & same)
         had = sf.when(sf.col("op") == "r", sf.col("offset") <= at[3]).otherwise(change)
-        changes = changes.filter(~sf.coalesce(had, sf.lit(False)))
+        new = ~sf.coalesce(had, sf.lit(False))
     if state.truncated is not None:
-        changes = changes.filter((sf.col("op") == "t") | is_after(lsn, event, state.truncated))
-    return changes
+        new = new & sf.coalesce(is_after(lsn, event, state.truncated), sf.lit(True))
+    return new
 
 
 def _numbers(places: Sequence[Place | None], part: int) -> Column:
@@ -117,10 +126,10 @@ def is_after(lsn: Column, event: Column, at: tuple[int, int]) -> Column:
 def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -> DataFrame:
     """One row for each key of `changes` (`prepared`, `fresh`), and one with op `t` for all truncates together.
 
-    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, and for `summary` and others `_partition`,
-    `_offset`, `_changes` (how many), `_partial` (columns that the last change lacks), and for each column of
-    `partial` `_at_<i>`, where its value is from (struct commit_lsn, event_no, or null), i being its place in the
-    table.
+    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, and for `summary` and others
+    `_cdcd_partition`, `_cdcd_offset`, `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last change lacks),
+    and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct commit_lsn, event_no, or null), i
+    being its place in the table. All but the table's begin with `_cdcd_`, which no column of a source does.
 
     Args:
         partial: the columns that changes may lack. Where a change lacks another one, the result is wrong and
@@ -132,24 +141,24 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
     aggregates = [
         sf.max_by(last, at).alias("last"),
         sf.max(at).alias("at"),
-        sf.count(sf.lit(1)).alias("_changes"),
+        sf.count(sf.lit(1)).alias("_cdcd_changes"),
     ]
     aggregates += [sf.sum(part).alias(name) for name, part in _halves().items()]
-    aggregates += [sf.count_if(UNFIT).alias("_unfit"), sf.max("commit_time").alias("_commit_time")]
+    aggregates += [sf.count_if(UNFIT).alias("_cdcd_unfit"), sf.max("commit_time").alias("_cdcd_commit_time")]
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
     filled = {name: number for number, name in enumerate(names) if name in partial}
     for name, number in filled.items():
         knows = has & ~sf.coalesce(sf.array_contains("unchanged", name), sf.lit(False))
         value = sf.struct(sf.col("after")[name].alias("value"), at.alias("at"))
-        aggregates.append(sf.max_by(sf.when(knows, value), sf.when(knows, at)).alias(f"_fill_{number}"))
+        aggregates.append(sf.max_by(sf.when(knows, value), sf.when(knows, at)).alias(f"_cdcd_fill_{number}"))
     moved = sf.col("old_key").isNotNull() & lacks
     origin = sf.struct("commit_lsn", "event_no", sf.col("old_key").alias("key"), "unchanged")
     if partial:
         aggregates.append(sf.max_by(sf.when(moved, origin), sf.when(moved, at)).alias(MOVED))
     else:
         aggregates.append(sf.lit(None).cast("struct<commit_lsn:bigint>").alias(MOVED))
-    parts = {name: f"_key_{number}" for number, name in enumerate(schema.key)}
+    parts = {name: f"_cdcd_key_{number}" for number, name in enumerate(schema.key)}
     grouped = changes.groupBy([sf.col("key")[name].alias(part) for name, part in parts.items()]).agg(
         *aggregates
     )
@@ -158,13 +167,13 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         sf.col("last.op").alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
         sf.col("at.event_no").alias(EVENT),
-        sf.col("last.partition").alias("_partition"),
-        sf.col("last.offset").alias("_offset"),
-        sf.col("_changes"),
+        sf.col("last.partition").alias("_cdcd_partition"),
+        sf.col("last.offset").alias("_cdcd_offset"),
+        sf.col("_cdcd_changes"),
         *_halves(),
-        sf.col("_unfit"),
-        sf.col("_commit_time"),
-        unknown.alias("_partial"),
+        sf.col("_cdcd_unfit"),
+        sf.col("_cdcd_commit_time"),
+        unknown.alias("_cdcd_partial"),
         sf.col(MOVED),
     ]
     kept = []
@@ -173,11 +182,11 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         if name in parts:
             value = sf.col(parts[name])
         if name in filled:
-            fill = sf.col(f"_fill_{number}")
+            fill = sf.col(f"_cdcd_fill_{number}")
             open_ = sf.array_contains(unknown, name)
             value = sf.when(open_, fill["value"]).otherwise(value)
             kept.append(sf.when(open_ & fill.isNull(), sf.lit(name)))
-            columns.append(fill["at"].alias(f"_at_{number}"))
+            columns.append(fill["at"].alias(f"_cdcd_at_{number}"))
         columns.append(value.alias(name))
     keep = (
         sf.filter(sf.array(*kept), lambda name: name.isNotNull())
@@ -193,20 +202,20 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     truncate = sf.col(OP) == "t"
     first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
     rows = (
-        reduced_.groupBy("_partition")
+        reduced_.groupBy("_cdcd_partition")
         .agg(
             sf.max(sf.struct(LSN, EVENT, half.alias("half"))).alias("place"),
-            sf.max("_offset").alias("offset"),
-            sf.sum("_changes").alias("changes"),
+            sf.max("_cdcd_offset").alias("offset"),
+            sf.sum("_cdcd_changes").alias("changes"),
             sf.count(sf.when(~truncate, 1)).alias("keys"),
             sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
-            sf.collect_set(sf.when(sf.size("_partial") > 0, sf.col("_partial"))).alias("partial"),
+            sf.collect_set(sf.when(sf.size("_cdcd_partial") > 0, sf.col("_cdcd_partial"))).alias("partial"),
             sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
             *[sf.sum(part).alias(part) for part in _halves()],
-            sf.sum("_unfit").alias("unfit"),
-            sf.max("_commit_time").alias("commit_time"),
-            sf.min(first).alias("least") if first else sf.lit(None).alias("least"),
-            sf.max(first).alias("greatest") if first else sf.lit(None).alias("greatest"),
+            sf.sum("_cdcd_unfit").alias("unfit"),
+            sf.max("_cdcd_commit_time").alias("commit_time"),
+            sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
+            sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
         )
         .collect()
     )
@@ -217,7 +226,8 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         changes=sum(row.changes for row in rows),
         keys=sum(row["keys"] for row in rows),
         places={
-            row["_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in rows
+            row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset)
+            for row in rows
         },
         truncated=max(truncates, default=None),
         partial=frozenset(name for row in rows for names in row.partial for name in names),
@@ -236,8 +246,8 @@ def _halves() -> dict[str, Column]:
     place = sf.xxhash64("commit_lsn", "event_no")
     sign = sf.when(sf.col("old_key").isNotNull(), 1).when(sf.col("moves_away"), -1).otherwise(0)
     return {
-        "_halves_high": sign * sf.shiftright(place, 32),
-        "_halves_low": sign * place.bitwiseAND(sf.lit(0xFFFF_FFFF)),
+        "_cdcd_halves_high": sign * sf.shiftright(place, 32),
+        "_cdcd_halves_low": sign * place.bitwiseAND(sf.lit(0xFFFF_FFFF)),
     }
 
 

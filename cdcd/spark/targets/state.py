@@ -9,6 +9,10 @@ snapshot rows, which share one LSN, and for people.
 
 A truncate is one record in one partition, but means all: where it lies is kept too (`truncated`), and what comes later
 from another partition but lies before it is left out.
+
+Offsets mean something in one topic only, and a topic that was deleted and made anew has the same name and its own
+offsets from 0 on. So which topic it was is kept too (`Origin`), by the id that Kafka gave it, with the first offset of
+each partition that was there when the table began with it.
 """
 
 import json
@@ -16,8 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import BatchPosition
+from cdcd.spark.targets.fencing import NOBODY, Stamp
 
 PROPERTY: Final = "cdcd.state"
 """Of a snapshot's summary (Iceberg), or the key in the commit's userMetadata (Delta)."""
@@ -33,6 +39,19 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Which topic offsets are of.
+
+    Attributes:
+        topic_id: Kafka's id of the topic; None: brokers before Kafka 2.8 give none, and former versions kept none.
+        first: by partition, the first offset that was there when the table began with the partition.
+    """
+
+    topic_id: str | None = None
+    first: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """What one commit of a target table says of its position.
 
@@ -43,6 +62,8 @@ class State:
         partitions: by partition of the topic.
         truncated: (commit LSN, number of the event) of the last truncate.
         batch_id: of the stream, to be shown.
+        origin: the topic that `partitions` is of.
+        stamp: who made the commit.
     """
 
     commit_lsn: int = 0
@@ -50,6 +71,8 @@ class State:
     partitions: Mapping[int, Place] = field(default_factory=dict)
     truncated: tuple[int, int] | None = None
     batch_id: int = 0
+    origin: Origin = Origin()
+    stamp: Stamp = NOBODY
 
     def advanced(
         self,
@@ -58,6 +81,7 @@ class State:
         truncated: tuple[int, int] | None = None,
         consistent_lsn: int | None = None,
         batch_id: int = 0,
+        origin: Origin | None = None,
     ) -> "State":
         """The state when changes up to `places` are in too. Nothing ever goes back."""
         partitions = dict(self.partitions)
@@ -72,6 +96,7 @@ class State:
             partitions=partitions,
             truncated=max(truncates, default=None),
             batch_id=batch_id,
+            origin=origin or self.origin,
         )
 
     @property
@@ -95,6 +120,9 @@ class State:
                 "partitions": {str(number): list(place) for number, place in sorted(self.partitions.items())},
                 "truncated": None if self.truncated is None else list(self.truncated),
                 "batch_id": self.batch_id,
+                "topic_id": self.origin.topic_id,
+                "first": {str(number): offset for number, offset in sorted(self.origin.first.items())},
+                "stamp": list(self.stamp),
             },
             separators=(",", ":"),
         )
@@ -110,4 +138,52 @@ class State:
             partitions={int(number): Place(*place) for number, place in data["partitions"].items()},
             truncated=None if truncated is None else (truncated[0], truncated[1]),
             batch_id=data["batch_id"],
+            origin=Origin(
+                data.get("topic_id"),
+                {int(number): offset for number, offset in data.get("first", {}).items()},
+            ),
+            stamp=Stamp(*data.get("stamp", ())),
         )
+
+
+class OriginError(PositionError):
+    """A topic does not go on from what its table has of it: the table has to be read again."""
+
+
+def check_origin(state: State, now: Origin, topic: str, table: str) -> None:
+    """That the offsets of `state` are of the topic as it is `now`, and that no record was removed that it lacks.
+
+    Args:
+        now: `first` is the first offset of each partition that is still there.
+        topic, table: for people.
+
+    Raises:
+        OriginError: the topic was made anew, or records are gone. Nothing can be read on from `state`.
+    """
+    had = state.origin
+    remade = had.topic_id is not None and now.topic_id is not None and had.topic_id != now.topic_id
+    if remade or any(now.first.get(partition, first) < first for partition, first in had.first.items()):
+        ids = f", by its id {now.topic_id} instead of {had.topic_id}" if remade else ""
+        raise OriginError(
+            f"The topic {topic} was deleted and made anew{ids}: what the target has of the former one says nothing of"
+            " this one.",
+            hint=LOAD_AGAIN.format(table=table),
+        )
+    for partition, first in now.first.items():
+        # A partition that came later begins at 0.
+        expected = had.first.get(partition, 0 if had.first else first)
+        if partition not in state.partitions and first > expected:
+            raise OriginError(
+                f"Records of {topic}[{partition}] are gone before they were mirrored: it begins at offset {first}, and"
+                f" is to be read from {expected} on.",
+                hint=LOAD_AGAIN.format(table=table)
+                + " Keep the records of the topic for longer (retention.ms).",
+            )
+
+
+LOAD_AGAIN: Final = (
+    "Load the table again: `cdcd mirror --snapshot {table} --source <configuration of the daemon>` replaces all its"
+    " rows in the target and goes on from there. If the source's PostgreSQL is another one too, drop the target table"
+    " first."
+)
+"""The way on where what is in a topic does not lead to what the source has. `table`: `schema.table`."""

@@ -1,14 +1,14 @@
 """What a table format does in its own way; `lakehouse` has the rest."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.merge import quoted
+from cdcd.spark.sql import quoted
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 
@@ -17,6 +17,8 @@ class TableFormat(ABC):
     """Tables by their names in SQL, whose commits carry a `State`."""
 
     format: str
+    reserved: Collection[str] = ()
+    """Names that no column of a table of this format can have."""
 
     def __init__(self) -> None:
         # Position and data meet in settings of the session: one commit at a time in each.
@@ -42,8 +44,18 @@ class TableFormat(ABC):
 
     @abstractmethod
     def _create(
-        self, spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]
-    ) -> None: ...
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Mapping[str, str],
+        view: str | None = None,
+    ) -> None:
+        """Create a table; with `view`, in the place of the one that is there, with its rows, in one commit.
+
+        Args:
+            columns: with their types; the view's are the same.
+        """
 
     @abstractmethod
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
@@ -69,6 +81,15 @@ class TableFormat(ABC):
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
+
+
+def creation(name: str, columns: str, format_: str, properties: str, view: str | None) -> str:
+    """The statement that creates a table, or replaces it by the rows of a view."""
+    if view is None:
+        return f"CREATE TABLE {name} ({columns}) USING {format_} TBLPROPERTIES ({properties})"
+    return (
+        f"CREATE OR REPLACE TABLE {name} USING {format_} TBLPROPERTIES ({properties}) AS SELECT * FROM {view}"
+    )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.state import State
+from cdcd.spark.targets.state import Origin, State
 
 
 class UnfitError(Exception):
@@ -111,6 +111,25 @@ class Target(Protocol):
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
         """
 
+    def replace(  # noqa: PLR0917 - as `prepare`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        end: tuple[int, int],
+    ) -> TableSchema:
+        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go.
+
+        Args:
+            end: (commit LSN, number of the event) of the truncate record by which the former relation's rows end. What
+                lies before it is not new to the table any more.
+
+        Raises:
+            IncompatibleSchemaError: the other relation needs another kind of table. Nothing was changed.
+        """
+
     def apply(
         self,
         name: str,
@@ -119,6 +138,7 @@ class Target(Protocol):
         batch_id: int = 0,
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
+        origin: Origin | None = None,
     ) -> Applied:
         """Bring changes into the table in one commit that also records the position.
 
@@ -131,13 +151,21 @@ class Target(Protocol):
             consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
             new: the form that `changes` have and what the rows are to be, if the table may not be there yet. It is
                 created when the batch has been looked at; `prepare` need not come first then.
+            origin: the topic that the changes' offsets are of; None: the one that the table knows.
 
         Raises:
             UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere; or see there.
             IncompatibleSchemaError: `new` cannot be had.
         """
 
-    def load(self, name: str, rows: DataFrame, commit_lsn: int, offsets: Mapping[int, int]) -> State:
+    def load(
+        self,
+        name: str,
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
         """Put the rows of a snapshot in the place of all that a mirror has (a changelog gets them besides), in one
         commit. From then on only changes after `commit_lsn` are new to the table.
 
@@ -145,9 +173,35 @@ class Target(Protocol):
             rows: changes with op `r`, in the form that `prepare` returned, each key once.
             commit_lsn: the snapshot sees what committed at or before it, and nothing else.
             offsets: by partition, before which the topic has nothing that the snapshot does not see.
+            origin: the topic that `offsets` are of; None: the one that the table knows.
 
         Raises:
             PositionError: the table has a later change already.
+        """
+
+    def replay(self, name: str, changes: DataFrame) -> None:
+        """Bring changes into the table that lie before what it has; its position stays. They may come any number of
+        times.
+
+        Args:
+            changes: in the form of the table. For a mirror, of each key also all that came later.
+        """
+
+    def swap(  # noqa: PLR0917 - as `load`, and the form
+        self,
+        name: str,
+        new: tuple[TableSchema, Kind],
+        rows: DataFrame,
+        commit_lsn: int,
+        offsets: Mapping[int, int],
+        origin: Origin | None = None,
+    ) -> State:
+        """Put a table of the form and kind `new`, with the rows of a snapshot, in the place of one that cannot be
+        brought to them, in one commit. The rest as in `load`.
+
+        Raises:
+            PositionError: the table has a later change already.
+            IncompatibleSchemaError: no table can have that form.
         """
 
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
@@ -173,6 +227,9 @@ class Target(Protocol):
 
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""
+
+    def has(self, spark: SparkSession, name: str) -> bool:
+        """Whether there is such a table."""
 
     def own_tables(self) -> Sequence[str]:
         """The names of those to which this process has appended."""

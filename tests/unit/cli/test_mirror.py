@@ -75,3 +75,22 @@ def test_the_job_is_told_what_the_configuration_says():
     assert not settings.wants("public.x")
     assert settings.keeps_history("public.orders")
     assert target_of(config).format == "iceberg"
+
+
+def test_tables_that_are_to_be_read_again_need_a_database(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "mirror.yaml"
+    for tables in ("on_incompatible: reload", 'on_incompatible_for: {"public.x": reload}'):
+        file.write_text(CONFIG.replace("tables: {", f"tables: {{{tables}, "))
+        assert run("--config", str(file)) == 2
+        assert "--source FILE" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
+def test_a_table_is_read_again_where_a_database_is_named_unless_the_configuration_says_otherwise():
+    assert settings_of(parse_mirror(CONFIG, {}), source=True).reloads("public.orders")
+    assert not settings_of(parse_mirror(CONFIG, {})).reloads("public.orders")
+    stop = CONFIG.replace(
+        "tables: {", 'tables: {on_incompatible: stop, on_incompatible_for: {"*.a": reload}, '
+    )
+    chosen = settings_of(parse_mirror(stop, {}), source=True)
+    assert [chosen.reloads(table) for table in ("public.a", "public.b")] == [True, False]

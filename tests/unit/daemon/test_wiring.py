@@ -9,6 +9,7 @@ import pytest
 from cdcd.config.loading import Config, parse_config
 from cdcd.daemon import wiring
 from cdcd.daemon.wiring import engine_settings, start_settings
+from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.relations import CatalogColumn, TableDescription
 from cdcd.snapshots.visibility import Visibility
@@ -80,10 +81,14 @@ class Catalog:
         return {}
 
 
+async def no_former_descriptions() -> FormerDescriptions:
+    return FormerDescriptions()
+
+
 def looked_up(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, relation: Relation = RELATION) -> Any:
     monkeypatch.setattr(wiring, "catalog", catalog)
     sql: Any = None
-    return asyncio.run(wiring._LookUp(sql)(relation))
+    return asyncio.run(wiring._LookUp(sql, no_former_descriptions)(relation))
 
 
 def test_a_table_that_the_catalog_shows_as_the_stream_does_is_looked_up_once(monkeypatch):

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription, TypeDescription
-from cdcd.records.schemas import ColumnForm, TableForm, form_of, read_form, table_form
+from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, ColumnForm, TableDescription, TypeDescription
+from cdcd.records.schemas import TableForm, form_of, read_form, table_form
 from cdcd.records.values import converter_for
 
 RELATION = Relation(
@@ -48,7 +48,7 @@ def test_a_table_is_described_with_keys_types_and_forms():
     assert form.columns == (
         ColumnForm("id", 1, "bigint", 20, -1, "int64"),
         ColumnForm("price", 4, "numeric(12,2)", 1700, 786438, "decimal(12,2)"),
-        ColumnForm("note", 5, "text", 25, -1, "text", "none"),
+        ColumnForm("note", 5, "text", 25, -1, "text", default='"none"'),
     )
 
 
@@ -60,7 +60,7 @@ def test_a_description_reads_back_as_it_was_written():
 
 
 def test_the_fingerprint_is_the_same_each_time_and_another_for_another_description():
-    assert described().fingerprint == described().fingerprint == "c2e44bcec0696561"
+    assert described().fingerprint == described().fingerprint == "cd07593645a37ced"
     renamed = replace(RELATION, columns=(*RELATION.columns[:2], Column(0, "remark", 25, -1)))
     assert described(relation=renamed).fingerprint != described().fingerprint
 
@@ -150,3 +150,46 @@ def test_every_built_in_type_is_written_in_the_form_that_is_told(oid: int):
     form = form_of(oid, -1, TYPES)
     sample = {1186: "1 day", 1266: "12:00:00+00"}.get(oid) or SAMPLES.get(form, "some text")
     assert isinstance(json.loads(converter_for(oid, -1, {}).json(sample)), WRITTEN.get(form, str))
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text", "json_"),
+    [
+        (23, -1, "7", "7"),
+        (25, -1, "it's \\ ä", '"it\'s \\\\ ä"'),
+        (1560, 8, "10100101", '"pQ=="'),
+        (1562, -1, "10100101", '"pQ=="'),
+        (1083, -1, "09:00:00", "32400000000"),
+        (790, -1, "$1,234.50", '"1234.50"'),
+        (1184, -1, "infinity", '"infinity"'),
+        (1186, -1, "1 day 02:03:00", '"P0Y0M1DT2H3M0S"'),
+        (1700, -1, "NaN", '"NAN"'),
+        (701, -1, "-0", "-0.0"),
+        (1009, -1, "{}", "[]"),
+        (1007, -1, "{1,NULL}", "[1,null]"),
+        (HSTORE.oid, -1, '"a"=>"1"', '"{\\"a\\":\\"1\\"}"'),
+        (PRICE.oid, -1, "1.50", '"1.50"'),
+        (MOOD.oid, -1, "sad", '"sad"'),
+    ],
+)
+def test_a_default_is_described_as_a_record_would_have_it(oid: int, modifier: int, text: str, json_: str):
+    relation = replace(RELATION, columns=(Column(0, "a", oid, modifier),))
+    now = TableDescription(columns=(CatalogColumn("a", 1, "x", oid, 1, text),))
+    form = described(now, relation)
+    assert (form.columns[0].default, form.columns[0].missing) == (json_, None)
+    assert read_form(form.record()[1]) == (form.fingerprint, form)
+
+
+def test_a_default_that_is_of_another_type_than_the_column_had_is_not_its_default():
+    relation = replace(RELATION, columns=(Column(0, "a", 23, -1),))
+    now = TableDescription(columns=(CatalogColumn("b", 1, "text", 25, 0, "abc"),))
+    assert described(now, relation).columns[0] == ColumnForm("a", 1, "int4", 23, -1, "int32")
+
+
+def test_a_description_of_an_older_daemon_still_reads():
+    older = json.loads(described().record()[1])
+    for column in older["columns"]:
+        del column["default"]
+        column["missing"] = "none"
+    _, form = read_form(json.dumps(older).encode())
+    assert {(column.missing, column.default) for column in form.columns} == {("none", None)}

@@ -89,7 +89,7 @@ def test_a_table_that_is_not_described_is_named(spark: SparkSession, monkeypatch
 
         def refresh(self) -> None: ...
 
-        def table(self, _: str) -> None:
+        def topic(self, _: str) -> None:
             return None
 
     monkeypatch.setattr(api, "Admin", Nothing)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.types import rules, table_schema
 

@@ -1,12 +1,15 @@
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from cdcd.errors import SourceError
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
 
 
 def form(name: str, *columns: str) -> TableForm:
@@ -65,3 +68,61 @@ def test_unknown_forms_are_waited_for_once(monkeypatch: Any):
     found = known.find("shop.public.t", {one.fingerprint, "unknown"})
     assert found.keys() == {one.fingerprint}
     assert known._unknown == {"unknown"}
+
+
+def test_a_number_that_a_description_lacks_is_that_of_the_others():
+    known = form("t", "a", "b")
+    lacking = replace(known, columns=(known.columns[0], replace(known.columns[1], id=None)))
+    later = replace(known, columns=(known.columns[0], replace(known.columns[1], name="c")))
+    for order in ((known, lacking, later), (known, later, lacking), (known, lacking, later, lacking)):
+        found = descriptions(*order).get("shop.public.t", lacking.fingerprint)
+        assert found is not None
+        assert [column.id for column in found.schema.columns] == [1, 2]
+
+
+def test_a_number_of_another_table_of_that_name_is_not_taken():
+    known = replace(form("t", "a", "b"), oid=1)
+    lacking = replace(known, oid=2, columns=(known.columns[0], replace(known.columns[1], id=None)))
+    found = descriptions(known, lacking).get("shop.public.t", lacking.fingerprint)
+    assert found is not None
+    assert [column.id for column in found.schema.columns] == [1, None]
+
+
+def enum(*labels: tuple[int, str], more: str = "") -> TableForm:
+    """A table with a column of an enum; `more` makes another form of it."""
+    columns = (
+        ColumnForm("id", 1, "bigint", 20, -1, "int64"),
+        ColumnForm("mood", 2, "mood", 90_000, -1, "text", None, labels),
+        *([ColumnForm(more, 3, "text", 25, -1, "text")] if more else []),
+    )
+    return TableForm("public", "t", "shop.public.t", ("id",), columns, 16384)
+
+
+def test_every_form_has_the_labels_of_the_last_description():
+    old, new = enum((1, "sad"), (2, "ok")), enum((1, "blue"), (2, "ok"), (3, "fine"), more="x")
+    known = descriptions(old, new)
+    for form_ in (old, new):
+        found = known.get("shop.public.t", form_.fingerprint)
+        assert found is not None
+        assert found.schema.columns[1].labels == ((1, "blue"), (2, "ok"), (3, "fine"))
+        # What was written before is converted.
+        assert found.rules["mood"].convert is not None
+
+
+def test_the_version_of_labels_rises_with_each_change_of_them_and_not_without():
+    old, new = enum((1, "sad")), enum((1, "blue"))
+    versions = [
+        descriptions(*forms).labels_version("shop.public.t")
+        for forms in ([], [old], [old, old], [old, new], [old, new, old])
+    ]
+    assert versions == [0, 1, 1, 2, 3]
+    assert descriptions(old).labels_version("shop.public.u") == 0
+
+
+def test_a_word_that_is_another_labels_by_now_stops_what_was_written_with_it():
+    old, new = enum((1, "a"), (2, "b")), enum((1, "b"), (2, "a"))
+    known = descriptions(old, new)
+    assert known.newest("shop.public.t").schema.columns[1].labels == ((1, "b"), (2, "a"))
+    with pytest.raises(IncompatibleSchemaError, match=r"'b', 'a' is the word of another label") as caught:
+        known.get("shop.public.t", old.fingerprint)
+    assert "--snapshot public.t" in caught.value.hint

@@ -7,6 +7,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM
 from cdcd.spark.groups import grouped, reason, up_to
+from cdcd.spark.targets.state import Place, State
 from tests.spark.source_model import change, frame
 
 
@@ -43,9 +44,27 @@ def test_a_cut_lets_through_what_committed_at_or_before_it(spark: SparkSession):
     assert up_to(changes, None).count() == 3
 
 
-def test_a_record_of_a_form_that_nobody_described_is_poison_for_that(spark: SparkSession):
-    rows = spark.createDataFrame([("f", None), (None, "no JSON"), (None, None)], "id string, problem string")
-    said = [row[0] for row in rows.select(reason(sf.col("id"), sf.col("problem"))).collect()]
-    assert said[0] == "no description is known of its source.schema_id f"
-    assert said[1] == "no JSON"
-    assert said[2].startswith("it has no source.schema_id")
+def test_a_record_without_a_form_is_poison_for_that_or_for_what_is_wrong_with_it(spark: SparkSession):
+    rows = spark.createDataFrame([("no JSON",), (None,)], "problem string")
+    said = [row[0] for row in rows.select(reason(sf.col("problem"))).collect()]
+    assert said[0] == "no JSON"
+    assert "topics.schemas off" in said[1]
+
+
+def test_what_each_target_has_is_told_apart_whatever_its_form(spark: SparkSession):
+    changes = parsed(
+        spark,
+        change("c", 10, 1, schema_id="old"),
+        change("t", 20, 1, schema_id="old", partition=1),
+        change("c", 30, 1, schema_id="new"),
+    ).unionByName(parsed(spark, {"partition": 0, "offset": 5}, problem="no JSON"))
+    loaded, behind = State(truncated=(25, 0)), State(partitions={0: Place(10, 1, 1, 99)})
+    found = {
+        (group.schema_id, group.last[0]): group.new for group in grouped(changes, None, [loaded, behind])
+    }
+    assert found == {
+        ("old", 10): (False, False),
+        ("old", 20): (False, True),
+        ("new", 30): (True, True),
+        (None, 0): (True, True),
+    }

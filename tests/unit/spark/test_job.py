@@ -2,19 +2,31 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.errors import AnalysisException
 
-from cdcd.errors import FatalError, SinkError, SinkUnavailableError, TransientError
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.errors import CdcdError, FatalError, SinkError, SinkUnavailableError, TransientError
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.consistency import Mark
 from cdcd.spark.job import ATTEMPTS, Mirror, _classified
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import BatchDone, Fact, Retrying, TableFailed, TableMaintained, Unmirrored
+from cdcd.spark.progress import (
+    BatchDone,
+    Fact,
+    Retrying,
+    SetChanged,
+    TableFailed,
+    TableMaintained,
+    Unmirrored,
+)
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import Progress
+from cdcd.spark.table import Progress, UnknownFormError
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
+from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance
 
 
@@ -45,7 +57,7 @@ class Harness:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *tables: FakeTable, **settings: Any) -> None:
         monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: None)
         self.facts: list[Fact] = []
-        self.published: list[int] = []
+        self.published: list[tuple[int, tuple[str, ...]]] = []
         given = MirrorSettings(
             "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
         )
@@ -58,7 +70,7 @@ class Harness:
             )
             self.mirror._descriptions._take(form.record()[1], f"shop.schemas[0]@{number}")
         monkeypatch.setattr(self.mirror, "_new_table", fakes.__getitem__)
-        monkeypatch.setattr(self.mirror, "_publish", lambda cut, _batch_id: self.published.append(cut))
+        monkeypatch.setattr(self.mirror, "_publish", lambda *told: self.published.append((told[0], told[2])))
         self.ends = {topic: {0: 5} for topic in fakes}
 
     def advance(self) -> None:
@@ -104,19 +116,114 @@ def test_kafka_that_is_away_ends_the_batch_for_all(monkeypatch: pytest.MonkeyPat
     assert harness.mirror.stopped == {}
 
 
-def test_a_consistent_mirror_waits_for_a_common_point_and_stops_whole(monkeypatch: pytest.MonkeyPatch):
+def test_a_consistent_mirror_waits_for_a_common_point(monkeypatch: pytest.MonkeyPatch):
     one, two = FakeTable("public.a"), FakeTable("public.b")
     harness = Harness(monkeypatch, one, two, consistent=True)
     harness.advance()
     assert harness.done() == []
     harness.mirror._cuts.take(Mark(42, {topic: {0: 5} for topic in harness.ends}))
     harness.advance()
-    assert (one.advanced, two.advanced, harness.published) == ([42], [42], [42])
-    broken = Harness(monkeypatch, FakeTable("public.a", FatalError("no"), 99), consistent=True)
-    broken.mirror._cuts.take(Mark(42, {}))
-    with pytest.raises(FatalError, match="no"):
-        broken.advance()
-    assert broken.published == []
+    assert (one.advanced, two.advanced, harness.published) == ([42], [42], [(42, ())])
+
+
+def test_a_table_that_stops_leaves_the_set_of_a_consistent_mirror_which_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    one, two = FakeTable("public.a", FatalError("no"), 99), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two, consistent=True)
+    for lsn in (42, 43):
+        harness.mirror._cuts.take(Mark(lsn, {}))
+        harness.advance()
+    assert (two.advanced, harness.published) == ([42, 43], [(42, ("public.a",)), (43, ("public.a",))])
+    assert [fact for fact in harness.facts if isinstance(fact, SetChanged)] == [SetChanged(42, ("public.a",))]
+    # One that failed comes back, and that is said too.
+    del harness.mirror.stopped["shop.public.a"]
+    one._times = 0
+    harness.mirror._cuts.take(Mark(44, {}))
+    harness.advance()
+    assert harness.published[-1] == (44, ())
+    assert harness.facts[-2] == SetChanged(44, ())
+
+
+def test_no_common_point_before_the_descriptions_are_read_that_were_there(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a"), consistent=True)
+    harness.mirror._cuts.take(Mark(42, {"shop.schemas": {0: 7}}))
+    harness.mirror._descriptions._next = {0: 6}
+    harness.advance()
+    assert harness.published == []
+    harness.mirror._descriptions._next = {0: 7}
+    harness.advance()
+    assert harness.published == [(42, ())]
+
+
+def test_a_mark_looks_at_topics_that_are_not_described_yet_and_at_the_descriptions(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    class FakeAdmin:
+        def topics(self) -> list[str]:
+            return [
+                "other",
+                "shop.checkpoint",
+                "shop.public.a",
+                "shop.public.new",
+                "shop.public.x",
+                "shop.schemas",
+            ]
+
+        def ends(self, topics: list[str], *, committed: bool = True) -> dict[str, dict[int, int]]:
+            return {topic: {0: 5} for topic in topics}
+
+    harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.x"), exclude=("public.x",))
+    harness.mirror._admin = cast("Any", FakeAdmin())
+    monkeypatch.setattr(harness.mirror._descriptions, "refresh", lambda: None)
+    monkeypatch.setattr("cdcd.spark.job.newest_checkpoint", lambda *_: 42)
+    harness.mirror._take_mark(settle=False)
+    (mark,) = harness.mirror._cuts._marks
+    assert sorted(mark.high) == ["shop.public.a", "shop.public.new", "shop.schemas"]
+
+
+def test_a_table_whose_form_is_not_described_yet_is_tried_again_with_the_next_batch(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    unknown = UnknownFormError("public.a", ["0f"])
+    harness = Harness(monkeypatch, FakeTable("public.a", unknown), FakeTable("public.b"))
+    harness.advance()
+    harness.advance()
+    assert harness.done() == [["public.b"], ["public.a", "public.b"]]
+    assert harness.mirror.stopped == {}
+    # A run that ends says that it is behind.
+    harness = Harness(monkeypatch, FakeTable("public.a", unknown))
+    harness.mirror._once = True
+    harness.advance()
+    assert list(harness.mirror.stopped.values()) == [unknown]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        IncompatibleSchemaError("public.a", "n changed", "do this"),
+        UnknownLabelError("public.a", "no such label", "do this"),
+        OriginError("The topic was made anew.", hint="do this"),
+    ],
+)
+def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, error: CdcdError
+):
+    read: list[str] = []
+    monkeypatch.setattr("cdcd.spark.job.read_again", lambda *given: read.append(given[2]))
+
+    def harness(**settings: Any) -> Harness:
+        made = Harness(monkeypatch, FakeTable("public.a", error), **settings)
+        made.mirror._source = cast("Any", "a database")
+        made.mirror._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+        made.advance()
+        return made
+
+    assert harness(reload=True).done() == [["public.a"]]
+    assert read == ["public.a"]
+    for stops in ({}, {"reload": True, "reload_for": (("public.*", False),)}):
+        assert list(harness(**stops).mirror.stopped.values()) == [error]
+    assert read == ["public.a"]
 
 
 def test_a_topic_without_a_description_is_named_once(monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +245,8 @@ def test_topics_that_hold_no_rows_are_not_read(monkeypatch: pytest.MonkeyPatch):
     pattern = re.compile(harness.mirror._pattern())
     assert pattern.fullmatch("shop.public.orders")
     assert pattern.fullmatch("shop.public.a.b")
-    for other in ("shop.schemas", "shop.checkpoint", "shop.message", "shop.dead.letter", "shopping.public.x"):
+    assert pattern.fullmatch("shop.schemas"), "a description may come alone"
+    for other in ("shop.checkpoint", "shop.message", "shop.dead.letter", "shopping.public.x"):
         assert not pattern.fullmatch(other)
 
 

@@ -3,9 +3,13 @@ from datetime import UTC, datetime, timedelta
 from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
+    Replayed,
     Retrying,
+    SetChanged,
     TableFailed,
     TableMaintained,
+    TableReloaded,
+    TableReloading,
     Unmirrored,
     lines,
 )
@@ -47,4 +51,23 @@ def test_other_facts_are_a_line_and_a_hint():
     assert list(lines(Unmirrored("shop.a.b", "no"))) == ["shop.a.b is not mirrored: no"]
     assert list(lines(Retrying("Kafka is away.", "Wait.", 2))) == [
         "Kafka is away. Trying again in 2.0 s. Wait."
+    ]
+
+
+def test_a_table_that_is_read_again_and_one_that_left_the_set_are_lines():
+    assert list(lines(TableReloading("public.x", "n changed"))) == [
+        "public.x is read again from the database: n changed"
+    ]
+    assert list(lines(TableReloading("public.x", "n changed", "someone to end"))) == [
+        "public.x is read again from the database: n changed Waiting for someone to end."
+    ]
+    assert list(lines(TableReloaded("public.x", 7, 1, 0x30, 2.0))) == [
+        "public.x was read again: 7 rows in 2.0 s, as of 0/30, 1 to quarantine"
+    ]
+    assert list(lines(SetChanged(0x30, ("public.x",)))) == [
+        "from LSN 0/30 on, not in the common points: public.x"
+    ]
+    assert list(lines(SetChanged(0x30, ()))) == ["from LSN 0/30 on, all tables are in the common points"]
+    assert list(lines(Replayed("public.x", 3, 1, 2))) == [
+        "public.x: 3 records from quarantine, 1 stay, 2 gone from the topic"
     ]

@@ -36,3 +36,13 @@ def test_patterns_are_those_of_the_daemons_configuration():
     ]
     assert chosen.keeps_history("public.a*")
     assert not chosen.keeps_history("public.ab")
+
+
+def test_a_table_is_read_again_as_the_first_pattern_that_fits_says():
+    chosen = settings(reload=True, reload_for=(("public.audit_*", False), ("public.*", True)))
+    assert [chosen.reloads(table) for table in ("public.audit_x", "public.x", "other.x")] == [
+        False,
+        True,
+        True,
+    ]
+    assert not settings().reloads("public.x")

@@ -1,7 +1,9 @@
 from typing import Any, cast
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from cdcd.errors import PositionError
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.table import TableMirror, _slice, is_due
 from cdcd.spark.targets.reduction import UNFIT
@@ -76,6 +78,12 @@ class FakeTarget:
 
 
 class FakeAdmin:
+    def __init__(self) -> None:
+        self.topic_id = "first"
+
+    def topic_ids(self, topics: Any) -> dict[str, str]:
+        return dict.fromkeys(topics, self.topic_id)
+
     def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
         return {TOPIC: {0: 0}}
 
@@ -100,3 +108,15 @@ def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     assert (step.records, step.changes, step.quarantined) == (4, 3, 1)
     assert mixed.applied == [(False, [1, 2, 3])]
     assert mixed.quarantined == [3]
+
+
+def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is_read(spark: SparkSession):
+    admin, target = FakeAdmin(), FakeTarget(None)
+    records = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
+    fakes = cast("Any", {"admin": admin, "target": target, "descriptions": Described()})
+    table = TableMirror(spark, Topic(*records), TOPIC, **fakes)
+    table.advance({0: 1}, 1)
+    admin.topic_id = "second"
+    with pytest.raises(PositionError, match="deleted and made anew"):
+        table.advance({0: 2}, 2)
+    assert target.applied == [(True, [1])]

@@ -1,7 +1,8 @@
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType
 
-from cdcd.records.schemas import ColumnForm, TableForm
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
 from cdcd.spark.types import rule_for, rules, table_schema
 
 
@@ -57,13 +58,13 @@ def test_a_table_has_the_types_of_its_columns():
         ("id",),
         (
             ColumnForm("id", 1, "bigint", 20, -1, "int64"),
-            ColumnForm("price", 2, "numeric(9,2)", 1700, 589830, "decimal(9,2)", "1.50"),
+            ColumnForm("price", 2, "numeric(9,2)", 1700, 589830, "decimal(9,2)", default='"1.50"'),
         ),
     )
     schema = table_schema("abc", form)
-    assert [(column.name, column.spark, column.missing) for column in schema.columns] == [
-        ("id", LongType(), None),
-        ("price", DecimalType(9, 2), "1.50"),
+    assert [(column.name, column.spark, column.form, column.default) for column in schema.columns] == [
+        ("id", LongType(), "int64", None),
+        ("price", DecimalType(9, 2), "decimal(9,2)", '"1.50"'),
     ]
     assert (schema.table, schema.topic, schema.schema_id, schema.key) == (
         "public.t",

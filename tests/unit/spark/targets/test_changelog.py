@@ -13,7 +13,7 @@ def test_its_own_columns_come_first():
     assert columns(FORM)[:5] == [
         "_cdcd_op", "_cdcd_commit_lsn", "_cdcd_event_no", "_cdcd_commit_time", "_cdcd_unchanged",
     ]  # fmt: skip
-    assert columns(FORM)[5:] == ["id", "n", "title", "body"]
+    assert columns(FORM)[5:] == ["`id`", "`n`", "`title`", "`body`"]
 
 
 def test_a_dropped_column_takes_a_name_that_is_free():

@@ -24,7 +24,7 @@ def entry(op: str, lsn: int, key: int | None, n: int | None = 0, **more: Any) ->
         "id": key,
         "n": n,
     }
-    return tuple([(values | more).get(name) for name in columns(FORM)])
+    return tuple([(values | more).get(name.strip("`")) for name in columns(FORM)])
 
 
 def states(spark: SparkSession, *entries: tuple[Any, ...]) -> list[tuple[Any, ...]]:

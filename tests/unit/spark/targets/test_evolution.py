@@ -1,9 +1,10 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
-    BinaryType,
     DataType,
     DecimalType,
     DoubleType,
@@ -11,7 +12,6 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     StringType,
-    VariantType,
 )
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
@@ -19,19 +19,25 @@ from cdcd.spark.targets.evolution import (
     Add,
     Drop,
     IncompatibleSchemaError,
+    Relabel,
     Rename,
     Widen,
     after,
-    missing,
+    check,
+    is_other,
+    is_unknown,
+    labelled,
+    numbered,
     plan,
+    same_labels,
+    value_of,
     widens,
 )
+from cdcd.spark.targets.target import Kind
 
 
-def column(
-    name: str, id_: int | None, kind: DataType | None = None, default: str | None = None
-) -> ColumnSchema:
-    return ColumnSchema(name, id_, "text", 25, -1, kind or StringType(), default)
+def column(name: str, id_: int | None, kind: DataType | None = None) -> ColumnSchema:
+    return ColumnSchema(name, id_, "text", 25, -1, kind or StringType())
 
 
 def table(*columns: ColumnSchema, key: tuple[str, ...] = ("id",)) -> TableSchema:
@@ -89,7 +95,7 @@ def test_only_a_type_that_holds_all_values_of_the_old_one_is_wider(
     if possible:
         assert plan(before, now) == (Widen("a", new),)
     else:
-        with pytest.raises(IncompatibleSchemaError, match=r"public\.t: column a .*Drop the target table"):
+        with pytest.raises(IncompatibleSchemaError, match=r"public\.t: column a .*--snapshot public.t"):
             plan(before, now)
 
 
@@ -97,6 +103,20 @@ def test_another_key_is_refused():
     both = (ID, column("a", 2))
     with pytest.raises(IncompatibleSchemaError, match=r"key changed from \(id\) to \(id, a\)"):
         plan(table(*both), table(*both, key=("id", "a")))
+
+
+def test_a_changelog_takes_any_form():
+    before = table(ID, column("a", 2, IntegerType()))
+    now = table(ID, column("a", 2), key=())
+    assert plan(before, now, Kind.CHANGELOG) == (Drop("a"), Add(column("a", 2)))
+    grown = table(ID, column("a", 2, LongType()), key=())
+    assert plan(before, grown, Kind.CHANGELOG) == (Widen("a", LongType()),)
+
+
+def test_a_name_that_the_format_keeps_for_itself_is_refused():
+    check(table(ID, column("_partition", 2)))
+    with pytest.raises(IncompatibleSchemaError, match="_partition has a name that the table format keeps"):
+        check(table(ID, column("_partition", 2)), {"_partition"})
 
 
 @pytest.mark.parametrize(
@@ -137,25 +157,6 @@ def test_after_follows_each_kind_of_step():
     assert form.key == ("nr",)
 
 
-@pytest.mark.parametrize(
-    ("kind", "default", "sql"),
-    [
-        (IntegerType(), None, "CAST(NULL AS int)"),
-        (IntegerType(), "7", "CAST('7' AS int)"),
-        (StringType(), "it's ${x} \\", "CAST('it\\'s \\u0024{x} \\\\' AS string)"),
-        (BinaryType(), "\\x00ff", "unhex('00ff')"),
-        (VariantType(), '{"a": "it\'s"}', 'parse_json(\'{"a": "it\\\'s"}\')'),
-    ],
-)
-def test_what_older_rows_have_in_a_new_column(kind: DataType, default: str | None, sql: str):
-    assert missing(column("a", 2, kind, default), "public.t") == sql
-
-
-def test_a_default_without_a_rule_is_refused():
-    with pytest.raises(IncompatibleSchemaError, match="cannot be filled"):
-        missing(column("a", 2, ArrayType(StringType()), "{a,b}"), "public.t")
-
-
 def test_the_error_names_table_and_what_to_do():
     error = IncompatibleSchemaError("public.t", "what is wrong", "what to do")
     assert (error.table, error.what, error.hint) == ("public.t", "what is wrong", "what to do")
@@ -165,3 +166,71 @@ def test_the_error_names_table_and_what_to_do():
 def test_a_key_in_another_order_is_the_same_key():
     both = (ID, column("a", 2))
     assert plan(table(*both, key=("a", "id")), table(*both, key=("id", "a"))) == ()
+
+
+def test_a_known_number_is_kept_where_a_later_form_lacks_it():
+    old = table(ID, column("a", 2), column("b", 3))
+    lacking = numbered(old, table(ID, column("a", None), column("c", 3)))
+    assert [part.id for part in lacking.columns] == [1, 2, 3]
+    assert plan(lacking, table(ID, column("renamed", 2), column("c", 3))) == (Rename("a", "renamed"),)
+
+
+def test_a_number_that_another_column_has_is_not_given_twice():
+    old = table(ID, column("a", 2))
+    assert numbered(old, table(ID, column("a", None), column("b", 2))).columns[1].id is None
+
+
+def mood(*labels: tuple[int, str], name: str = "mood") -> ColumnSchema:
+    return ColumnSchema(name, 2, "mood", 90_000, -1, StringType(), None, labels)
+
+
+def test_renamed_labels_are_a_step_after_the_columns_new_name():
+    old = table(ID, mood((1, "sad"), (2, "ok")))
+    new = table(ID, mood((1, "blue"), (2, "ok"), (3, "new"), name="feeling"))
+    step = Relabel("feeling", (("sad", "blue"),), new.columns[1].labels)
+    assert plan(old, new) == (Rename("mood", "feeling"), step)
+    assert after(after(old, Rename("mood", "feeling")), step).columns == new.columns
+    assert plan(new, new) == ()
+
+
+def test_labels_of_which_nothing_was_known_are_looked_for_in_the_rows():
+    assert plan(table(ID, mood()), table(ID, mood((1, "a")))) == (Relabel("mood", (), ((1, "a"),)),)
+    assert plan(table(ID, mood((1, "a"))), table(ID, mood())) == ()
+
+
+def test_labels_that_take_each_others_words_are_refused_with_a_way_on():
+    old, new = table(ID, mood((1, "a"), (2, "b"))), table(ID, mood((1, "b"), (2, "c")))
+    with pytest.raises(IncompatibleSchemaError, match="'b'; which of the two") as caught:
+        plan(old, new)
+    assert "--snapshot public.t" in caught.value.hint
+
+
+def test_a_column_of_another_enum_has_other_labels():
+    other = replace(mood((7, "a")), type_oid=90_001)
+    assert plan(table(ID, mood((1, "a"), (2, "b"))), table(ID, other)) == ()
+
+
+def test_an_older_form_gets_the_labels_of_the_newer():
+    old, new = table(ID, mood((1, "sad"))), table(ID, mood((1, "blue"), name="feeling"))
+    assert not same_labels(old, new)
+    assert same_labels(labelled(old, new), new)
+    assert labelled(old, new).columns[1].name == "mood"
+
+
+def test_words_are_replaced_in_arrays_too():
+    step = Relabel("m", (("sad", "it's"),), ((1, "it's"),))
+    assert value_of(step, StringType(), "`m`") == "CASE `m` WHEN 'sad' THEN 'it\\'s' ELSE `m` END"
+    assert value_of(step, ArrayType(StringType()), "`m`").startswith("transform(`m`, v0 -> CASE v0 WHEN")
+    assert is_unknown(step, ArrayType(StringType()), "m") == (
+        "exists(m, v0 -> coalesce(v0 NOT IN ('it\\'s'), false))"
+    )
+
+
+def test_another_relation_keeps_what_it_has_room_for_whatever_the_numbers_and_the_key():
+    old = replace(table(ID, column("a", 2), column("b", 3)), oid=1)
+    added = replace(column("c", 3), default='"x"')
+    new = replace(table(column("b", 1), column("id", 2), added, key=("b",)), oid=2)
+    assert is_other(old, new)
+    assert not is_other(old, replace(new, oid=None))
+    steps = plan(old, new)
+    assert steps == (Drop("id"), Drop("a"), Add(column("id", 2)), Add(column("c", 3)))

@@ -3,7 +3,7 @@ import pytest
 from cdcd.errors import PositionError
 from cdcd.spark.targets.lakehouse import _Step
 from cdcd.spark.targets.loading import loaded
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import Origin, Place, State
 
 
 def test_what_the_snapshot_sees_is_not_new_any_more_wherever_it_lies():
@@ -36,3 +36,10 @@ def test_a_cut_before_the_snapshot_is_no_point_of_the_table():
     assert before.consistent_lsn == 500
     after = _Step(batch_id=2, consistent_lsn=520).after(before, {0: Place(515, 1, 1, 4)}, None)
     assert after.consistent_lsn == 520
+
+
+def test_places_in_a_former_topic_are_forgotten_with_it():
+    before = State(commit_lsn=400, partitions={0: Place(400, 1, 1, 90)}, origin=Origin("a", {0: 0}))
+    state = loaded("t", before, 500, {0: 20}, Origin("b"))
+    assert state.origin == Origin("b")
+    assert state.partitions[0].offset == 19

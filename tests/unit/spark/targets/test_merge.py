@@ -4,7 +4,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, quoted, text
+from cdcd.spark.sql import quoted, text
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.reduction import prepared, reduced
 from tests.spark import source_model
 
@@ -36,7 +37,7 @@ def test_every_clause_changes_only_rows_that_are_older_than_the_batch():
 
 def test_a_column_that_a_row_may_keep_is_taken_from_the_target():
     sql = merge("lake.t", "batch", FORM, keeps={"it's `odd`"})
-    assert "CASE WHEN array_contains(s._keep, 'it\\'s `odd`') THEN t.`it's ``odd```" in sql
+    assert "CASE WHEN array_contains(s._cdcd_keep, 'it\\'s `odd`') THEN t.`it's ``odd```" in sql
     assert "_cdcd_unknown = nullif(" in sql
 
 

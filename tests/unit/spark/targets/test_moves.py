@@ -30,7 +30,11 @@ def table(spark: SparkSession, *rows: tuple[int, int, str | None, list[str] | No
 def titles(spark: SparkSession, target: DataFrame, *changes: dict[str, Any]) -> dict[int, tuple[Any, ...]]:
     given = prepared(frame(spark, list(changes)))
     rows = resolved(reduced(given, FORM, PARTIAL), given, FORM, PARTIAL, target).collect()
-    return {row["id"]: (row["title"], row["_keep"], row["_lost"]) for row in rows if row["_op"] != "d"}
+    return {
+        row["id"]: (row["title"], row["_cdcd_keep"], row["_cdcd_lost"])
+        for row in rows
+        if row["_cdcd_op"] != "d"
+    }
 
 
 def test_a_value_is_followed_through_every_key_that_the_row_had(spark: SparkSession):

@@ -18,7 +18,9 @@ class Views(Fake):
     def _exists(self, spark: SparkSession, name: str) -> bool:
         return bool(spark.catalog.tableExists(name))
 
-    def _create(self, spark: SparkSession, name: str, columns: str, properties: Any) -> None:
+    def _create(
+        self, spark: SparkSession, name: str, columns: str, properties: Any, view: Any = None
+    ) -> None:
         spark.createDataFrame([], columns.replace("`", "")).createOrReplaceTempView(name)
 
     def _append(self, rows: DataFrame, name: str) -> None:

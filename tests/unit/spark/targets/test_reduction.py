@@ -28,7 +28,7 @@ def test_the_later_change_wins_by_commit_lsn_and_number_whenever_it_arrived(spar
         change("d", 20, 2),
         change("c", 10, 2, offset=7),
     )
-    assert [(row["_op"], row["id"], row["n"], row["_changes"]) for row in found] == [
+    assert [(row["_cdcd_op"], row["id"], row["n"], row["_cdcd_changes"]) for row in found] == [
         ("u", 1, 9, 3),
         ("d", 2, None, 2),
     ]
@@ -36,7 +36,7 @@ def test_the_later_change_wins_by_commit_lsn_and_number_whenever_it_arrived(spar
 
 def test_truncates_are_one_row_without_a_key(spark: SparkSession):
     found = rows(spark, change("t", 10, None), change("t", 20, None), change("c", 15, 1))
-    assert [(row["_op"], row["id"], row["_cdcd_commit_lsn"]) for row in found] == [
+    assert [(row["_cdcd_op"], row["id"], row["_cdcd_commit_lsn"]) for row in found] == [
         ("t", None, 20),
         ("c", 1, 15),
     ]
@@ -52,7 +52,11 @@ def test_a_value_that_was_not_sent_is_the_last_one_that_was_or_is_kept(spark: Sp
         change("c", 20, 3, title=None),
     )
     found = rows(spark, *changes, partial=("title",))
-    assert [(row["title"], row["_keep"]) for row in found] == [("old", []), (None, ["title"]), (None, [])]
+    assert [(row["title"], row["_cdcd_keep"]) for row in found] == [
+        ("old", []),
+        (None, ["title"]),
+        (None, []),
+    ]
 
 
 def test_what_the_table_has_is_left_out_partition_by_partition(spark: SparkSession):

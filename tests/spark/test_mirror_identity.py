@@ -1,0 +1,318 @@
+"""What a column, a table, a topic and a label of an enum are: a mirror is equal, or stopped by name with a way on."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from cdcd.errors import CdcdError
+from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot
+from cdcd.spark.job import Mirror
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.progress import Fact
+from cdcd.spark.schema import TableSchema
+from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.target import Kind
+from deploy.demo.mirrored import compare
+from tests.integration.daemon import until
+from tests.spark.conftest import MakeTarget
+from tests.spark.stage import Source, Stage
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with Stage.set_up() as stage:
+        yield stage
+
+
+class Mirrored:
+    """Mirrors of one source in this process, each run a new one."""
+
+    def __init__(self, spark: SparkSession, source: Source, make_target: MakeTarget, folder: Path) -> None:
+        self.facts: list[Fact] = []
+        self._first = spark
+        self._source = source
+        self._make_target = make_target
+        name = source.name
+        self._settings = MirrorSettings(
+            name,
+            KafkaSource(source.servers),
+            name,
+            f"{name}.schemas",
+            f"{name}.checkpoint",
+            str(folder / "checkpoint"),
+            maintenance_interval_s=None,
+        )
+
+    @property
+    def target(self) -> Lakehouse:
+        return self._make_target()
+
+    @property
+    def _spark(self) -> SparkSession:
+        """Another one each time: Iceberg's catalogs remember tables as they were when a session first saw them."""
+        return self._first.newSession()
+
+    def once(self) -> dict[str, CdcdError]:
+        """Bring the tables to where the topics are; those that stopped, by table."""
+        mirror = Mirror(self._spark, self._settings, self.target, self.facts.append)
+        try:
+            mirror.run(once=True, stop=threading.Event())
+        finally:
+            mirror.close()
+        return {topic.removeprefix(f"{self._source.name}."): error for topic, error in mirror.stopped.items()}
+
+    def load(self, table: str) -> None:
+        """What `cdcd mirror --snapshot` does with a table."""
+        name = f"cdcd_{self._source.name}"
+        kafka = KafkaSource(self._source.servers)
+        source = SnapshotSource(self._source.dsn, name, name, self._source.name, kafka)
+        spark = self._spark
+        with open_snapshot(spark, source, [f"public.{table}"]) as snapshot:
+            load_snapshot(spark, snapshot, f"public.{table}", self.target)
+
+    def drop(self, table: str) -> None:
+        """Drop a target table, as an operator does."""
+        name = self.target.name_of(TableSchema("", "public", table, "", ("id",), ()), Kind.MIRROR)
+        if name.startswith("delta."):
+            shutil.rmtree(name.removeprefix("delta.`").removesuffix("`"))
+        else:
+            self._spark.sql(f"DROP TABLE {name}")
+
+    def different(self, *tables: str) -> list[str]:
+        """Those of `tables` that are not as the source has them."""
+        verdicts = compare(
+            self._source.dsn, self._spark, self.target, [f"public.{table}" for table in tables]
+        )
+        return [str(verdict) for verdict in verdicts if not verdict.equal]
+
+
+@pytest.fixture
+def source_name(request: pytest.FixtureRequest) -> str:
+    """Of a database and a pipeline that no other test has."""
+    return f"i{abs(hash(request.node.nodeid)) % 10**8}"
+
+
+COLUMNS = {
+    # Columns that were dropped before: attribute numbers have a gap, so places do not tell.
+    "renamed": (
+        "CREATE TABLE renamed (id int PRIMARY KEY, gone int, v text); ALTER TABLE renamed DROP gone",
+        "ALTER TABLE renamed RENAME v TO w",
+    ),
+    "renamed_and_added": (
+        "CREATE TABLE renamed_and_added (id int PRIMARY KEY, v text)",
+        "ALTER TABLE renamed_and_added RENAME v TO w; ALTER TABLE renamed_and_added ADD x text DEFAULT 'new'",
+    ),
+    "swapped": (
+        "CREATE TABLE swapped (id int PRIMARY KEY, v text, u text)",
+        "ALTER TABLE swapped RENAME v TO t; ALTER TABLE swapped RENAME u TO v; ALTER TABLE swapped RENAME t TO u",
+    ),
+    "swapped_and_added": (
+        (
+            "CREATE TABLE swapped_and_added (id int PRIMARY KEY, gone int, v text, u text);"
+            " ALTER TABLE swapped_and_added DROP gone"
+        ),
+        (
+            "ALTER TABLE swapped_and_added RENAME v TO t; ALTER TABLE swapped_and_added RENAME u TO v;"
+            " ALTER TABLE swapped_and_added RENAME t TO u; ALTER TABLE swapped_and_added ADD x int"
+        ),
+    ),
+    "renamed_and_dropped": (
+        "CREATE TABLE renamed_and_dropped (id int PRIMARY KEY, v text, u text, z text)",
+        "ALTER TABLE renamed_and_dropped DROP v; ALTER TABLE renamed_and_dropped RENAME u TO v",
+    ),
+}
+"""Tables, and what becomes of their columns while the daemon is away."""
+
+
+@pytest.mark.timeout(2400)
+def test_columns_that_are_renamed_while_the_daemon_is_away_keep_their_values(
+    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+) -> None:
+    with stage.source(source_name, *[table for table, _ in COLUMNS.values()]) as source:
+        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        # GIVEN rows in a mirror
+        for table in COLUMNS:
+            source.execute(f"INSERT INTO {table} (id, v) SELECT g, 'v' || g FROM generate_series(1, 3) g")
+        source.deliver()
+        assert mirrored.once() == {}
+        # AND a daemon that is away while rows come, columns get other names, and rows come again
+        assert source.daemon.stop() == 0
+        for table, (_, alter) in COLUMNS.items():
+            source.execute(f"INSERT INTO {table} (id, v) VALUES (4, 'v4')")
+            source.execute(alter)
+        source.daemon.start()
+        source.daemon.await_streaming()
+        source.deliver()
+
+        # WHEN the mirror has read rows of the old form that were described by today's catalog
+        assert mirrored.once() == {}
+        for table in COLUMNS:
+            column = "w" if table in {"renamed", "renamed_and_added"} else "v"
+            source.execute(f"INSERT INTO {table} (id, {column}) VALUES (5, 'after')")
+        source.deliver()
+        assert mirrored.once() == {}
+
+        # THEN every table equals its source
+        assert mirrored.different(*COLUMNS) == []
+
+
+@pytest.mark.timeout(2400)
+def test_another_table_under_a_name_becomes_the_mirror_or_stops_with_a_way_on(
+    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+) -> None:
+    tables = ("made_again", "swapped", "other_columns", "untold")
+    with stage.source(
+        source_name,
+        *[f"CREATE TABLE {table} (id int PRIMARY KEY, n int, v text)" for table in tables],
+        "CREATE TABLE green (id int PRIMARY KEY, n int, v text)",
+    ) as source:
+        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        # GIVEN mirrors with rows
+        for table in tables:
+            source.execute(f"INSERT INTO {table} SELECT g, g, 'old' FROM generate_series(1, 10) g")
+        source.execute("INSERT INTO green SELECT g, g * 100, 'green' FROM generate_series(1, 3) g")
+        source.deliver()
+        assert mirrored.once() == {}
+
+        # WHEN other tables get the names: made anew, swapped, with other columns and another key
+        source.execute("DROP TABLE made_again; CREATE TABLE made_again (id int PRIMARY KEY, n int, v text)")
+        source.execute("INSERT INTO made_again VALUES (7, 7, 'new')")
+        source.execute("ALTER TABLE swapped RENAME TO blue; ALTER TABLE green RENAME TO swapped")
+        source.execute("INSERT INTO swapped VALUES (50, 50, 'swapped')")
+        source.execute("DROP TABLE other_columns")
+        source.execute("CREATE TABLE other_columns (v int, code text PRIMARY KEY, id date)")
+        source.execute("INSERT INTO other_columns VALUES (1, 'a', '2020-02-02')")
+        for table in ("made_again", "swapped", "other_columns"):
+            replaced = source.daemon.await_event("table.replaced", table=f"public.{table}")
+            source.daemon.await_event(
+                "table.read", after=source.daemon.events.index(replaced), table=f"public.{table}"
+            )
+        # AND one while the daemon does not tell the end of the former rows
+        assert source.daemon.stop() == 0
+        source.daemon.config["topics"]["truncate"] = False
+        source.execute("DROP TABLE untold; CREATE TABLE untold (id int PRIMARY KEY, n int, v text)")
+        source.execute("INSERT INTO untold VALUES (3, 3, 'new')")
+        source.daemon.start()
+        source.daemon.await_event("table.replaced", table="public.untold")
+        source.deliver()
+
+        # THEN the first three are the new tables, and the last is stopped by name
+        stopped = mirrored.once()
+        assert list(stopped) == ["public.untold"], [error.message for error in stopped.values()]
+        assert "another table has this name now" in stopped["public.untold"].message
+        assert mirrored.different("made_again", "swapped", "other_columns") == []
+        # AND what the message says is a way on
+        assert "--snapshot public.untold" in stopped["public.untold"].hint
+        mirrored.drop("untold")
+        mirrored.load("untold")
+        source.execute("INSERT INTO untold VALUES (4, 4, 'later')")
+        source.execute("INSERT INTO made_again VALUES (8, 8, 'later')")
+        source.deliver()
+        assert mirrored.once() == {}
+        assert mirrored.different(*tables) == []
+
+
+@pytest.mark.timeout(2400)
+def test_a_topic_that_was_made_anew_stops_its_table_whatever_its_length(
+    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+) -> None:
+    with stage.source(source_name, "CREATE TABLE t (id int PRIMARY KEY)", partitions=1) as source:
+        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        # GIVEN a mirror with some rows
+        source.execute("INSERT INTO t SELECT generate_series(1, 5)")
+        source.deliver()
+        assert mirrored.once() == {}
+        # WHEN the topic is deleted, and made anew with more records than it had
+        assert source.daemon.stop() == 0
+        topic = f"{source.name}.public.t"
+        admin = AdminClient({"bootstrap.servers": source.servers})
+        for deleted in admin.delete_topics([topic]).values():
+            deleted.result()
+        until(lambda: True if topic not in admin.list_topics(timeout=10).topics else None, "deleted")
+        source.daemon.start()
+        source.daemon.await_streaming()
+        source.execute("INSERT INTO t SELECT generate_series(6, 40)")
+        source.deliver()
+
+        # THEN the table is stopped by name, and has what it had
+        stopped = mirrored.once()
+        assert list(stopped) == ["public.t"]
+        assert "deleted and made anew" in stopped["public.t"].message
+        # AND what the message says is a way on
+        assert "--snapshot public.t" in stopped["public.t"].hint
+        mirrored.load("t")
+        source.execute("INSERT INTO t SELECT generate_series(41, 45)")
+        source.deliver()
+        assert mirrored.once() == {}
+        assert mirrored.different("t") == []
+
+
+@pytest.mark.timeout(2400)
+def test_a_label_that_is_renamed_is_renamed_in_the_rows_that_are_there(
+    stage: Stage, spark: SparkSession, make_target: MakeTarget, source_name: str, tmp_path: Path
+) -> None:
+    with stage.source(
+        source_name,
+        "CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE DOMAIN feeling AS mood",
+        "CREATE TYPE size AS ENUM ('s', 'm')",
+        "CREATE TABLE moods (id int PRIMARY KEY, one mood, many mood[], felt feeling)",
+        "CREATE TABLE away (id int PRIMARY KEY, one size)",
+        "CREATE TABLE taken (id int PRIMARY KEY, one size)",
+    ) as source:
+        mirrored = Mirrored(spark, source, make_target, tmp_path)
+        # GIVEN a mirror of rows with labels
+        source.execute("INSERT INTO moods VALUES (1, 'sad', '{sad,ok,NULL}', 'sad'), (2, 'ok', '{}', NULL)")
+        source.execute("INSERT INTO away VALUES (1, 's'), (2, 'm')")
+        source.execute("INSERT INTO taken VALUES (1, 's'), (2, 'm')")
+        source.deliver()
+        assert mirrored.once() == {}
+
+        # WHEN a label gets another word, and no row changes
+        described = len(source.descriptions("public.moods"))
+        source.execute("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+        until(lambda: source.descriptions("public.moods")[described:] or None, "the new labels")
+        # THEN the rows have it
+        assert mirrored.once() == {}
+        assert mirrored.different("moods") == []
+
+        # WHEN it happens while the daemon is away, between rows, and a label is added
+        assert source.daemon.stop() == 0
+        source.execute("INSERT INTO away VALUES (3, 's')")
+        source.execute("ALTER TYPE size RENAME VALUE 's' TO 'small'")
+        source.execute("ALTER TYPE size ADD VALUE 'l'")
+        source.execute("INSERT INTO away VALUES (4, 'small'), (5, 'l')")
+        source.daemon.start()
+        source.daemon.await_streaming()
+        source.deliver()
+        # THEN old words in the stream are the new ones too
+        assert mirrored.once() == {}
+        assert mirrored.different("moods", "away") == []
+
+        # WHEN two labels change their words, so that nobody can tell what a row has
+        with source.connect() as connection, connection.transaction():
+            for before, after in (("small", "x"), ("m", "small"), ("x", "m")):
+                connection.execute(f"ALTER TYPE size RENAME VALUE '{before}' TO '{after}'".encode())
+        for table in ("public.away", "public.taken"):
+            until(partial(swapped, source, table), f"the labels of {table}")
+        # THEN the tables are stopped by name, and what the message says is a way on
+        stopped = mirrored.once()
+        assert sorted(stopped) == ["public.away", "public.taken"]
+        for table, error in stopped.items():
+            assert f"--snapshot {table}" in error.hint
+            mirrored.drop(table.removeprefix("public."))
+            mirrored.load(table.removeprefix("public."))
+        assert mirrored.once() == {}
+        assert mirrored.different("moods", "away", "taken") == []
+
+
+def swapped(source: Source, table: str) -> bool | None:
+    """Whether the last description has the labels of a size the other way round."""
+    column = source.descriptions(table)[-1].columns[1]
+    return [label for _, label in column.labels] == ["m", "small", "l"] or None

@@ -1,0 +1,256 @@
+"""Whatever a table's owner does to it, the mirror follows, or stops with a way on that works. In both formats."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.cli.mirror import load_tables
+from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.progress import TableFailed, TableReloaded
+from deploy.demo.mirrored import compare
+from tests.spark.jobs import Job
+from tests.spark.stage import Source, Stage
+
+FORMATS = pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+
+DEFAULTS = (
+    ("smallint", "7"),
+    ("bigint", "9007199254740993"),
+    ("boolean", "true"),
+    ("real", "0.1"),
+    ("double precision", "'-Infinity'"),
+    ("numeric", "'NaN'"),
+    ("numeric(8,3)", "1.5"),
+    ("money", "-1234.5"),
+    ("text", "E'it''s \\\\ ${x} \"ä\"'"),
+    ("char(4)", "'a'"),
+    ("bytea", "'\\x00ff'"),
+    ("bit(8)", "'10100101'"),
+    ("bit(1)", "'1'"),
+    ("bit varying(9)", "'10100101'"),
+    ("bit varying", "''"),
+    ("date", "'2024-02-29'"),
+    ("date", "'infinity'"),
+    ("time", "'09:00'"),
+    ("time(3)", "'24:00'"),
+    ("timetz", "'09:00+02'"),
+    ("timestamp", "'infinity'"),
+    ("timestamp(3)", "'2024-02-29 09:00:00.123'"),
+    ("timestamptz", "'-infinity'"),
+    ("timestamptz", "now()"),
+    ("interval", "'1 mon 2 days 03:04:05.6'"),
+    ("uuid", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"),
+    ("json", "'{\"a\": [1]}'"),
+    ("jsonb", "'{\"a\": [1]}'"),
+    ("point", "'(1,2)'"),
+    ("box", "'(3,4),(1,2)'"),
+    ("inet", "'10.0.0.1/8'"),
+    ("int4range", "'[1,5)'"),
+    ("mood", "'sad'"),
+    ("price", "1.5"),
+    ("text[] NOT NULL", "'{}'"),
+    ("text[]", "ARRAY['a', NULL, '\"b\"']"),
+    ("int[][]", "'{{1,2},{3,4}}'"),
+    ("numeric(9,2)[]", "'{1.5}'"),
+    ("boolean[]", "'{t,f}'"),
+    ("timestamptz[]", "'{infinity}'"),
+)
+"""Type and default; NaN in numeric(8,3) is NULL by rule, in a record as well."""
+
+NAMES = (
+    "_offset", "_op", "_keep", "_changes", "_unfit", "_lost", "_moved", "_partial", "_commit_time",
+    "_half", "_halves_high", "_at_0", "_fill_1", "_key_0", "_value", "_found", "_new_0", "_old_0", "_then", "_image",
+    "last", "at", "key", "op", "partition", "offset", "changes", "place", "unfit", "problem", "after", "value", "t",
+)  # fmt: skip
+
+CHANGES = {
+    # int to text, numeric scale, timestamp to timestamptz, numeric(p,s) to numeric; a key added, dropped, changed.
+    "typed": ("id int PRIMARY KEY, v int", "ALTER v TYPE text", "ALTER v TYPE int USING v::int"),
+    "scaled": (
+        "id int PRIMARY KEY, v numeric(9,2)",
+        "ALTER v TYPE numeric(9,4)",
+        "ALTER v TYPE numeric(9,1)",
+    ),
+    "zoned": (
+        "id int PRIMARY KEY, v timestamp DEFAULT '2024-02-29'",
+        "ALTER v TYPE timestamptz",
+        "ALTER v TYPE timestamp",
+    ),
+    "unscaled": ("id int PRIMARY KEY, v numeric(9,2)", "ALTER v TYPE numeric", "ALTER v TYPE numeric(9,2)"),
+    "keyed": ("id int NOT NULL, v int", "ADD PRIMARY KEY (id)", "DROP CONSTRAINT keyed_pkey"),
+    "unkeyed": ("id int PRIMARY KEY, v int", "DROP CONSTRAINT unkeyed_pkey", "ADD PRIMARY KEY (id)"),
+    "rekeyed": (
+        "id int PRIMARY KEY, v int NOT NULL DEFAULT 0",
+        "DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (v, id)",
+        "DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (v)",
+    ),
+}
+"""Of each table its columns, and two changes that no target can follow in place."""
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"e{abs(hash(request.node.nodeid)) % 10**8}"
+
+
+@pytest.fixture
+def filled(stage: Stage, name: str) -> Iterator[Source]:
+    odd = ", ".join(f'"{column}" int DEFAULT 1' for column in NAMES)
+    tables = (
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE DOMAIN price AS numeric(10, 2)",
+        "CREATE TABLE filled (id int PRIMARY KEY)",
+        f"CREATE TABLE odd (id int PRIMARY KEY, {odd}, big text)",
+        f"CREATE TABLE odd_log ({odd})",
+        "CREATE TABLE turned (b int, a int, v int, PRIMARY KEY (a, b))",
+    )
+    with stage.source(name, *tables) as source:
+        yield source
+
+
+@pytest.mark.timeout(1800)
+@FORMATS
+def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_are_followed(
+    filled: Source, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    source, job = filled, Job(spark, filled, tmp_path, table_format)
+    # GIVEN mirrors with rows
+    source.execute("INSERT INTO filled VALUES (1)")
+    source.execute("INSERT INTO odd SELECT n FROM generate_series(1, 3) n")
+    source.execute(
+        "UPDATE odd SET big = (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 300) n)"
+    )
+    source.execute("INSERT INTO odd_log DEFAULT VALUES")
+    source.execute("INSERT INTO turned VALUES (1, 2, 3), (2, 1, 3)")
+    source.deliver()
+    assert job.once().stopped == {}
+    # WHEN columns with defaults come, keys change under values that are not sent, and the identity is another
+    adds = ", ".join(
+        f"ADD c{number} {type_} DEFAULT {value}" for number, (type_, value) in enumerate(DEFAULTS)
+    )
+    source.execute(f"ALTER TABLE filled {adds}, ADD nan numeric(8,3) DEFAULT 'NaN'")
+    source.execute("INSERT INTO filled (id) VALUES (2)")
+    source.execute("UPDATE odd SET _offset = 2 WHERE id = 1")
+    source.execute("UPDATE odd SET id = 4 WHERE id = 2")
+    source.execute("DELETE FROM odd WHERE id = 3")
+    source.execute("INSERT INTO odd_log DEFAULT VALUES")
+    source.execute("ALTER TABLE turned REPLICA IDENTITY FULL")
+    source.execute("UPDATE turned SET v = 4 WHERE a = 1")
+    source.deliver()
+    mirror = job.once()
+    # THEN nothing stops, and rows from before have the same values as those of records
+    assert (mirror.stopped, job.all(TableFailed)) == ({}, [])
+    one, two = job.table(source, "filled").orderBy("id").collect()
+    for number, (type_, _) in enumerate(DEFAULTS):
+        column = f"c{number}"
+        assert (type_, one[column]) == (type_, two[column])
+        assert one[column] is not None, type_
+    assert one["nan"] is two["nan"] is None
+    equal = compare(source.dsn, spark, job.target, ["public.odd", "public.turned", "public.odd_log"])
+    assert all(verdict.equal for verdict in equal), list(map(str, equal))
+
+
+@pytest.fixture
+def refused(stage: Stage, name: str) -> Iterator[Source]:
+    with stage.source(
+        name, *[f"CREATE TABLE {table} ({columns})" for table, (columns, *_) in CHANGES.items()]
+    ) as made:
+        yield made
+
+
+@pytest.mark.timeout(1800)
+@FORMATS
+def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_it_stops_the_hint_works(
+    refused: Source, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    source, job = refused, Job(spark, refused, tmp_path, table_format)
+    tables = [f"public.{table}" for table in CHANGES]
+
+    def insert(*ids: int) -> None:
+        for table in CHANGES:
+            value = ", v" if table != "zoned" else ""
+            for id_ in ids:
+                source.execute(f"INSERT INTO {table} (id{value}) VALUES ({id_}{f', {id_}' if value else ''})")
+
+    def alter(change: int) -> None:
+        for table, changes in CHANGES.items():
+            source.execute(f"ALTER TABLE {table} {changes[change]}")
+
+    def is_equal() -> None:
+        verdicts = compare(source.dsn, spark, job.target, tables)
+        assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
+
+    # GIVEN mirrors of tables that change so
+    insert(1, 2)
+    source.deliver()
+    assert job.once().stopped == {}
+    alter(1)
+    insert(3)
+    source.deliver()
+    # WHEN they are to be read again
+    mirror = job.once(tables={"on_incompatible": "reload"})
+    # THEN they are, none stops, and nothing is left to do
+    assert mirror.stopped == {}
+    assert sorted(fact.table for fact in job.all(TableReloaded)) == sorted(tables)
+    is_equal()
+    assert job.once().stopped == {}
+    insert(4)
+    source.deliver()
+    assert job.once().stopped == {}
+    is_equal()
+    # WHEN they are to stop, and the daemon is behind by rows of more than one form
+    alter(2)
+    insert(5)
+    source.deliver()
+    mirror = job.once(tables={"on_incompatible": "stop"})
+    assert sorted(mirror.stopped) == sorted(f"{source.name}.{table}" for table in tables)
+    assert all(f"--snapshot {fact.table} " in fact.hint for fact in job.all(TableFailed))
+    source.daemon.kill()
+    insert(6)
+    for table in ("typed", "unscaled"):
+        source.execute(f"ALTER TABLE {table} {CHANGES[table][1]}")
+    insert(7)
+    # THEN what the hint says brings them back, whatever the daemon delivers then
+    load_tables(spark, job.settings(), job.target, job.database, tables)
+    source.daemon.start()
+    source.daemon.await_streaming()
+    insert(8)
+    source.deliver()
+    assert job.once(tables={"on_incompatible": "stop"}).stopped == {}
+    is_equal()
+
+
+@pytest.mark.timeout(1800)
+@FORMATS
+def test_a_table_that_stops_leaves_the_common_points_and_the_others_go_on(
+    refused: Source, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    source, job = refused, Job(spark, refused, tmp_path, table_format)
+    both = {"include": ["public.typed", "public.scaled"]}
+    source.execute("INSERT INTO typed VALUES (1, 1)")
+    source.execute("INSERT INTO scaled VALUES (1, 1)")
+    source.deliver()
+    consistent = {"interval_s": 0, "consistent": True}
+    assert job.once(batches=consistent, tables=both).stopped == {}
+    source.execute("ALTER TABLE typed ALTER v TYPE text")
+    source.execute("INSERT INTO typed VALUES (2, 'two')")
+    source.execute("INSERT INTO scaled VALUES (2, 2)")
+    source.deliver()
+    for _ in range(2):
+        mirror = job.once(batches=consistent, tables={**both, "on_incompatible": "stop"})
+        assert list(mirror.stopped) == [f"{source.name}.public.typed"]
+        points = job.points()
+        assert points[0]["without"] == ["public.typed"]
+        assert points[-1]["without"] == []
+        (scaled,) = compare(source.dsn, spark, job.target, ["public.scaled"])
+        assert scaled.equal, str(scaled)
+    # Read again, it comes back with the first point after that.
+    load_tables(spark, job.settings(), job.target, job.database, ["public.typed"])
+    source.execute("INSERT INTO scaled VALUES (3, 3)")
+    source.deliver()
+    assert job.once(batches=consistent, tables=both).stopped == {}
+    assert job.points()[0]["without"] == []
+    verdicts = compare(source.dsn, spark, job.target, ["public.typed", "public.scaled"])
+    assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))

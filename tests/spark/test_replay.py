@@ -1,0 +1,89 @@
+"""What was in quarantine comes back in its place among the changes, or stays there. In both formats."""
+
+import json
+from collections.abc import Collection
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.spark.changes import PROBLEM, parse
+from cdcd.spark.descriptions import Form
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.progress import Replayed
+from cdcd.spark.replay import replay_quarantine
+from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.table import QUARANTINE
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.target import Kind
+from tests.spark.topic_model import NEW, TABLE, TOPIC, Described, Topic, record
+
+
+class Known(Described):
+    def refresh(self) -> None:
+        pass
+
+    def known(self, _: str, ids: Collection[str]) -> dict[str, Form]:
+        return self.find(_, ids)
+
+
+class FakeAdmin:
+    def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
+        return {TOPIC: {0: 0}}
+
+
+def deleted(lsn: int, id_: int) -> str:
+    source = {"commit_lsn": lsn, "event_serial_no": 1, "ts_us": lsn * 1_000_000, "schema_id": "new"}
+    return json.dumps({"op": "d", "before": {"id": id_, "note": None}, "after": None, "source": source})
+
+
+RECORDS = (
+    record("new", 1, {"id": 1, "note": "there"}),
+    record("old", 2, {"id": 2}),
+    record("new", 3, {"id": 3, "note": "deleted since"}),
+    record("new", 4, {"id": 4, "note": "changed since"}),
+    "{",
+    deleted(6, 3),
+    record("new", 7, {"id": 4, "note": "later"}),
+)
+IN_QUARANTINE = (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_records_in_quarantine_that_are_understood_by_now_come_back_in_their_place(
+    spark: SparkSession, target: Lakehouse, *, history: bool
+) -> None:
+    # GIVEN a table that lacks what went to quarantine, of which one record is no change and one is gone
+    topic = Topic(*RECORDS)
+    had = parse(topic.read(spark, TOPIC, {}, {0: 7}), NEW.schema, NEW.rules).filter(
+        ~sf.col("offset").isin(*IN_QUARANTINE)
+    )
+    names = {kind: target.name_of(NEW.schema, kind) for kind in Kind}
+    for kind, name in names.items():
+        target.prepare(spark, name, NEW.schema, kind, (7, 1))
+        target.apply(name, had.drop(PROBLEM))
+    quarantine = target.own_name(QUARANTINE)
+    places = [(TABLE, TOPIC, 0, offset) for offset in IN_QUARANTINE] + [(TABLE, TOPIC, 5, 0)]
+    rows = spark.createDataFrame(places, "table string, topic string, partition int, offset bigint")
+    target.append(quarantine, rows, ["topic", "partition", "offset"])
+    settings = MirrorSettings(
+        "shop", KafkaSource("b:1"), "shop", "s", "c", "/c", history=(TABLE,) if history else ()
+    )
+    given = cast("Any", (topic, FakeAdmin(), Known(), target, settings))
+
+    def content() -> dict[int, str | None]:
+        return {row["id"]: row["note"] for row in spark.table(names[Kind.MIRROR]).collect()}
+
+    assert content() == {1: "there", 4: "later"}
+    state = target.reached(spark, names[Kind.MIRROR])
+    # WHEN it is replayed, once more than there is need for
+    assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 3, 1, 1)]
+    assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 0, 1, 1)]
+    # THEN each row is as if nothing had been missing, and what is no change is kept
+    assert content() == {1: "there", 2: None, 4: "later"}
+    assert target.reached(spark, names[Kind.MIRROR]) == state
+    left = spark.table(quarantine).select("partition", "offset").collect()
+    assert sorted(map(tuple, left)) == [(0, 4), (5, 0)]
+    log = spark.table(names[Kind.CHANGELOG]).select("_cdcd_commit_lsn").collect()
+    assert sorted(row[0] for row in log) == ([1, 2, 3, 4, 6, 7] if history else [1, 6, 7])

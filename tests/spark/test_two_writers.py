@@ -1,0 +1,94 @@
+"""Two processes that mirror into one table: the later one ends by name. And changes that a topic has twice."""
+
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.errors import FencedError
+from cdcd.spark.targets.target import Kind, Maintenance
+from tests.spark.conftest import MakeTarget
+from tests.spark.source_model import frame
+from tests.spark.test_target_tables import FORM, change, rows, start
+
+KINDS = pytest.mark.parametrize("kind", [Kind.MIRROR, Kind.CHANGELOG])
+
+
+@KINDS
+def test_a_process_that_does_not_know_a_commit_ends_and_what_is_there_stays(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    old, new = make_target(), make_target()
+    name = start(spark, old, kind=kind)
+    old.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    # GIVEN a new process that goes on where the old one is
+    assert new.reached(spark, name).commit_lsn == 10
+    new.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    # WHEN the old one, which is behind, commits or tidies up, THEN it ends, also when it looks again
+    for _ in range(2):
+        with pytest.raises(FencedError, match="Another process mirrors into"):
+            old.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    with pytest.raises(FencedError):
+        old.maintain(spark, name, Maintenance())
+    # AND the new one goes on
+    new.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    assert rows(spark, name, "id") == [(1,), (2,), (3,)]
+    assert make_target().reached(spark, name).commit_lsn == 30
+
+
+@KINDS
+def test_two_processes_that_begin_a_table_together_do_not_both_fill_it(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    one, other = make_target(), make_target()
+    first = frame(spark, [change("c", 10, (1, 1, "a"))], FORM)
+    # GIVEN a table that both of them know to be empty
+    name = start(spark, one, kind=kind)
+    assert other.reached(spark, name).commit_lsn == 0
+    one.apply(name, first)
+    with pytest.raises(FencedError):
+        other.apply(name, first)
+    assert rows(spark, name, "id") == [(1,)]
+
+
+def test_a_process_whose_commit_another_one_lies_under_ends_as_well(
+    spark: SparkSession, make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch
+):
+    old, new = make_target(), make_target()
+    name = start(spark, old)
+    old.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    new.reached(spark, name)
+    merge = old._merge
+
+    def late(*args: object, **options: object) -> None:
+        # WHEN another process commits after this one has looked, and before it commits
+        new.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+        merge(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(old, "_merge", late)
+    with pytest.raises(FencedError):
+        old.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    # THEN no row is there twice
+    assert rows(spark, name, "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("key", [(), FORM.key])
+def test_a_change_that_was_sent_again_is_in_a_changelog_once(
+    spark: SparkSession, make_target: MakeTarget, key: tuple[str, ...]
+):
+    target, form = make_target(), replace(FORM, key=key)
+    name = start(spark, target, form, Kind.CHANGELOG)
+    more = {} if key else {"key": None}
+
+    def sent(lsn: int, partition: int, offset: int) -> dict[str, object]:
+        return change("c", lsn, (lsn, lsn, "x"), partition=partition, offset=offset, **more)
+
+    # Within a batch, in the same partition and in another one, and in a later batch.
+    batches = (
+        [sent(10, 0, 1), sent(20, 0, 2), sent(10, 0, 3), sent(20, 1, 1)],
+        [sent(20, 2, 1), sent(30, 2, 2), sent(15, 3, 1)],
+        [sent(30, 0, 4), sent(15, 1, 2)],
+    )
+    for batch in batches:
+        target.apply(name, frame(spark, batch, form))
+    assert rows(spark, name, "id") == [(10,), (15,), (20,), (30,)]
