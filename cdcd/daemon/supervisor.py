@@ -1,9 +1,8 @@
 """The process: it handles signals, runs sessions one after the other, and ends with an exit code.
 
-The rule: a transient failure ends a session, not the process. The next session begins after a back-off, and finds
-everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure ends the process with its exit code,
-because trying again would not help or would do harm. Until the first session has streamed, the process gives up after
-`startup_timeout_s`, so that a wrong address is noticed.
+The rule: a transient failure ends a session, not the process. The next session begins after a back-off
+(`engine/sessions.py`), and finds everything it needs in PostgreSQL's slot and Kafka's checkpoint. A fatal failure ends
+the process with its exit code, because trying again would not help or would do harm.
 
 The first SIGTERM or SIGINT ends the session in good order. The process then ends within `shutdown_timeout_s`, whatever
 is stuck; what is not delivered by then is delivered after the next start. A second signal ends the process at once.
@@ -16,34 +15,16 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.daemon import memory
 from cdcd.daemon.startup import Startup
-from cdcd.engine.engine import StreamingAgainError
-from cdcd.errors import (
-    CdcdError,
-    SinkUnavailableError,
-    TransientError,
-    WithoutBinaryError,
-    WithoutStreamingError,
-)
-from cdcd.facts import (
-    BinaryPaused,
-    Failed,
-    Observer,
-    ReconnectScheduled,
-    ShutdownFinished,
-    ShutdownForced,
-    ShutdownRequested,
-    Side,
-    Started,
-    StreamingPaused,
-    StreamingResumed,
-)
+from cdcd.engine.sessions import Sessions
+from cdcd.errors import CdcdError, TransientError
+from cdcd.facts import Failed, Observer, ShutdownFinished, ShutdownForced, ShutdownRequested, Started
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.retry import Backoff
 from cdcd.telemetry.http import serve_http
@@ -102,15 +83,18 @@ class Supervisor:
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._startup: Startup | None = None
         self._flushed = 0
-        self._unstreamed_until = 0
-        self._binary = config.postgres.binary
         self._lapsed: frozenset[int] = frozenset()
-        self._streamed = False
         self._sizes = SizeLimits()
-        self._backoffs: dict[Side, Backoff] = {
-            "postgres": Backoff(config.postgres.retry.initial_s, config.postgres.retry.max_s),
-            "kafka": Backoff(config.kafka.retry.initial_s, config.kafka.retry.max_s),
-        }
+        self._sessions = Sessions(
+            binary=config.postgres.binary,
+            startup_timeout_s=config.startup_timeout_s,
+            backoffs={
+                "postgres": Backoff(config.postgres.retry.initial_s, config.postgres.retry.max_s),
+                "kafka": Backoff(config.kafka.retry.initial_s, config.kafka.retry.max_s),
+            },
+            observe=observe,
+            now=time.monotonic(),
+        )
 
     async def run(self) -> int:
         """Run until stopped, and return 0.
@@ -124,7 +108,7 @@ class Supervisor:
             loop.add_signal_handler(number, self._on_signal, number)
         heartbeat = asyncio.create_task(self._beat())
         try:
-            await self._sessions()
+            await self._run_sessions()
         finally:
             heartbeat.cancel()
             self._kafka_thread.shutdown(wait=False)
@@ -166,33 +150,25 @@ class Supervisor:
                 self._screen.tick()
             await asyncio.sleep(HEARTBEAT_S)
 
-    async def _sessions(self) -> None:
-        began = time.monotonic()
+    async def _run_sessions(self) -> None:
         while not self._stop.is_set():
             try:
                 await self._session()
-            except WithoutStreamingError as error:
-                self._unstreamed_until = error.commit_lsn
-                self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
-            except WithoutBinaryError as error:
-                self._binary = False
-                self._observe(BinaryPaused(message=error.message))
-            except StreamingAgainError:
-                self._observe(StreamingResumed(commit_lsn=self._unstreamed_until))
-                self._unstreamed_until = 0
             except TransientError as error:
                 if self._stop.is_set():
                     return
-                if self._telemetry.streaming:
-                    self._streamed = True
-                    for backoff in self._backoffs.values():
-                        backoff.reset()
-                patience_s = self._config.startup_timeout_s
-                if not self._streamed and time.monotonic() - began > patience_s:
-                    raise type(error)(
-                        f"{error.message} (given up after startup_timeout_s: {patience_s:g})", hint=error.hint
-                    ) from error
-                await self._back_off(error)
+                wait_s = self._sessions.failed(
+                    error,
+                    streamed=self._telemetry.streaming,
+                    draw=random.random(),  # noqa: S311  spreads reconnects, guards nothing
+                    now=time.monotonic(),
+                )
+                for side, count in self._sessions.reconnects.items():
+                    self._telemetry.reconnects[side] = count
+                if wait_s:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await self._stop.wait()
             finally:
                 self._telemetry.streaming = False
 
@@ -204,8 +180,8 @@ class Supervisor:
                 self._observe,
                 self._kafka_thread,
                 flushed=self._flushed,
-                unstreamed_until=self._unstreamed_until,
-                binary=self._binary,
+                unstreamed_until=self._sessions.unstreamed_until,
+                binary=self._sessions.binary,
                 lapsed=self._lapsed,
                 accept_gap=self._accept_gap,
                 sizes=self._sizes,
@@ -233,16 +209,3 @@ class Supervisor:
 
     def _note_lapse(self, startup: Startup) -> None:
         self._lapsed = startup.lapsed
-
-    async def _back_off(self, error: TransientError) -> None:
-        side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
-        wait_s = self._backoffs[side].next(random.random())  # noqa: S311  spreads reconnects, guards nothing
-        self._telemetry.reconnects[side] = self._telemetry.reconnects.get(side, 0) + 1
-        self._observe(
-            ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))
-        )
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._stop.wait()
-        except TimeoutError:
-            pass

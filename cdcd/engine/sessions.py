@@ -1,0 +1,84 @@
+"""What follows a session that has failed: another session, and how it is opened, or the end of the process.
+
+The rule: a transient failure ends a session, not the process. Until a session has streamed, the process gives up after
+`startup_timeout_s`, so that a wrong address is noticed.
+"""
+
+from cdcd.engine.engine import StreamingAgainError
+from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
+from cdcd.facts import BinaryPaused, Observer, ReconnectScheduled, Side, StreamingPaused, StreamingResumed
+from cdcd.retry import Backoff
+
+
+class Sessions:
+    """The sessions of a process.
+
+    Args:
+        binary: whether values are asked for in binary form (`postgres.binary`).
+        startup_timeout_s: seconds until the process gives up, if no session has streamed.
+        backoffs: by the side that failed.
+        now: when the process began, in seconds of a monotonic clock.
+
+    Attributes:
+        binary: the next session asks for values in binary form.
+        unstreamed_until: the next session receives transactions without streaming until the one with this commit LSN
+            is delivered; 0: with streaming.
+        reconnects: by the side that failed, the number of sessions that followed a back-off.
+    """
+
+    def __init__(
+        self,
+        *,
+        binary: bool,
+        startup_timeout_s: float,
+        backoffs: dict[Side, Backoff],
+        observe: Observer,
+        now: float,
+    ) -> None:
+        self.binary = binary
+        self.unstreamed_until = 0
+        self.reconnects: dict[Side, int] = {}
+        self._startup_timeout_s = startup_timeout_s
+        self._backoffs = backoffs
+        self._observe = observe
+        self._began = now
+        self._has_streamed = False
+
+    def failed(self, error: TransientError, *, streamed: bool, draw: float, now: float) -> float:
+        """A session has failed. Returns the seconds to wait before the next one.
+
+        Args:
+            streamed: whether the session had begun to stream.
+            draw: from 0 to 1; it spreads the reconnects of many processes.
+
+        Raises:
+            TransientError: no session has streamed in time, so the process ends. It has the class of `error`.
+        """
+        if isinstance(error, WithoutStreamingError):
+            self.unstreamed_until = error.commit_lsn
+            self._observe(StreamingPaused(commit_lsn=error.commit_lsn))
+            return 0.0
+        if isinstance(error, WithoutBinaryError):
+            self.binary = False
+            self._observe(BinaryPaused(message=error.message))
+            return 0.0
+        if isinstance(error, StreamingAgainError):
+            self._observe(StreamingResumed(commit_lsn=self.unstreamed_until))
+            self.unstreamed_until = 0
+            return 0.0
+        if streamed:
+            self._has_streamed = True
+            for backoff in self._backoffs.values():
+                backoff.reset()
+        patience_s = self._startup_timeout_s
+        if not self._has_streamed and now - self._began > patience_s:
+            raise type(error)(
+                f"{error.message} (given up after startup_timeout_s: {patience_s:g})", hint=error.hint
+            ) from error
+        side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
+        wait_s = self._backoffs[side].next(draw)
+        self.reconnects[side] = self.reconnects.get(side, 0) + 1
+        self._observe(
+            ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))
+        )
+        return wait_s

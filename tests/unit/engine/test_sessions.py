@@ -1,0 +1,72 @@
+"""What follows a session that has failed."""
+
+import pytest
+
+from cdcd.engine.engine import StreamingAgainError
+from cdcd.engine.sessions import Sessions
+from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
+from cdcd.facts import BinaryPaused, Fact, ReconnectScheduled, StreamingPaused, StreamingResumed
+from cdcd.retry import Backoff
+
+PATIENCE_S = 60.0
+
+
+class Process:
+    def __init__(self) -> None:
+        self.told: list[Fact] = []
+        self.now = 1000.0
+        self.sessions = Sessions(
+            binary=True,
+            startup_timeout_s=PATIENCE_S,
+            backoffs={"postgres": Backoff(1, 8), "kafka": Backoff(2, 8)},
+            observe=self.told.append,
+            now=self.now,
+        )
+
+    def fail(self, error: TransientError, *, streamed: bool = False) -> float:
+        return self.sessions.failed(error, streamed=streamed, draw=1, now=self.now)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_each_side_has_its_own_back_off_until_a_session_streams(process: Process):
+    lost, away = TransientError("lost", hint="Wait."), SinkUnavailableError("away")
+    assert [process.fail(lost), process.fail(lost), process.fail(away)] == [1, 2, 2]
+    # A session that has streamed begins both again.
+    assert process.fail(lost, streamed=True) == 1
+    assert process.fail(away) == 2
+    assert process.sessions.reconnects == {"postgres": 3, "kafka": 2}
+    assert process.told[0] == ReconnectScheduled(side="postgres", message="lost", hint="Wait.", wait_s=1)
+
+
+def test_a_process_that_never_streamed_gives_up(process: Process):
+    process.now += PATIENCE_S
+    process.fail(SinkUnavailableError("away"))
+    process.now += 1
+    with pytest.raises(SinkUnavailableError, match=r"away \(given up after startup_timeout_s: 60\)") as error:
+        process.fail(SinkUnavailableError("away", hint="Look."))
+    assert error.value.hint == "Look."
+
+
+def test_one_that_has_streamed_never_does(process: Process):
+    process.fail(TransientError("lost"), streamed=True)
+    process.now += 100 * PATIENCE_S
+    assert process.fail(TransientError("lost")) == 2
+
+
+def test_another_way_to_open_the_stream_is_taken_at_once(process: Process):
+    assert process.fail(WithoutStreamingError("spool", hint="", commit_lsn=77), streamed=True) == 0
+    assert process.sessions.unstreamed_until == 77
+    assert process.fail(StreamingAgainError("delivered")) == 0
+    assert process.sessions.unstreamed_until == 0
+    assert process.fail(WithoutBinaryError("inet")) == 0
+    assert not process.sessions.binary
+    assert process.told == [
+        StreamingPaused(commit_lsn=77),
+        StreamingResumed(commit_lsn=77),
+        BinaryPaused(message="inet"),
+    ]
+    assert process.sessions.reconnects == {}
