@@ -173,7 +173,7 @@ class Engine:
             excluded=excluded,
             observe=observe,
         )
-        labels = Labels(self.incremental)
+        labels = Labels(self.incremental.tasks)
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 
-from cdcd.engine.incremental import Incremental
+from cdcd.engine.snapshot_tasks import SnapshotTasks
 
 
 class Labels:
     """Which tables are to be described. Ask `wants_tables`, then `next_table` for each; they come out of `take`."""
 
-    def __init__(self, incremental: Incremental) -> None:
-        self._incremental = incremental
+    def __init__(self, tasks: SnapshotTasks) -> None:
+        self._tasks = tasks
         self._sum: int | None = None
         """Of the labels whose tables are being described; None: no labels changed."""
         self._asks = False
@@ -30,7 +30,7 @@ class Labels:
 
     def listed(self, labels: int) -> None:
         """The checksum of all labels, as of now."""
-        if labels == self._incremental.progress.labels or self._sum is not None:
+        if labels == self._tasks.progress.labels or self._sum is not None:
             return
         self._sum = labels
         self._asks = True
@@ -76,6 +76,6 @@ class Labels:
         ready, self._ready = self._ready, []
         if self._sum is not None and not (self._asks or self._left or self._out):
             # In the checkpoint of the Kafka transaction that has the last of them.
-            self._incremental.tasks.replace(replace(self._incremental.progress, labels=self._sum))
+            self._tasks.replace(replace(self._tasks.progress, labels=self._sum))
             self._sum = None
         return ready

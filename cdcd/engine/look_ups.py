@@ -121,6 +121,8 @@ class LookUps:
             return
         plan.topic = topic
         plan.window = self._watched.open_window(table.oid, topic)
+        # From here on, for a change can be in the stream before snapshots see it: then its key is owed.
+        self._watched.watch_owed(plan.task)
         ready = self._rendering.topic_is_ready(topic)
         plan.enter(PlanState.WRITERS if ready else PlanState.TOPIC, now)
 
@@ -162,6 +164,7 @@ class LookUps:
         plan.writers = answer.names if plan.writers is None else plan.writers & answer.names
         plan.latest = answer.seen
         self._reads.advance(plan)
+        self._watched.forget_seen(plan.task, plan.window, answer.seen)
         if not plan.writers:
             plan.enter(PlanState.PLAN, now)
             return
@@ -191,10 +194,8 @@ class LookUps:
             reason = "its columns were altered" if altered else "it was rewritten"
             self._observe(SnapshotRestarted(table=table.name, reason=reason))
         self._tasks.replace(self._tasks.progress.plan(task, table.oid, table.name, parts, form))
-        if restarts:
-            self._watched.forget_owed(task)
         plan.task = self._present(task)
-        self._watched.watch_owed(plan.task)
+        self._watched.forget_seen(plan.task, plan.window, plan.latest)
         self._tasks.announce(plan.task.size)
         self._tasks.start_pace(plan.task, now)
         plan.sql_names = sql_names(table)
@@ -229,5 +230,5 @@ def _same_table(one: SourceTable, other: SourceTable) -> bool:
 
 
 def _go_on(before: Part | None, now: Part) -> Part:
-    """A part with what was read of it before, unless its rows lie in another file since."""
-    return now if before is None or before.filenode != now.filenode else before
+    """A part with what was read of it before, unless nothing was, or its rows lie in another file since."""
+    return now if before is None or not before.done or before.filenode != now.filenode else before

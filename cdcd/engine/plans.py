@@ -192,6 +192,7 @@ class Plans:
             if each.rows is not None:
                 self._waiting.remove(each)
         plan.open.clear()
+        self._watched.forget_unread(plan.task)
 
     def forget_task(self, task: TableTask) -> None:
         """The task's plan is over, if it has one."""

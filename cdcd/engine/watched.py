@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.snapshots.placement import Owed, Window
 from cdcd.snapshots.progress import Key, Progress, TableTask
+from cdcd.snapshots.visibility import Visibility
 
 
 class WatchedTables:
@@ -86,9 +87,27 @@ class WatchedTables:
         return self._owed.get(task.number)
 
     def watch_owed(self, task: TableTask) -> None:
-        """The table is planned: remember from now on which rows it owes."""
+        """The table has a window: remember from now on which rows it owes."""
         self._owed.setdefault(task.number, Owed())
         self._index()
+
+    def forget_seen(self, task: TableTask, window: Window | None, seen: Visibility | None) -> None:
+        """No row of the task is read yet, and all will be read at `seen` or later: changes before it owe nothing."""
+        owed = self._owed.get(task.number)
+        if owed is None or window is None or seen is None or self._has_begun(task):
+            return
+        overtaken = window.overtaken(seen)
+        if overtaken is not None:
+            owed.begin(overtaken)
+
+    def forget_unread(self, task: TableTask) -> None:
+        """The plan is over. The task owes nothing if no row of it was delivered."""
+        if not self._has_begun(task):
+            self.forget_owed(task)
+
+    def _has_begun(self, task: TableTask) -> bool:
+        current = self._tasks.find(task.number)
+        return current is not None and current.has_begun
 
     def resume_owed(self, task: TableTask) -> None:
         """A former session has delivered rows of the table, and wrote down which rows it owes."""

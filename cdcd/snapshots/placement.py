@@ -19,7 +19,7 @@ the value was delivered. The chunk's row was the only carrier of it, and was lef
 before the row moved there. These rows are read again by key.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
@@ -147,6 +147,13 @@ class Owed:
         if self._by_record:
             for key in record_keys:
                 self._by_record.pop(key, None)
+
+    def begin(self, overtaken: Collection[bytes]) -> None:
+        """All rows are read from now on, also those that were read before, but for those that are overtaken."""
+        self._former.clear()
+        self.closed = False
+        for key in self._by_record.keys() - set(overtaken):
+            del self._by_record[key]
 
     def settle(self, asked: Iterable[tuple[bytes | None, Key]], overtaken: set[bytes]) -> None:
         """Rows that `some` gave were read again, and sent if they were there, but for those that are overtaken."""
