@@ -168,12 +168,6 @@ class Owed:
         self._by_record.clear()
         self._former.clear()
 
-    def clear(self) -> None:
-        """The table is read from its beginning."""
-        self._by_record.clear()
-        self._former.clear()
-        self.gave_up = self.closed = False
-
     def some(self, most: int) -> list[tuple[bytes | None, Key]]:
         """At most so many of them, the oldest first, for `settle`."""
         former: list[tuple[bytes | None, Key]] = [(None, key) for key in islice(self._former, most)]

@@ -20,6 +20,8 @@ class Writer:
         self.settings = settings
         self.rng = rng
         self.database = database
+        self.removed_untold: set[int] = set()
+        """Published tables of which rows were deleted by changes that an old server does not send."""
 
     def statement(
         self, transaction: Transaction, sub: int, definition: Definition, number: int
@@ -94,6 +96,8 @@ class Writer:
         change = self._change("U", transaction, sub, definition, event, row)
         change.old = version.row
         change.kept = tuple(kept)
+        if any(row[attnum] != version.row.get(attnum) for attnum in definition.key_attnums):
+            self.note_removal(definition, change.published)
         version.xmax = sub
         heap.insert(sub, row, rng, database.is_held)
         return [change]
@@ -105,7 +109,14 @@ class Writer:
         change.definition = definition
         change.row = row
         change.published = self.publishes(transaction, definition)
+        if what == "D":
+            self.note_removal(definition, change.published)
         return change
+
+    def note_removal(self, definition: Definition, is_sent: bool) -> None:
+        """Rows are deleted, or get other keys. An old server does not send that in every transaction."""
+        if definition.published and not is_sent:
+            self.removed_untold.add(definition.oid)
 
     def publishes(self, transaction: Transaction, definition: Definition) -> bool:
         """Whether the transaction's changes of the table are sent.

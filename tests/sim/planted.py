@@ -239,6 +239,15 @@ UNSEEN: Final[Mapping[str, Any]] = {
 }
 """Commits that are streamed long before snapshots see them, and tables that are read at that moment."""
 
+UNSEEN_VALUES: Final[Mapping[str, Any]] = {
+    **UNSEEN,
+    "p_keep_toast": 0.95,
+    "p_insert": 0.05,
+    "p_delete": 0.0,
+    "p_key_change": 0.0,
+}
+"""The same, with updates that leave large values alone."""
+
 OWED_AND_KILLED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
     "snapshot_method": "incremental",
@@ -350,6 +359,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             snapshots.ForgetsUnsentValuesAtARestart, focus=OWED_AND_KILLED
         ),
         "unsent_value_not_awaited": _in_incremental(snapshots.EndsWithPages, focus=OWED_AND_KILLED),
+        "unseen_change_not_owed": _in_incremental(snapshots.OwesFromThePlanOn, focus=UNSEEN_VALUES),
         "change_not_noted": _in_incremental(snapshots.NotesNothing, focus=UNSEEN),
         "chunk_sent_at_once": _in_incremental(snapshots.SendsAtOnce),
         "truncate_not_noted": _in_incremental(snapshots.IgnoresTruncate, focus=TRUNCATED),

@@ -15,9 +15,11 @@ from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.watched import WatchedTables
 from cdcd.protocol.messages import LogicalMessage
+from cdcd.snapshots.placement import Window
 from cdcd.snapshots.progress import Key, TableTask
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
+from cdcd.snapshots.visibility import Visibility
 from tests.sim.asking import Asker
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
@@ -57,6 +59,15 @@ class ForgetsUnsentValuesAtARestart(WatchedTables):
             if task is not None:
                 tasks.progress = tasks.progress.owe(task, ())
         return tasks.progress
+
+
+class OwesFromThePlanOn(WatchedTables):
+    """A change that was streamed before the table was planned owes nothing, though the plan's snapshot lacks it."""
+
+    def forget_seen(self, task: TableTask, window: Window | None, seen: Visibility | None) -> None:
+        owed = self.owed(task)
+        if owed is not None and not task.has_begun:
+            owed.begin(())
 
 
 class NotesNothing(WatchedTables):

@@ -368,6 +368,10 @@ class Workload:
         for oid in oids:
             self._changes(transaction.origin, Change("V", transaction.xid, sub, oid=oid))
 
+    def removed_untold(self) -> set[int]:
+        """Published tables of which rows are gone, and the server did not send that."""
+        return self._writer.removed_untold
+
     def _truncate(self, transaction: Transaction, sub: int) -> None:
         tables = self._alterations.truncate(transaction)
         if not tables:
@@ -375,6 +379,8 @@ class Workload:
         self._invalidate(transaction, sub, tuple([table.oid for table in tables]))
         self.emptied.update([table.oid for table in tables])
         published = tuple([table for table in tables if self._writer.publishes(transaction, table)])
+        for table in tables:
+            self._writer.note_removal(table, table in published)
         if not published:
             return
         change = Change("T", transaction.xid, sub, event=self.database.event())

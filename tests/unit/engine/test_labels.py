@@ -1,25 +1,13 @@
 """Tables are described anew when labels of enums changed, and the checkpoint says when all of them are."""
 
-from typing import cast
-
-from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
+from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.snapshots.progress import Progress
 
 
-class Kept:
-    """The progress, as `Incremental` keeps it."""
-
-    def __init__(self) -> None:
-        self.progress = Progress()
-
-    def replace(self, progress: Progress) -> None:
-        self.progress = progress
-
-
-def made() -> tuple[Labels, Kept]:
-    kept = Kept()
-    return Labels(cast("Incremental", kept)), kept
+def made() -> tuple[Labels, SnapshotTasks]:
+    kept = SnapshotTasks(Progress(), names={}, observe=lambda _: None, changed=lambda: None)
+    return Labels(kept), kept
 
 
 def test_without_a_change_nothing_is_asked():

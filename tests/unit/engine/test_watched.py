@@ -7,7 +7,7 @@ from cdcd.facts import (
 from cdcd.snapshots.progress import OWED_KEYS_MAX, Part, Progress, TableTask
 from cdcd.snapshots.reading import KeyQuery, PageQuery
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
-from tests.unit.engine.tables import PAGE, key, rows, table, values
+from tests.unit.engine.tables import PAGE, key, looked, nobody, rows, table, values
 
 
 def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is_complete():
@@ -28,6 +28,35 @@ def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is
     assert daemon.rendering.ids == [1, 2]
     assert daemon.is_done()
     assert daemon.progress.outcomes[0].rows == 2
+
+
+def test_a_change_before_the_table_is_planned_is_owed_if_snapshots_do_not_see_it_yet():
+    # GIVEN two changes that were streamed before the plan, of which snapshots see only the first
+    daemon = Daemon(asked_for())
+    daemon.answer(looked(table(), seen=100))
+    daemon.incremental.watched.note(90, T, key(1), values(1), moved=False)
+    daemon.incremental.watched.note(150, T, key(2), values(2), moved=False)
+    daemon.answers(nobody(120), looked(table(), seen=120))
+    # THEN the second row is read by its key, and the first one is not
+    by_key, read = daemon.ask()
+    assert isinstance(read, Read)
+    assert read.query == KeyQuery(table(), ("id",), (values(2),), ("", ""))
+    # AND the pages give all rows but the second one
+    daemon.answer(rows(1, 2, seen=120))
+    daemon.between()
+    assert daemon.rendering.ids == [1]
+    assert not daemon.is_done()
+    daemon.incremental.answered(by_key, rows(2, seen=151), daemon.now)
+    daemon.between()
+    assert daemon.rendering.ids == [1, 2]
+    assert daemon.is_done()
+
+
+def test_a_part_of_which_nothing_was_read_is_planned_with_the_pages_of_now():
+    daemon = reading(parallelism=1)
+    daemon.incremental.redefined(1)
+    daemon.plan(table(pages=9))
+    assert daemon.progress.tasks[0].pages == 9
 
 
 def test_a_row_that_moved_to_a_page_which_was_read_is_read_by_its_key():
