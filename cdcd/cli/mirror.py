@@ -7,7 +7,7 @@ import threading
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from cdcd.spark.settings import MirrorSettings
     from cdcd.spark.snapshot import Snapshot, SnapshotSource
     from cdcd.spark.targets.target import Target
-
-ATTEMPTS: Final = 3
-"""How often tables are read at a snapshot that does not last."""
 
 
 @click.command("mirror")
@@ -139,7 +136,7 @@ def load_tables(
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
-    from cdcd.spark.snapshot import load_snapshot, open_snapshot  # noqa: PLC0415
+    from cdcd.spark.snapshot import load_all, load_snapshot  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
@@ -161,17 +158,10 @@ def load_tables(
             + (f", {done.quarantined} in quarantine" if done.quarantined else "")
         )
 
-    left = list(tables)
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with open_snapshot(spark, source, left, wait) as snapshot:
-                while left:
-                    load(snapshot, left[0])
-                    left.pop(0)
-        except TransientError as error:
-            if attempt == ATTEMPTS:
-                raise
-            click.echo(f"snapshot: {error.message}; once more, at a new one")
+    def lost(error: TransientError) -> None:
+        click.echo(f"snapshot: {error.message}; once more, at a new one")
+
+    load_all(spark, source, tables, load, on_wait=wait, on_lost=lost)
 
 
 def _check_reload(config: "MirrorConfig", source: bool) -> None:

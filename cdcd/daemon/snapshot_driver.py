@@ -29,7 +29,7 @@ from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.records.schemas import labels_of
+from cdcd.records.schemas import is_lasting
 
 
 class SnapshotDriver:
@@ -139,8 +139,7 @@ class SnapshotDriver:
         return Published(tables, after, await catalog.estimates(new) if new else {}, labels)
 
     async def _know_types(self, oids: set[int]) -> None:
-        # The labels of enums change.
-        missing = [oid for oid in oids if oid not in self._types or labels_of(oid, self._types)]
+        missing = [oid for oid in oids if not is_lasting(oid, self._types)]
         if missing:
             self._types.update(await self._catalog.types(missing))
 

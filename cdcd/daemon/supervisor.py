@@ -92,6 +92,7 @@ class Supervisor:
                 "postgres": Backoff(config.postgres.retry.initial_s, config.postgres.retry.max_s),
                 "kafka": Backoff(config.kafka.retry.initial_s, config.kafka.retry.max_s),
             },
+            reconnects=telemetry.reconnects,
             observe=observe,
             now=time.monotonic(),
         )
@@ -163,8 +164,6 @@ class Supervisor:
                     draw=random.random(),  # noqa: S311  spreads reconnects, guards nothing
                     now=time.monotonic(),
                 )
-                for side, count in self._sessions.reconnects.items():
-                    self._telemetry.reconnects[side] = count
                 if wait_s:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(wait_s):

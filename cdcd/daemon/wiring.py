@@ -31,7 +31,7 @@ from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.numbering import is_certain
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.records.schemas import labels_of
+from cdcd.records.schemas import is_lasting
 from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
@@ -206,8 +206,6 @@ async def start_replication(wiring: Wiring) -> None:
 class _LookUp:
     """Looks up what a Relation message does not say, in the catalog and, if that is not enough, in former descriptions.
 
-    Types are remembered, but for enums: their labels change without a word in the stream.
-
     Args:
         former: reads what former runs said of tables; asked once.
     """
@@ -221,7 +219,8 @@ class _LookUp:
     async def __call__(
         self, relation: Relation
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        missing = [column.type_oid for column in relation.columns if not self._is_lasting(column.type_oid)]
+        oids = [column.type_oid for column in relation.columns]
+        missing = [oid for oid in oids if not is_lasting(oid, self._types)]
         if missing:
             self._types.update(await catalog.types(self._sql, missing))
         found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
@@ -234,9 +233,6 @@ class _LookUp:
                 self._former = await self._read_former()
             found = replace(found, former=self._former.columns(relation.oid))
         return found, self._types, seen
-
-    def _is_lasting(self, oid: int) -> bool:
-        return oid in self._types and not labels_of(oid, self._types)
 
 
 def _spool_directory(config: Config) -> str:

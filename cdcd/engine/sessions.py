@@ -17,13 +17,13 @@ class Sessions:
         binary: whether values are asked for in binary form (`postgres.binary`).
         startup_timeout_s: seconds until the process gives up, if no session has streamed.
         backoffs: by the side that failed.
+        reconnects: by the side that failed, the number of sessions that followed a back-off. It is counted up here.
         now: when the process began, in seconds of a monotonic clock.
 
     Attributes:
         binary: the next session asks for values in binary form.
         unstreamed_until: the next session receives transactions without streaming until the one with this commit LSN
             is delivered; 0: with streaming.
-        reconnects: by the side that failed, the number of sessions that followed a back-off.
     """
 
     def __init__(
@@ -32,14 +32,15 @@ class Sessions:
         binary: bool,
         startup_timeout_s: float,
         backoffs: dict[Side, Backoff],
+        reconnects: dict[str, int],
         observe: Observer,
         now: float,
     ) -> None:
         self.binary = binary
         self.unstreamed_until = 0
-        self.reconnects: dict[Side, int] = {}
         self._startup_timeout_s = startup_timeout_s
         self._backoffs = backoffs
+        self._reconnects = reconnects
         self._observe = observe
         self._began = now
         self._has_streamed = False
@@ -77,7 +78,7 @@ class Sessions:
             ) from error
         side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
         wait_s = self._backoffs[side].next(draw)
-        self.reconnects[side] = self.reconnects.get(side, 0) + 1
+        self._reconnects[side] = self._reconnects.get(side, 0) + 1
         self._observe(
             ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))
         )

@@ -11,11 +11,12 @@ one late; it is of an earlier epoch than its successor's, which stands shortly b
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import PositionError, SinkError, TransientError
+from cdcd.kafka.assigned import POLL_S, answers, consumer_properties
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.retry import Backoff
@@ -41,9 +42,6 @@ NO_ANSWER_YET: Final = frozenset(
 LEADER_S: Final = 0.05
 """How long until a partition is asked again that has no leader."""
 
-FIRST_PATIENCE_S: Final = 0.5
-"""Blocking calls return after so long to see whether we are being stopped."""
-
 
 def read_checkpoint(
     client: Properties,
@@ -64,13 +62,13 @@ def read_checkpoint(
         PositionError: the record is not one of ours.
         SinkError: something else writes to the topic.
     """
-    properties = _properties(client, key)
-    anything = Consumer({**properties, "isolation.level": "read_uncommitted"})
+    group = f"{key}-checkpoint"
+    anything = Consumer(consumer_properties(client, group, committed=False))
     try:
         low, high = _ends(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
     finally:
         anything.close()
-    consumer = Consumer({**properties, "isolation.level": "read_committed"})
+    consumer = Consumer(consumer_properties(client, group))
     try:
         return _search(consumer, topic, key, low, high, high, timeout_s, stopping)
     finally:
@@ -113,7 +111,7 @@ def _peek(
     client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
 ) -> Checkpoint | None:
     """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
-    committed = Consumer({**_properties(client, key), "isolation.level": "read_committed"})
+    committed = Consumer(consumer_properties(client, f"{key}-checkpoint"))
     try:
         low, high = _ends(committed, TopicPartition(topic, PARTITION), timeout_s, stopping)
         if low == high:
@@ -125,16 +123,6 @@ def _peek(
         raise
     finally:
         committed.close()
-
-
-def _properties(client: Properties, key: str) -> dict[str, Any]:
-    return {
-        **client,
-        "group.id": f"{key}-checkpoint",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "fetch.wait.max.ms": 10,
-    }
 
 
 def _search(  # noqa: PLR0917  what is asked, of whom, and for how long
@@ -164,7 +152,7 @@ def _ends(
 ) -> tuple[int, int]:
     """The first offset and the one after the last. Each attempt may take longer, for a broker that is slow."""
     deadline = time.monotonic() + timeout_s
-    patience = Backoff(FIRST_PATIENCE_S, max(FIRST_PATIENCE_S, timeout_s))
+    patience = Backoff(POLL_S, max(POLL_S, timeout_s))
     while True:
         try:
             ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
@@ -213,30 +201,24 @@ def _records(  # noqa: PLR0917  as above
     """The committed records from `start` to the end of the partition, which is not before the offset `until`."""
     consumer.assign([start])
     found: list[Message] = []
-    why = "no answer while reading the checkpoint"
-    deadline = time.monotonic() + timeout_s
-    while True:
-        message = consumer.poll(FIRST_PATIENCE_S)
-        if message is None:
-            if stopping.is_set() or time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why))
+    held = -1
+
+    def why() -> str:
+        if held < 0:
+            return "no answer while reading the checkpoint"
+        return f"a transaction in it is open, from offset {held} on"
+
+    for message in answers(consumer, timeout_s, stopping, why):
+        if message.error() is not None:
+            held = message.offset() or 0
+            if held >= until:
+                break
             continue
-        error = message.error()
-        if error is None:
-            deadline = time.monotonic() + timeout_s
-            if message.key() != key.encode():
-                raise SinkError(
-                    f"The checkpoint topic {start.topic} holds a record of another pipeline "
-                    f"(key {message.key()!r}, offset {message.offset()}).",
-                    hint="Give each pipeline a name, or a topics.checkpoint, of its own.",
-                )
-            found.append(message)
-        elif error.code() == KafkaError._PARTITION_EOF:
-            if (message.offset() or 0) >= until:
-                return found
-            why = f"a transaction in it is open, from offset {message.offset()} on"
-        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            # librdkafka looks for the group's coordinator, of which we want nothing: partitions are assigned by hand.
-            continue
-        elif not error.retriable():
-            raise KafkaException(error)
+        if message.key() != key.encode():
+            raise SinkError(
+                f"The checkpoint topic {start.topic} holds a record of another pipeline "
+                f"(key {message.key()!r}, offset {message.offset()}).",
+                hint="Give each pipeline a name, or a topics.checkpoint, of its own.",
+            )
+        found.append(message)
+    return found

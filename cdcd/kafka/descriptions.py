@@ -5,20 +5,18 @@ itself describes, its encoder knows.
 """
 
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from cdcd.kafka.assigned import answers, consumer_properties
 from cdcd.kafka.checkpoint import NO_TOPIC
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import read_form
-
-POLL_S: Final = 0.5
 
 FORMS_MAX: Final = 16
 """So many of a table's last forms are kept. Rows that are still to come are of one of the last."""
@@ -61,15 +59,7 @@ def read_descriptions(
         SinkError: it refuses.
     """
     found = FormerDescriptions()
-    consumer = Consumer(
-        {
-            **client,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    consumer = Consumer(consumer_properties(client, group))
     try:
         for message in _messages(consumer, topic, timeout_s, stopping):
             found.take(message.value() or b"")
@@ -91,19 +81,12 @@ def _messages(
         raise KafkaException(known.error)
     left = set(known.partitions)
     consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-    deadline = time.monotonic() + timeout_s
-    while left:
-        message = consumer.poll(POLL_S)
-        if message is None:
-            if stopping.is_set() or time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer"))
-            continue
-        deadline = time.monotonic() + timeout_s
-        error = message.error()
-        if error is None:
+    if not left:
+        return
+    for message in answers(consumer, timeout_s, stopping, lambda: "no answer"):
+        if message.error() is None:
             yield message
-        elif error.code() == KafkaError._PARTITION_EOF:
-            left.discard(message.partition())
-        # librdkafka looks for the group's coordinator, of which we want nothing.
-        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not error.retriable():
-            raise KafkaException(error)
+            continue
+        left.discard(message.partition())
+        if not left:
+            return

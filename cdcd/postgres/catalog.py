@@ -90,7 +90,7 @@ async def labels(connection: Connection) -> int:
 
 
 async def tables_with_enums(connection: Connection, oids: Collection[int]) -> tuple[int, ...]:
-    """Those of the relations that have a column of an enum, of a domain over one, or of an array of one."""
+    """Find the relations that have a column whose type is an enum, a domain over an enum, or an array of enums."""
     with translated("looking for columns of enums", {}):
         rows: list[Any] = await (await connection.execute(_OF_ENUMS, (list(oids),))).fetchall()
     return tuple([row[0] for row in rows])

@@ -133,11 +133,11 @@ class SnapshotCatalog:
         return await self._ask(ask)
 
     async def labels(self) -> int:
-        """A checksum of the labels of all enums; 0 without any."""
+        """The checksum of the labels of all enums, as `catalog.labels` gives it."""
         return await self._ask(catalog.labels)
 
     async def tables_with_enums(self, oids: Collection[int]) -> tuple[int, ...]:
-        """Those of the relations that have a column of an enum, of a domain over one, or of an array of one."""
+        """Find the relations that have columns of enums, as `catalog.tables_with_enums` does."""
         return await self._ask(lambda sql: catalog.tables_with_enums(sql, oids))
 
     async def estimates(self, tables: Mapping[int, str]) -> dict[int, int]:

@@ -132,9 +132,10 @@ def _fit(asked: _Names, *seen: _Names | None) -> int:
 
 
 def _best(fits: list[list[int]], lasting: list[bool]) -> list[int | None] | None:
-    """For each row the column of the best sum, columns rising and those of `lasting` all taken; None: there is none.
+    """Give each row a column, so that the sum of `fits` is the largest. None: no way is possible.
 
-    A row may have no column. Of equal ways the one is taken that gives the first rows the last columns.
+    Later rows have later columns, and every column in `lasting` is given to a row. A row may have no
+    column. Of equal ways the one is taken that gives the first rows the last columns.
     """
     rows, columns = len(fits), len(lasting)
     sums = [[_IMPOSSIBLE] * (columns + 1) for _ in range(rows + 1)]

@@ -88,7 +88,7 @@ _EXTENSION_FORMS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
-    """A table as it is described. `oid`: None in descriptions of former versions, which had none."""
+    """The description of a table. `oid` is None in a description that a former version of cdcd wrote."""
 
     schema: str
     table: str
@@ -205,6 +205,11 @@ def labels_of(oid: int, types: Mapping[int, TypeDescription]) -> Labels:
             return description.labels
         oid = description.element_oid if description.is_array else description.base_oid
     return ()
+
+
+def is_lasting(oid: int, types: Mapping[int, TypeDescription]) -> bool:
+    """Whether the type is described, for good. The labels of enums change without a word in the stream."""
+    return oid in types and not labels_of(oid, types)
 
 
 def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:

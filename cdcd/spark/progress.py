@@ -66,8 +66,13 @@ class TableReloaded:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A table's records in quarantine: so many are in the table now; `left` are still no changes, `gone` are not in the
-    topic any more."""
+    """Quarantine was replayed for a table.
+
+    Attributes:
+        replayed: number of records that are in the table now.
+        left: number of records that are still no changes.
+        gone: number of records that the topic has no more.
+    """
 
     table: str
     replayed: int

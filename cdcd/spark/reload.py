@@ -5,19 +5,14 @@ be as far behind as it likes.
 """
 
 import time
-from typing import Final
 
 from pyspark.sql import SparkSession
 
-from cdcd.errors import TransientError
 from cdcd.postgres.slot import SlotWait
 from cdcd.spark.progress import Observer, TableReloaded, TableReloading
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.snapshot import SnapshotSource, load_snapshot, open_snapshot
+from cdcd.spark.snapshot import Snapshot, SnapshotSource, load_all, load_snapshot
 from cdcd.spark.targets.target import Target
-
-ATTEMPTS: Final = 3
-"""How often a table is read at a snapshot that does not last."""
 
 
 def read_again(  # noqa: PLR0917
@@ -43,21 +38,17 @@ def read_again(  # noqa: PLR0917
 
     began = time.monotonic()
     observe(TableReloading(table, why))
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            with open_snapshot(spark, source, [table], wait) as snapshot:
-                done = load_snapshot(
-                    spark,
-                    snapshot,
-                    table,
-                    target,
-                    history=settings.keeps_history(table),
-                    variant=settings.variant,
-                )
-        except TransientError:
-            if attempt == ATTEMPTS:
-                raise
-        else:
-            seconds = time.monotonic() - began
-            observe(TableReloaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
-            return
+
+    def load(snapshot: Snapshot, name: str) -> None:
+        done = load_snapshot(
+            spark,
+            snapshot,
+            name,
+            target,
+            history=settings.keeps_history(name),
+            variant=settings.variant,
+        )
+        seconds = time.monotonic() - began
+        observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))
+
+    load_all(spark, source, [table], load, on_wait=wait)

@@ -43,6 +43,9 @@ from cdcd.spark.targets.state import Origin
 from cdcd.spark.targets.target import Kind, Target, kind_of
 from cdcd.spark.types import rules, table_schema
 
+ATTEMPTS: Final = 3
+"""How often tables are read at a snapshot that does not last."""
+
 PARTITION_BYTES: Final = 128 << 20
 """Of a table, on disk, in one task."""
 
@@ -183,6 +186,38 @@ def open_snapshot(
             runner.run(shared.close())
 
 
+def load_all(
+    spark: SparkSession,
+    source: SnapshotSource,
+    tables: Sequence[str],
+    load: Callable[[Snapshot, str], None],
+    *,
+    on_wait: Callable[[SlotWait], None],
+    on_lost: Callable[[TransientError], None] = lambda _: None,
+) -> None:
+    """Call `load` for each of these tables (`schema.table`), at one snapshot if it lasts.
+
+    If it does not last, the tables that are left are loaded at another one, and `on_lost` hears why.
+
+    Raises:
+        TransientError: no snapshot lasted.
+        SourceError, SinkError: as `open_snapshot`.
+    """
+    left = list(tables)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with open_snapshot(spark, source, left, on_wait) as snapshot:
+                while left:
+                    load(snapshot, left[0])
+                    left.pop(0)
+        except TransientError as error:
+            if attempt == ATTEMPTS:
+                raise
+            on_lost(error)
+        else:
+            return
+
+
 def read_snapshot(
     spark: SparkSession,
     snapshot: Snapshot,
@@ -265,7 +300,7 @@ def load_snapshot(
             else:
                 target.load(name, sound, *place)
         if swapped:
-            # Delta does not tell what was counted on the way of rows that replace a table: they are read once more.
+            # If rows replace a table, Delta does not tell what was counted while they were written.
             return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0

@@ -231,7 +231,7 @@ class TableMirror:
         return self._admin.topic_ids([self.topic]).get(self.topic)
 
     def _look_again(self) -> None:
-        """That the topic is still the one that `_start` found. OriginError: it was made anew meanwhile."""
+        """Check that the topic is still the one that `_start` found. OriginError: the topic was made anew meanwhile."""
         now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)
 

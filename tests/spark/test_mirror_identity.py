@@ -86,7 +86,7 @@ class Mirrored:
             self._spark.sql(f"DROP TABLE {name}")
 
     def different(self, *tables: str) -> list[str]:
-        """Those of `tables` that are not as the source has them."""
+        """The verdicts on those `tables` that differ from the source."""
         verdicts = compare(
             self._source.dsn, self._spark, self.target, [f"public.{table}" for table in tables]
         )

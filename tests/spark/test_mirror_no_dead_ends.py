@@ -140,7 +140,7 @@ def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_a
     source.execute("UPDATE turned SET v = 4 WHERE a = 1")
     source.deliver()
     mirror = job.once()
-    # THEN nothing stops, and rows from before have the same values as those of records
+    # THEN no table stops, and old rows have the same values in the new columns as a row that came by a record
     assert (mirror.stopped, job.all(TableFailed)) == ({}, [])
     one, two = job.table(source, "filled").orderBy("id").collect()
     for number, (type_, _) in enumerate(DEFAULTS):

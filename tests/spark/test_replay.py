@@ -80,7 +80,7 @@ def test_records_in_quarantine_that_are_understood_by_now_come_back_in_their_pla
     # WHEN it is replayed, once more than there is need for
     assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 3, 1, 1)]
     assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 0, 1, 1)]
-    # THEN each row is as if nothing had been missing, and what is no change is kept
+    # THEN the table is as if no record had been missing, and a record that is no change stays in quarantine
     assert content() == {1: "there", 2: None, 4: "later"}
     assert target.reached(spark, names[Kind.MIRROR]) == state
     left = spark.table(quarantine).select("partition", "offset").collect()

@@ -127,10 +127,10 @@ def once(rows_: DataFrame) -> DataFrame:
     return placed.dropDuplicates([CHANGE, LSN, EVENT, "_cdcd_half", "_cdcd_place"]).drop("_cdcd_place")
 
 
-def without(rows_: DataFrame, table: DataFrame, first_lsn: int) -> DataFrame:
-    """The rows without changes that the table has already. None of them lies before `first_lsn`."""
-    had = table.filter((sf.col(LSN) >= first_lsn) & (sf.col(CHANGE) != "r")).select(CHANGE, LSN, EVENT)
-    return rows_.join(had, [CHANGE, LSN, EVENT], "left_anti")
+def without(rows_: DataFrame, had: DataFrame) -> DataFrame:
+    """Leave out the changes that are among these rows of the table."""
+    place = [LSN, EVENT, CHANGE]
+    return rows_.join(had.select(*place), place, "left_anti")
 
 
 def dropped(column: str, there: Collection[str]) -> str:

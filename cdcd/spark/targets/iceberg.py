@@ -180,7 +180,7 @@ class IcebergTarget(Lakehouse):
 
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         table = self._load(spark, name)
-        # Spark keeps what it knows of a table for a while.
+        # A catalog may keep the metadata of a table in memory, without commits that another process has made since.
         table.refresh()
         snapshot = table.currentSnapshot()
         while snapshot is not None:

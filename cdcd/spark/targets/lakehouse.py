@@ -325,13 +325,9 @@ class Lakehouse(OwnTables):
                 rows.unpersist()
 
     def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
-        rows = changelog.rows(changes, table.schema).select(changelog.columns(table.schema))
-        place = [LSN, EVENT, changelog.CHANGE]
-        new = rows.join(spark.table(name).select(*place), place, "left_anti").select(
-            changelog.columns(table.schema)
-        )
+        new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
         with self._commit(spark, name, table.state) as table.state:
-            self._append(new, name)
+            self._append(new.select(changelog.columns(table.schema)), name)
 
     def swap(  # noqa: PLR0917 - as `load`, and the form
         self,
@@ -491,7 +487,8 @@ class Lakehouse(OwnTables):
                 new = changelog.once(rows)
                 if found.first_lsn is not None and found.first_lsn <= table.state.commit_lsn:
                     # A partition lags behind, or has what the daemon sent again.
-                    new = changelog.without(new, spark.table(name), found.first_lsn)
+                    had = (sf.col(LSN) >= found.first_lsn) & (sf.col(changelog.CHANGE) != "r")
+                    new = changelog.without(new, spark.table(name).filter(had))
                 self._append(new.select(changelog.columns(table.schema)), name)
         finally:
             rows.unpersist()

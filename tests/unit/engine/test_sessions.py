@@ -15,10 +15,12 @@ class Process:
     def __init__(self) -> None:
         self.told: list[Fact] = []
         self.now = 1000.0
+        self.reconnects: dict[str, int] = {}
         self.sessions = Sessions(
             binary=True,
             startup_timeout_s=PATIENCE_S,
             backoffs={"postgres": Backoff(1, 8), "kafka": Backoff(2, 8)},
+            reconnects=self.reconnects,
             observe=self.told.append,
             now=self.now,
         )
@@ -38,7 +40,7 @@ def test_each_side_has_its_own_back_off_until_a_session_streams(process: Process
     # A session that has streamed begins both again.
     assert process.fail(lost, streamed=True) == 1
     assert process.fail(away) == 2
-    assert process.sessions.reconnects == {"postgres": 3, "kafka": 2}
+    assert process.reconnects == {"postgres": 3, "kafka": 2}
     assert process.told[0] == ReconnectScheduled(side="postgres", message="lost", hint="Wait.", wait_s=1)
 
 
@@ -69,4 +71,4 @@ def test_another_way_to_open_the_stream_is_taken_at_once(process: Process):
         StreamingResumed(commit_lsn=77),
         BinaryPaused(message="inet"),
     ]
-    assert process.sessions.reconnects == {}
+    assert process.reconnects == {}

@@ -31,7 +31,7 @@ def test_a_row_whose_value_was_never_sent_is_read_by_its_key_before_the_table_is
 
 
 def test_a_change_before_the_table_is_planned_is_owed_if_snapshots_do_not_see_it_yet():
-    # GIVEN two changes that were streamed before the plan, of which snapshots see only the first
+    # GIVEN two changes that were streamed before the table was planned. Snapshots see only the first change
     daemon = Daemon(asked_for())
     daemon.answer(looked(table(), seen=100))
     daemon.incremental.watched.note(90, T, key(1), values(1), moved=False)
