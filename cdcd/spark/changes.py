@@ -31,6 +31,8 @@ _SOURCE: Final = StructType(
         StructField("schema_id", StringType()),
     ]
 )
+POSITION: Final = StructType([StructField("source", _SOURCE)])
+"""Of a record's value: what says where the change lies."""
 
 
 def parse(
@@ -85,7 +87,7 @@ def parse(
         *(kept if keep else []),
     )
     unchanged = sf.when(
-        sf.col("e.op").isin("c", "u"), sf.from_json(_header(HEADER_UNCHANGED), ArrayType(StringType()))
+        sf.col("e.op").isin("c", "u"), sf.from_json(header(HEADER_UNCHANGED), ArrayType(StringType()))
     )
     return parsed.withColumn("unchanged", unchanged).select(
         sf.col("e.op").alias("op"),
@@ -107,9 +109,9 @@ def parse(
     )
 
 
-def _header(name: str) -> Column:
+def header(name: str) -> Column:
     """The text of a header, null without it."""
-    found = sf.filter("headers", lambda header: header["key"] == name)
+    found = sf.filter("headers", lambda each: each["key"] == name)
     return sf.when(sf.col("headers").isNotNull(), sf.get(found, sf.lit(0))["value"].cast("string"))
 
 
@@ -131,13 +133,13 @@ def _key(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     return sf.when(sf.col("e.op").isin(*WITH_ROW, "d"), sf.struct(*values))
 
 
-def _other_key(header: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+def _other_key(which: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     if not schema.key:
         return sf.lit(None).cast(schema.key_type)
     wire_type = StructType([StructField(name, rules[name].wire) for name in schema.key])
-    wire = sf.from_json(_header(header), wire_type)
+    wire = sf.from_json(header(which), wire_type)
     values = [rules[name].value(wire[name]).alias(name) for name in schema.key]
-    return sf.when(_header(header).isNotNull(), sf.struct(*values))
+    return sf.when(header(which).isNotNull(), sf.struct(*values))
 
 
 def _problem(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:

@@ -12,14 +12,14 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import PositionError, ProtocolError
+from cdcd.errors import PositionError, ProtocolError, SinkError
 from cdcd.protocol.lsn import Lsn
-from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.kafka import Admin, KafkaSource
 
 CONTROL: Final = "consistent"
 """The table that holds the LSNs at which all tables agree: commit_lsn, lsn (as PostgreSQL writes it), batch_id, at, and
@@ -69,13 +69,29 @@ class Cuts:
         return self._last or None
 
 
-def covered(value: bytes, where: str) -> int:
-    """The commit LSN up to which everything is covered by a checkpoint record. PositionError: it is none."""
+class Covered(NamedTuple):
+    """What a checkpoint record covers.
+
+    Attributes:
+        commit_lsn: all changes of transactions that committed at or before it.
+        end_lsn: these and all rows of snapshots up to it; more rows may follow that stand there too.
+    """
+
+    commit_lsn: int
+    end_lsn: int
+
+
+NOTHING: Final = Covered(0, 0)
+
+
+def covered(value: bytes, where: str) -> Covered:
+    """What a checkpoint record covers. PositionError: it is none."""
     try:
         data: dict[str, Any] = json.loads(value)
         commit_lsn = Lsn.parse(data["commit_lsn"])
         # In the middle of a transaction only what committed before it is complete.
-        return commit_lsn - 1 if data["events_done"] else int(commit_lsn)
+        complete = commit_lsn - 1 if data["events_done"] else int(commit_lsn)
+        return Covered(complete, max(complete, Lsn.parse(data["end_lsn"]) - 1))
     except (ValueError, KeyError, TypeError, ProtocolError) as error:
         raise PositionError(
             f"The checkpoint in {where} cannot be read: {error!r}.",
@@ -83,23 +99,35 @@ def covered(value: bytes, where: str) -> int:
         ) from None
 
 
-def newest_checkpoint(
-    spark: SparkSession, source: KafkaSource, topic: str, ends: Mapping[int, int]
-) -> int | None:
-    """What the last committed record of the checkpoint's topic covers; None where there is none yet."""
+def newest_checkpoints(
+    spark: SparkSession, source: KafkaSource, admin: Admin, topic: str
+) -> tuple[Covered, Covered]:
+    """What the last committed record of the checkpoint's topic covers, and the last one of an earlier transaction.
+
+    NOTHING: there is none yet.
+
+    Raises:
+        SinkError: there is no such topic.
+        PositionError: a record is no checkpoint.
+    """
+    ends = admin.ends([topic]).get(topic)
+    if ends is None:
+        raise SinkError(
+            f"There is no topic {topic}, by which it is known what is complete.",
+            hint="Is topics.checkpoint the same as in the daemon's configuration?",
+        )
     reach = TAIL
     while True:
         start = {partition: max(0, end - reach) for partition, end in ends.items()}
-        row = (
-            source.read(spark, topic, start, ends)
-            .agg(sf.max_by(sf.struct("value", "offset"), "offset").alias("last"))
-            .collect()[0]["last"]
-        )
-        if row is not None:
-            return covered(bytes(row["value"]), f"{topic}@{row['offset']}")
-        if not any(start.values()):
-            return None
+        records = source.read(spark, topic, start, ends).select("value", "offset")
+        rows = records.orderBy(sf.desc("offset")).limit(3).collect()
+        if rows or not any(start.values()):
+            break
         reach *= 32
+    found = [(row["offset"], covered(bytes(row["value"]), f"{topic}@{row['offset']}")) for row in rows]
+    last, newest = found[0] if found else (0, NOTHING)
+    # A transaction ends with a marker, which has an offset.
+    return newest, next((former for offset, former in found if offset < last - 1), NOTHING)
 
 
 def control_row(

@@ -11,8 +11,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM
-from cdcd.spark.targets.reduction import is_new
-from cdcd.spark.targets.state import State
+from cdcd.spark.targets.reduction import is_after, is_new
+from cdcd.spark.targets.state import At, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Group:
         return any(self.new)
 
 
-def grouped(changes: DataFrame, cut: int | None, states: Sequence[State] = (State(),)) -> list[Group]:
-    """Of a batch as `changes.parse` gives it. What commits after the LSN `cut` is held.
+def grouped(changes: DataFrame, bound: At | None, states: Sequence[State] = (State(),)) -> list[Group]:
+    """Of a batch as `changes.parse` gives it. What lies after `bound` is held.
 
     Args:
         states: of the targets.
     """
     new = sf.array(*[is_new(state) for state in states]).alias("new")
     lsn = sf.coalesce("commit_lsn", sf.lit(0))
-    held = sf.lit(False) if cut is None else lsn > cut
+    held = sf.lit(False) if bound is None else _is_held(bound)
     rows = (
         changes.groupBy(
             "partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"), new
@@ -75,9 +75,15 @@ def grouped(changes: DataFrame, cut: int | None, states: Sequence[State] = (Stat
     ]
 
 
-def up_to(changes: DataFrame, cut: int | None) -> DataFrame:
-    """Those of sound `changes` that commit at or before `cut`."""
-    return changes if cut is None else changes.filter(sf.col("commit_lsn") <= cut)
+def up_to(changes: DataFrame, bound: At | None) -> DataFrame:
+    """Those of sound `changes` that do not lie after `bound`."""
+    return changes if bound is None else changes.filter(~_is_held(bound))
+
+
+def _is_held(bound: At) -> Column:
+    """What says no position is not held: it is no change."""
+    lsn, event = sf.coalesce("commit_lsn", sf.lit(0)), sf.coalesce("event_no", sf.lit(0))
+    return is_after(lsn, event, bound)
 
 
 def reason(problem: Column) -> Column:

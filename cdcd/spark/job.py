@@ -24,8 +24,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
-from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoint
+from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
+from cdcd.spark.frontier import Tips, tips
 from cdcd.spark.kafka import Admin, kafka_failure
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
 from cdcd.spark.progress import (
@@ -57,7 +58,10 @@ STOP_S: Final = 60.0
 """How long a batch may take to finish when the mirror is asked to stop."""
 
 SETTLE_S: Final = 30.0
-"""How long transactions that are open at the start of a consistent run are waited for."""
+"""How long transactions are waited for that are open at the start of a consistent run, or at the end of any."""
+
+WAITS_S: Final = 60.0
+"""After so long it is said that changes wait for a checkpoint, and as often."""
 
 _KAFKA: Final = re.compile(r"org\.apache\.kafka\.common\.errors|KafkaException|TimeoutException: Timeout of")
 _LOST: Final = re.compile(
@@ -97,6 +101,8 @@ class Mirror:
         self.stopped: dict[str, CdcdError] = {}
         self._cuts = Cuts()
         self._published = 0
+        self._waiting: dict[str, int] = {}
+        self._waits_since: float | None = None
         self._without: tuple[str, ...] = ()
         self._working = threading.Lock()
         self._stopping = False
@@ -179,6 +185,13 @@ class Mirror:
                         self._working.release()
                     query.stop()
                     return
+                if self._working.acquire(blocking=False):
+                    try:
+                        self._look_after_waiting()
+                    finally:
+                        self._working.release()
+            if once:
+                self._end_waiting(stop)
         except (PySparkException, Py4JError) as error:
             raise self._reason(error) from error
         if once and settings.maintenance_interval_s is not None:
@@ -238,6 +251,43 @@ class Mirror:
             ends = batch_ends(self._spark, settings.checkpoint_location, batch_id)
             self._advance(ends, batch_id, quiet=True)
 
+    def _look_after_waiting(self) -> None:
+        """Try tables again of which changes wait for a checkpoint: no batch comes if nothing more is written."""
+        if not self._waiting:
+            self._waits_since = None
+            return
+        now = time.monotonic()
+        since = self._waits_since = self._waits_since or now
+        self._catch_up()
+        if now - since > WAITS_S:
+            self._waits_since = now
+            for topic, error in self._waits():
+                self._observe(TableFailed(self._name(topic), error.message, error.hint, stopped=False))
+
+    def _end_waiting(self, stop: threading.Event) -> None:
+        """The same at the end of a run, which has no later batch."""
+        deadline = time.monotonic() + SETTLE_S
+        while self._waiting and not stop.is_set() and time.monotonic() < deadline:
+            time.sleep(0.1)
+            self._catch_up()
+        for topic, error in self._waits():
+            self._stop(topic, self._name(topic), error)
+
+    def _waits(self) -> Iterator[tuple[str, TransientError]]:
+        for topic, count in self._waiting.items():
+            yield (
+                topic,
+                TransientError(
+                    f"{count} changes wait, because no checkpoint in {self._settings.checkpoint} says that all of the"
+                    " topic's partitions are complete up to there.",
+                    hint="Start the daemon, which writes one. If it runs: is topics.checkpoint the same as in its"
+                    " configuration?",
+                ),
+            )
+
+    def _name(self, topic: str) -> str:
+        return self._descriptions.table(topic) or topic
+
     def _advance(self, ends: Ends, batch_id: int, *, quiet: bool = False) -> None:
         began = time.monotonic()
         consistent = self._settings.consistent
@@ -247,23 +297,40 @@ class Mirror:
         if self._settings.consistent and (cut is None or cut <= self._published):
             return
         topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
+        tips = self._tips([topic for topic in topics if len(ends[topic]) > 1])
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
-            work = [pool.submit(self._table, topic, ends[topic], batch_id, cut) for topic in topics]
-            done = [each.result() for each in work]
-        tables = [progress for progress in done if progress is not None]
+            work = {
+                topic: pool.submit(self._table, topic, ends[topic], batch_id, cut, tips) for topic in topics
+            }
+            done = {topic: each.result() for topic, each in work.items()}
+        tables = [progress for progress in done.values() if progress is not None]
+        self._waiting = {
+            topic: progress.held
+            for topic, progress in done.items()
+            if progress is not None
+            and cut is None
+            and progress.held
+            and self._tables[topic].behind(ends[topic])
+        }
         if cut is not None:
             self._publish(cut, batch_id, self._left_out(cut, ends, tables))
         if not quiet or any(table.records for table in tables):
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
 
-    def _table(self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None) -> Progress | None:
+    def _tips(self, topics: list[str]) -> Tips:
+        settings = self._settings
+        return Tips(lambda: tips(self._spark, settings.kafka, self._admin, settings.checkpoint, topics))
+
+    def _table(
+        self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None, tips: Tips
+    ) -> Progress | None:
         """One table's part of a batch; None where it failed, which is then reported."""
         for attempt in range(1, ATTEMPTS + 1):
             table = self._tables.get(topic)
             if table is None:
                 table = self._tables[topic] = self._new_table(topic)
             try:
-                return table.advance(ends, batch_id, cut)
+                return table.advance(ends, batch_id, cut, lambda: tips.of(topic))
             except UnknownFormError as error:
                 table.forget()
                 self._hold(topic, table.table, error)
@@ -296,7 +363,7 @@ class Mirror:
 
     def _new_table(self, topic: str) -> TableMirror:
         settings = self._settings
-        name = self._descriptions.table(topic) or topic
+        name = self._name(topic)
         return TableMirror(
             self._spark.newSession(),
             settings.kafka,
@@ -338,7 +405,7 @@ class Mirror:
     def _left_out(self, cut: int, topics: Collection[str], done: Iterable[Progress]) -> tuple[str, ...]:
         """The tables that are mirrored, and not as of `cut`. It is said when they are others than before."""
         there = {progress.table for progress in done if not progress.ahead}
-        wanted = [self._descriptions.table(topic) or topic for topic in self._wanted(topics)]
+        wanted = [self._name(topic) for topic in self._wanted(topics)]
         without = tuple(sorted(set(wanted) - there))
         if without != self._without:
             self._observe(SetChanged(cut, without))
@@ -361,19 +428,13 @@ class Mirror:
     def _take_mark(self, *, settle: bool) -> None:
         """Look how far a later batch must go to hold all that is committed by now; `settle`: wait until one can."""
         settings = self._settings
-        ends = self._admin.ends([settings.checkpoint]).get(settings.checkpoint)
-        if ends is None:
-            raise SinkError(
-                f"There is no topic {settings.checkpoint}, by which consistent batches are cut.",
-                hint="Is topics.checkpoint the same as in the daemon's configuration?",
-            )
-        covered = newest_checkpoint(self._spark, settings.kafka, settings.checkpoint, ends)
-        if covered is None:
+        newest, _ = newest_checkpoints(self._spark, settings.kafka, self._admin, settings.checkpoint)
+        if not newest.commit_lsn:
             return
         # Also topics that are not described yet, and the descriptions: a table's first transaction may be visible in
         # the checkpoint's topic before it is in those.
         topics = [*self._tables_topics(), settings.schemas]
-        mark = Mark(covered, self._admin.ends(topics, committed=False))
+        mark = Mark(newest.commit_lsn, self._admin.ends(topics, committed=False))
         deadline = time.monotonic() + SETTLE_S
         while settle and not mark.is_before(self._admin.ends(topics)):
             if time.monotonic() > deadline:

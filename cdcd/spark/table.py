@@ -11,12 +11,12 @@ to the newest form, and what is no change goes to the quarantine table.
 """
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -24,6 +24,7 @@ from pyspark.sql import functions as sf
 from cdcd.errors import TransientError
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
+from cdcd.spark.frontier import Tip, first_change
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.replaced import Part, takeover
@@ -37,7 +38,7 @@ from cdcd.spark.targets.evolution import (
     upgrade,
 )
 from cdcd.spark.targets.reduction import UNFIT, is_new
-from cdcd.spark.targets.state import Origin, State, check_origin
+from cdcd.spark.targets.state import WHOLE, Origin, Reach, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
     Kind,
@@ -152,8 +153,13 @@ class TableMirror:
         start = self._start()
         return any(start.get(partition, 0) < end for partition, end in ends.items())
 
-    def advance(self, ends: Offsets, batch_id: int, cut: int | None = None) -> Progress:
+    def advance(
+        self, ends: Offsets, batch_id: int, cut: int | None = None, tip: Callable[[], Tip] | None = None
+    ) -> Progress:
         """Bring the target to `ends`, or with `cut` to that commit LSN, of which all must lie before `ends`.
+
+        Args:
+            tip: how far the topic can be read by now; needed where it has several partitions and there is no `cut`.
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
@@ -162,12 +168,12 @@ class TableMirror:
         began = time.monotonic()
         self._relabel()
         total = Progress(self.table)
+        size = self._slice_max
         while self.behind(ends):
             start = self._start()
             self._look_again()
-            # A consistent batch is one commit, however large.
-            until = dict(ends) if cut is not None else _slice(start, ends, self._slice_max)
-            step = self._step(start, until, batch_id, cut)
+            reach = self._reach(start, ends, size, cut, tip)
+            step = self._step(start, reach, batch_id, cut)
             total = Progress(
                 self.table,
                 total.records + step.records,
@@ -177,13 +183,35 @@ class TableMirror:
                 max(total.commit_lsn, step.commit_lsn),
                 step.commit_time or total.commit_time,
             )
-            if step.held and (cut is not None or self._next == start):
+            if step.held and (cut is not None or (tip is not None and _covers(reach.until, tip().ends))):
                 break
+            # A transaction may be larger than a slice, and its first changes lie in a partition that was not read far.
+            size = size * 2 if step.held and self._next == start else self._slice_max
         seconds = time.monotonic() - began
         return Progress(
             total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
             total.commit_time, seconds, self._is_ahead(cut),
         )  # fmt: skip
+
+    def _reach(
+        self, start: Offsets, ends: Offsets, size: int, cut: int | None, tip: Callable[[], Tip] | None
+    ) -> Reach:
+        """Which part of the topic the next step has; about `size` records."""
+        if cut is not None:
+            # A consistent batch is one commit, however large.
+            return Reach(dict(ends), (cut, WHOLE))
+        if len(ends) == 1:
+            return Reach(_slice(start, ends, size))
+        assert tip is not None, "the topic has several partitions"
+        now = tip()
+        furthest = {partition: max(end, now.ends.get(partition, 0)) for partition, end in ends.items()}
+        bound = (now.complete_lsn, WHOLE)
+        if _distance(start, furthest) <= size:
+            return Reach(furthest, bound)
+        until = _slice(start, ends, size)
+        later = {partition: end for partition, end in furthest.items() if until[partition] < end}
+        first = first_change(self._spark, self._source, self.topic, until, later)
+        return Reach(until, bound if first is None else min(bound, first))
 
     def _is_ahead(self, cut: int | None) -> bool:
         """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
@@ -243,17 +271,18 @@ class TableMirror:
         self._named.update(name for name, _ in names)
         return names
 
-    def _step(self, start: Offsets, ends: Offsets, batch_id: int, cut: int | None) -> Progress:
+    def _step(self, start: Offsets, reach: Reach, batch_id: int, cut: int | None) -> Progress:
+        ends = reach.until
         records = self._source.read(self._spark, self.topic, start, ends)
         form = self._form or self._descriptions.newest(self.topic)
         names = self._names(form)
         if cut is None and len(names) == 1 and self._may_have(names[0][0], form):
             with suppress(UnfitError):
-                return self._at_once(names[0], records, form, {**start, **ends}, batch_id)
+                return self._at_once(names[0], records, form, reach, batch_id)
         changes = parse(records, form.schema, form.rules).persist()
         states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
-            groups = grouped(changes, cut, list(states.values()))
+            groups = grouped(changes, reach.bound, list(states.values()))
             held: dict[int, int] = {}
             for group in groups:
                 for partition, offset in group.first_held.items():
@@ -263,26 +292,24 @@ class TableMirror:
             quarantined = 0
             done: list[Applied] = []
             plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
+            # What lies after the bound is left out from here on.
+            step = _Step(start, replace(reach, until={**ends, **held}), batch_id, cut)
             if plain and not self._is_other(form):
-                done = self._apply(up_to(changes, cut), form, now, batch_id, cut) if now else []
+                done = self._apply(up_to(changes, reach.bound), form, now, step) if now else []
             else:
                 changes.unpersist()
-                done, quarantined = self._sort_out(records, start, form, now, states, batch_id, cut)
+                done, quarantined = self._sort_out(records, form, now, states, step)
         finally:
             changes.unpersist()
         if any(applied.changes for applied in done):
             self._changed_at = time.monotonic()
-        for applied in done:
-            for partition, offset in applied.held.items():
-                held[partition] = min(held.get(partition, offset), offset)
         self._next = {**start, **ends, **held}
         return Progress(
             self.table,
             records=sum(group.count for group in groups),
             changes=done[0].changes if done else 0,
             quarantined=quarantined,
-            held=sum(group.count for group in groups if group.held)
-            + sum(applied.waiting for applied in done),
+            held=sum(group.count for group in groups if group.held),
             commit_lsn=max([group.last[0] for group in now], default=0),
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
@@ -316,7 +343,7 @@ class TableMirror:
         return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
     def _at_once(
-        self, table: tuple[str, Kind], records: DataFrame, form: Form, until: dict[int, int], batch_id: int
+        self, table: tuple[str, Kind], records: DataFrame, form: Form, reach: Reach, batch_id: int
     ) -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
         changes = parse(records, form.schema, form.rules)
@@ -325,12 +352,12 @@ class TableMirror:
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
         applied = self._target.apply(
-            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin
+            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin, reach=reach
         )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
-        self._next = {**until, **applied.held}
+        self._next = {**self._start(), **reach.until, **applied.held}
         return Progress(
             self.table,
             records=applied.changes + applied.waiting,
@@ -340,9 +367,7 @@ class TableMirror:
             commit_time=applied.commit_time,
         )
 
-    def _apply(
-        self, changes: DataFrame, form: Form, groups: Iterable[Group], batch_id: int, cut: int | None
-    ) -> list[Applied]:
+    def _apply(self, changes: DataFrame, form: Form, groups: Iterable[Group], step: "_Step") -> list[Applied]:
         """Changes that are all in one form, into every target that they are new to."""
         at = max(group.last for group in groups)
         done = []
@@ -353,9 +378,7 @@ class TableMirror:
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
-            done.append(
-                self._target.apply(name, fitting, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
-            )
+            done.append(self._target.apply(name, fitting, **step.arguments, origin=self._origin))
         self._form = form
         return done
 
@@ -364,15 +387,13 @@ class TableMirror:
         found = [self._target.schema(self._spark, name) for name, _ in self._names(form)]
         return any(has is not None and is_other(has, form.schema) for has in found)
 
-    def _sort_out(  # noqa: PLR0917 - what the batch is, and what it is for
+    def _sort_out(
         self,
         records: DataFrame,
-        start: Offsets,
         guess: Form,
         groups: list[Group],
         states: Mapping[str, State],
-        batch_id: int,
-        cut: int | None,
+        step: "_Step",
     ) -> tuple[list[Applied], int]:
         """The slow way, for a batch with several forms, or with records that are no changes."""
         forms = self._find({group.schema_id for group in groups if group.schema_id is not None})
@@ -383,7 +404,7 @@ class TableMirror:
             mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
-            parts[schema_id] = up_to(sound, cut)
+            parts[schema_id] = up_to(sound, step.reach.bound)
         rest = parse(records, guess.schema, guess.rules, keep=True).filter(new & sf.col("schema_id").isNull())
         poison.append(rest.withColumn(PROBLEM, reason(sf.col(PROBLEM))))
         quarantined = self._quarantine(poison)
@@ -397,7 +418,7 @@ class TableMirror:
             number = list(states).index(name) if name in states else None
             needed = _parts([group for group in known if number is None or group.new[number]], forms, parts)
             if needed:
-                done += self._bring(name, kind, needed, start, batch_id, cut)
+                done += self._bring(name, kind, needed, step)
         self._form = newest
         return done, quarantined
 
@@ -409,21 +430,20 @@ class TableMirror:
             raise UnknownFormError(self.table, unknown)
         return forms
 
-    def _bring(  # noqa: PLR0917 - what, where, and as which part of the stream
-        self, name: str, kind: Kind, parts: Sequence[Part], start: Offsets, batch_id: int, cut: int | None
-    ) -> list[Applied]:
+    def _bring(self, name: str, kind: Kind, parts: Sequence[Part], step: "_Step") -> list[Applied]:
         """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
         spark, target = self._spark, self._target
         end = None
         if kind is Kind.MIRROR:
             has = target.schema(spark, name)
-            found = takeover(parts, has, target.reached(spark, name), lambda forms: self._ahead(start, forms))
+            reached = target.reached(spark, name)
+            found = takeover(parts, has, reached, lambda forms: self._ahead(step.start, forms))
             parts, end = found.parts, found.end
         elif not _is_one_way([part.form.schema for part in parts]):
             # What cannot be brought to the newest form has columns of its own in a changelog: form by form.
             done: list[Applied] = []
             for part in parts:
-                done += self._bring(name, kind, [part], start, batch_id, cut if part is parts[-1] else None)
+                done += self._bring(name, kind, [part], step if part is parts[-1] else step.not_all())
             return done
         if not parts:
             return []
@@ -435,8 +455,7 @@ class TableMirror:
         fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
         together = reduce(DataFrame.unionByName, fitting).persist()
         try:
-            applied = target.apply(name, together, batch_id=batch_id, consistent_lsn=cut, origin=self._origin)
-            return [applied]
+            return [target.apply(name, together, **step.arguments, origin=self._origin)]
         finally:
             together.unpersist()
 
@@ -478,6 +497,32 @@ class TableMirror:
             rows.unpersist()
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a batch is of which some changes go in.
+
+    Attributes:
+        reach: the changes that go in are all of the topic up to its bound, and lie before its `until`.
+        all: whether they are all that go in at this step.
+    """
+
+    start: Offsets
+    reach: Reach
+    batch_id: int
+    cut: int | None
+    all: bool = True
+
+    def not_all(self) -> "_Step":
+        """As a step of which only some changes go in."""
+        return replace(self, cut=None, all=False)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For `Target.apply`."""
+        reach = Reach(self.reach.until) if self.all else None
+        return {"batch_id": self.batch_id, "consistent_lsn": self.cut, "reach": reach}
+
+
 def _parts(
     groups: Iterable[Group], forms: Mapping[str, Form], changes: Mapping[str, DataFrame]
 ) -> list[Part]:
@@ -508,10 +553,19 @@ def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: f
     return maintained_at - changed_at < keep_s <= now - changed_at
 
 
+def _distance(start: Offsets, ends: Offsets) -> int:
+    """How many offsets lie between."""
+    return sum(max(0, end - start.get(partition, 0)) for partition, end in ends.items())
+
+
+def _covers(until: Offsets, ends: Offsets) -> bool:
+    return all(until.get(partition, 0) >= end for partition, end in ends.items())
+
+
 def _slice(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:
     """The ends, or as far as `most` offsets go, in the same proportion in each partition."""
     left = {partition: max(0, end - start.get(partition, 0)) for partition, end in ends.items()}
-    total = sum(left.values())
+    total = _distance(start, ends)
     if total <= most:
         return dict(ends)
     return {

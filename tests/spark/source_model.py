@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.state import Place
+from cdcd.spark.targets.state import At, Place, Reach
 
 Row = dict[str, Any]
 
@@ -102,16 +102,21 @@ class Source:
     moves: bool = True
     truncates: bool = True
     keyed: bool = True
+    wanders: bool = False
+    """A key's records go to another partition from some transaction on, as when partitions are added."""
     after: dict[int, dict[int, Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.log = [[] for _ in range(self.partitions)]
+        self.shift = 0
 
     def run(self, transactions: int) -> None:
         for _ in range(transactions):
             self.lsn += self.random.randrange(1, 50)
             self.event = 0
+            if self.wanders and self.random.random() < 0.2:
+                self.shift += 1
             for _ in range(self.random.randrange(1, 6)):
                 self.event += 1
                 self._change()
@@ -181,8 +186,10 @@ class Source:
         old_key: int | None = None,
         new_key: int | None = None,
     ) -> None:
-        number = key % self.partitions if partition is None and key is not None else partition
-        assert number is not None
+        if partition is None:
+            assert key is not None
+            partition = (key + self.shift) % self.partitions
+        number = partition
         names = FORM.row_type.fieldNames()
         sent = None
         if after is not None:
@@ -228,5 +235,17 @@ class Source:
         self.random.shuffle(records)
         return records
 
+    def reach(self, ends: list[int]) -> Reach:
+        """Which part of the topic a batch is that goes so far in each partition."""
+        nexts = [records[end] for records, end in zip(self.log, ends, strict=True) if end < len(records)]
+        bound = min([_before(record) for record in nexts], default=None)
+        return Reach({partition: 2 * end for partition, end in enumerate(ends)}, bound)
+
     def expected(self) -> set[tuple[Any, ...]]:
         return {tuple(row[name] for name in FORM.row_type.fieldNames()) for row in self.rows.values()}
+
+
+def _before(record: Row) -> At:
+    """Where a batch may end whose next record this is: both halves of a change of a key have one number."""
+    half = record["old_key"] is not None or record["new_key"] is not None
+    return (record["commit_lsn"], record["event_no"] - half)

@@ -114,15 +114,13 @@ class Source:
 
     def descriptions(self, table: str) -> list[TableForm]:
         """What the schemas topic says of `schema.table`, the newest last."""
-        with Reader(self.servers, self.name) as reader:
-            reader._leave_out = frozenset({f"{self.name}.checkpoint"})
-            found = [record for record in reader.read_all() if record.topic == f"{self.name}.schemas"]
-        forms = [read_form(record.value or b"")[1] for record in found]
+        forms = [read_form(record.value or b"")[1] for record in self.topic("schemas")]
         return [form for form in forms if f"{form.schema}.{form.table}" == table]
 
     def topic(self, name: str) -> list[Raw]:
         """What is in another topic of the pipeline."""
         with Reader(self.servers, self.name) as reader:
+            reader._leave_out = frozenset()
             return [record for record in reader.read_all() if record.topic == f"{self.name}.{name}"]
 
     def produce_to(self, name: str, key: bytes, value: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -82,7 +83,7 @@ def test_records_in_quarantine_that_are_understood_by_now_come_back_in_their_pla
     assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 0, 1, 1)]
     # THEN the table is as if no record had been missing, and a record that is no change stays in quarantine
     assert content() == {1: "there", 2: None, 4: "later"}
-    assert target.reached(spark, names[Kind.MIRROR]) == state
+    assert replace(target.reached(spark, names[Kind.MIRROR]), stamp=state.stamp) == state
     left = spark.table(quarantine).select("partition", "offset").collect()
     assert sorted(map(tuple, left)) == [(0, 4), (5, 0)]
     log = spark.table(names[Kind.CHANGELOG]).select("_cdcd_commit_lsn").collect()

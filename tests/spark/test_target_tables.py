@@ -107,7 +107,7 @@ def test_a_table_that_is_not_there_is_not_made_by_a_batch_that_needs_a_closer_lo
     spark: SparkSession, target: Lakehouse
 ):
     name = target.name_of(FORM, Kind.MIRROR)
-    half = [change("c", 10, (1, 1, "a")), change("c", 11, (3, 1, "b"), old_key=(2,))]
+    half = [change("c", 10, (1, 1, "a")), change("c", 11, (3, 1, None), old_key=(2,), unchanged=["note"])]
     with pytest.raises(UnfitError):
         target.apply(name, frame(spark, half, FORM), new=(FORM, Kind.MIRROR))
     assert target.schema(spark, name) is None

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
-from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
+from cdcd.spark.targets.reduction import EVENT, LATER, LSN, UNFIT
 from cdcd.spark.targets.state import Place
 
 CHANGE: Final = "_cdcd_op"
@@ -40,9 +40,7 @@ def columns(schema: TableSchema) -> list[str]:
 
 
 def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
-    """The rows for `changes` (`reduction.prepared`), with `_cdcd_partition`, `_cdcd_offset`, `_cdcd_half` and
-    `_cdcd_unfit` beside them.
-    """
+    """Rows of `changes` (`reduction.prepared`), with LATER, and with `_cdcd_` partition, offset, half and unfit."""
     wide: list[Column] = []
     images = sf.array(sf.struct(sf.col("op"), image("after", "before", schema)))
     if not schema.key:
@@ -59,6 +57,7 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         sf.col("offset").alias("_cdcd_offset"),
         sf.when(sf.col("op") == "d", 0).otherwise(1).alias("_cdcd_half"),
         sf.col(UNFIT).alias("_cdcd_unfit"),
+        sf.col(LATER) if LATER in changes.columns else sf.lit(False).alias(LATER),
     ]
     flat = changes.select(*wide, sf.explode(images).alias("_cdcd_image"))
     values = [sf.col("_cdcd_image.row")[column.name].alias(column.name) for column in schema.columns]
@@ -72,6 +71,7 @@ def rows(changes: DataFrame, schema: TableSchema) -> DataFrame:
         "_cdcd_offset",
         "_cdcd_half",
         "_cdcd_unfit",
+        LATER,
         *values,
     )
 
@@ -84,9 +84,16 @@ def image(first: str, second: str, schema: TableSchema) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What rows there are: the last change of each partition, how many, how many UNFIT, the latest commit's time.
+    """What rows there are that are not LATER.
 
-    `first_lsn` is the commit LSN of the first change that is no row of a snapshot.
+    Attributes:
+        places: the last change of each partition.
+        rows: how many they are.
+        unfit: how many of them are UNFIT.
+        commit_time: the latest.
+        first_lsn: the commit LSN of the first change that is no row of a snapshot.
+        held: by partition, the first offset of those that are LATER.
+        waiting: how many those are.
     """
 
     places: Mapping[int, Place]
@@ -94,15 +101,18 @@ class Found:
     unfit: int
     commit_time: datetime | None
     first_lsn: int | None
+    held: Mapping[int, int]
+    waiting: int
 
 
 def found(rows_: DataFrame) -> Found:
     """Reads the rows once. A change that the topic has twice counts twice."""
     each = (
-        rows_.groupBy("_cdcd_partition")
+        rows_.groupBy("_cdcd_partition", LATER)
         .agg(
             sf.max(sf.struct(LSN, EVENT, "_cdcd_half")).alias("place"),
             sf.max("_cdcd_offset").alias("offset"),
+            sf.min("_cdcd_offset").alias("first"),
             sf.count(sf.lit(1)).alias("rows"),
             sf.count_if("_cdcd_unfit").alias("unfit"),
             sf.max(TIME).alias("commit_time"),
@@ -110,12 +120,16 @@ def found(rows_: DataFrame) -> Found:
         )
         .collect()
     )
+    later = [row for row in each if row[LATER]]
+    each = [row for row in each if not row[LATER]]
     return Found(
         {row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset) for row in each},
         sum(row["rows"] for row in each),
         sum(row["unfit"] for row in each),
         max([row["commit_time"] for row in each if row["commit_time"]], default=None),
         min([row["first_lsn"] for row in each if row["first_lsn"] is not None], default=None),
+        {row["_cdcd_partition"]: row["first"] for row in later},
+        sum(row["rows"] for row in later),
     )
 
 

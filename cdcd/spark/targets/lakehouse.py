@@ -48,25 +48,24 @@ from cdcd.spark.targets.evolution import (
 from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
-from cdcd.spark.targets.moves import first_half, resolved
+from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
     EVENT,
+    HELD,
+    LATER,
     LSN,
     OP,
     Summary,
     fresh,
     is_after,
+    places,
     prepared,
     reduced,
     summary,
 )
-from cdcd.spark.targets.state import Origin, Place, State
+from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
-
-PATIENCE: Final = 10
-"""For so many batches the other half of a key change is waited for. It comes with the next one, unless it is no sound
-record or is gone from the topic; then what cannot be known is marked so."""
 
 SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
@@ -84,7 +83,6 @@ class _Table:
 
     Attributes:
         partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
-        waits: the change of a key that was held first, and in which batch.
         empty: nothing was ever written.
         is_there: False until it is created, which waits for the first batch to be looked at.
     """
@@ -96,7 +94,6 @@ class _Table:
     empty: bool
     is_there: bool = True
     partial: set[str] = field(default_factory=set)
-    waits: tuple[tuple[int, int], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +103,7 @@ class _Step:
     batch_id: int
     consistent_lsn: int | None
     origin: Origin | None = None
+    reach: Reach | None = None
 
     def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
         cut, floor = self.consistent_lsn, state.truncated
@@ -250,15 +248,17 @@ class Lakehouse(OwnTables):
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
         origin: Origin | None = None,
+        reach: Reach | None = None,
     ) -> Applied:
         spark = changes.sparkSession
         table = self._look(spark, name)
         if table is None:
             assert new is not None, "prepare comes first"
             table = _planned(*new)
-        changes = fresh(prepared(changes), table.state)
+        bound = None if reach is None else reach.bound
+        changes = fresh(prepared(changes, bound), table.state)
         try:
-            step = _Step(batch_id, consistent_lsn, origin)
+            step = _Step(batch_id, consistent_lsn, origin, reach)
             if table.kind is Kind.CHANGELOG:
                 return self._apply_changelog(name, table, changes, step)
             return self._apply_mirror(name, table, changes, step)
@@ -394,7 +394,7 @@ class Lakehouse(OwnTables):
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
-        if found.halves or found.moves:
+        if found.moves:
             if not table.is_there:
                 rows.unpersist()
                 raise UnfitError
@@ -407,31 +407,21 @@ class Lakehouse(OwnTables):
         self, name: str, table: _Table, changes: DataFrame, step: _Step, batch: tuple[DataFrame, Summary]
     ) -> Applied:
         rows, found = batch
-        held: dict[int, int] = {}
-        waiting = 0
-        if found.halves and (until := _cut(changes, table, step.batch_id)) is not None:
-            rows.unpersist()
-            left = is_after(sf.col("commit_lsn"), sf.col("event_no"), until)
-            firsts = (
-                changes.filter(left).groupBy("partition").agg(sf.min("offset"), sf.count(sf.lit(1))).collect()
-            )
-            held, waiting = {row[0]: row[1] for row in firsts}, sum(row[2] for row in firsts)
-            changes = changes.filter(~left)
-            rows, found = _reduce(changes, table)
         try:
             if not found.changes:
-                return Applied(0, 0, table.state, held, waiting, found.commit_time)
+                return Applied(0, 0, table.state, found.held, found.waiting)
             spark = changes.sparkSession
-            state = step.after(table.state, found.places, found.truncated)
-            source = rows
+            reached = places(changes) if step.reach is None else step.reach.places(found.last, found.held)
+            state = step.after(table.state, reached, found.truncated)
+            source = rows.filter(sf.col(HELD).isNull() & (sf.col(OP) != "t"))
             if found.moves:
                 now = spark.table(name)
-                source = resolved(rows, changes, table.schema, sorted(table.partial), now).persist()
-            source = source.filter(sf.col(OP) != "t")
+                here = changes.filter(~sf.col(LATER)) if LATER in changes.columns else changes
+                source = resolved(source, here, table.schema, sorted(table.partial), now).persist()
             if state.truncated is not None:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
             if not table.is_there:
-                self._make(spark, name, table, _latest(found.places))
+                self._make(spark, name, table, found.last)
             with self._commit(spark, name, state) as state:
                 if table.empty:
                     self._append(first_rows(source, table.schema), name)
@@ -442,7 +432,7 @@ class Lakehouse(OwnTables):
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
-        return Applied(found.changes, found.keys, state, held, waiting, found.commit_time)
+        return Applied(found.changes, found.keys, state, found.held, found.waiting, found.commit_time)
 
     def _merge(
         self,
@@ -479,12 +469,14 @@ class Lakehouse(OwnTables):
             if found.unfit:
                 raise UnfitError
             if not found.rows:
-                return Applied(0, 0, table.state)
-            state = step.after(table.state, found.places, None)
+                return Applied(0, 0, table.state, found.held, found.waiting)
+            last = _latest(found.places)
+            reached = found.places if step.reach is None else step.reach.places(last, found.held)
+            state = step.after(table.state, reached, None)
             if not table.is_there:
-                self._make(spark, name, table, _latest(found.places))
+                self._make(spark, name, table, last)
             with self._commit(spark, name, state) as state:
-                new = changelog.once(rows)
+                new = changelog.once(rows.filter(~sf.col(LATER)))
                 if found.first_lsn is not None and found.first_lsn <= table.state.commit_lsn:
                     # A partition lags behind, or has what the daemon sent again.
                     had = (sf.col(LSN) >= found.first_lsn) & (sf.col(changelog.CHANGE) != "r")
@@ -493,7 +485,7 @@ class Lakehouse(OwnTables):
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
-        return Applied(found.rows, found.rows, state, commit_time=found.commit_time)
+        return Applied(found.rows, found.rows, state, found.held, found.waiting, found.commit_time)
 
     def _evolve(
         self, spark: SparkSession, name: str, table: _Table, schema: TableSchema, at: tuple[int, int]
@@ -598,19 +590,6 @@ def _kept(changes: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _cut(changes: DataFrame, table: _Table, batch_id: int) -> tuple[int, int] | None:
-    """The last position that can be applied, where one half of a key change is missing; None: all of it can."""
-    first = first_half(changes)
-    if first is None:
-        table.waits = None
-        return None
-    if table.waits is None or table.waits[0] != first:
-        table.waits = (first, batch_id)
-    elif batch_id - table.waits[1] >= PATIENCE:
-        return None
-    return (first[0], first[1] - 1)
-
-
 def _columns(schema: TableSchema, kind: Kind) -> str:
     own = _MIRROR_COLUMNS if kind is Kind.MIRROR else changelog.COLUMNS
     source = {column.name: column.spark.simpleString() for column in schema.columns}
@@ -627,6 +606,6 @@ def _planned(schema: TableSchema, kind: Kind) -> _Table:
     return _Table(schema, (0, 0), kind, State(), empty=True, is_there=False)
 
 
-def _latest(places: Mapping[int, Place]) -> tuple[int, int]:
+def _latest(places: Mapping[int, Place]) -> At:
     """(commit LSN, number of the event) of the last change of all partitions."""
     return max((place.commit_lsn, place.event_no) for place in places.values())

@@ -8,8 +8,8 @@ The rule: for each column that is open, follow the key back through the batch un
 has, the target has it, if it holds the old key as it was before the move. Such batches are rare, so this may cost
 several joins; a batch without them costs nothing.
 
-Both halves must be in one batch for that. They may lie in different partitions, and those are read each at its own
-pace; so a batch is cut before the first move of which it has one half (`first_half`), and the rest waits.
+Both halves must be in one batch for that, although they may lie in different partitions. A batch ends at a position up
+to which every partition was read (`state.Reach`), so that it has both or none.
 """
 
 from collections.abc import Iterable
@@ -65,14 +65,6 @@ def resolved(
                 columns.append(result[quoted(column)])
         result = joined.select(columns)
     return result
-
-
-def first_half(changes: DataFrame) -> tuple[int, int] | None:
-    """Where the first key change lies of which `changes` has one half; None where all are whole."""
-    halves = changes.filter(sf.col("old_key").isNotNull() | sf.col("moves_away"))
-    alone = halves.groupBy("commit_lsn", "event_no").agg(sf.count_distinct("op").alias("n")).filter("n < 2")
-    row = alone.agg(sf.min(sf.struct("commit_lsn", "event_no")).alias("at")).collect()[0]
-    return None if row["at"] is None else (row["at"][0], row["at"][1])
 
 
 def _open(reduced: DataFrame, schema: TableSchema, name: str, number: int) -> DataFrame:

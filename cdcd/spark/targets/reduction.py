@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import At, Place, State
 
 # The columns of a reduced batch beside those of the row.
 OP: Final = "_cdcd_op"
@@ -38,6 +38,11 @@ LOST: Final = "_cdcd_lost"
 MOVED: Final = "_cdcd_moved"
 """Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
 sent; null without one."""
+
+LATER: Final = "_cdcd_later"
+"""Of changes: whether it lies after what is known of all partitions (`Reach.bound`), so that it has to come again."""
+HELD: Final = "_cdcd_held"
+"""Of a reduced batch: the partition of changes that are LATER, which are one row together; null for all else."""
 
 UNFIT: Final = "unfit"
 """Of changes: whether it is none, or of another form than the caller takes it for. The target refuses a batch with such
@@ -53,11 +58,11 @@ class Summary:
     Attributes:
         changes: how many went in, repeats left out.
         keys: how many rows came out.
-        places: the last change of each partition.
+        last: the last change, as (commit LSN, number of the event).
+        held: by partition, the first offset of those that are LATER; how many they are is `waiting`.
         truncated: where the last truncate lies.
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
-        halves: of some change of a key there may be one half only.
         key_range: around the values of the first column of the key (`rounded`), where files can be left out by it.
         unfit: how many went in that are UNFIT.
         commit_time: the latest.
@@ -65,27 +70,28 @@ class Summary:
 
     changes: int
     keys: int
-    places: Mapping[int, Place]
-    truncated: tuple[int, int] | None
+    last: At
+    held: Mapping[int, int]
+    waiting: int
+    truncated: At | None
     partial: frozenset[str]
     moves: bool
-    halves: bool
     key_range: tuple[int, int] | None
     unfit: int
     commit_time: datetime | None
 
 
-def prepared(changes: DataFrame) -> DataFrame:
-    """`changes` with 0 for a snapshot row's number, `old_key`, UNFIT, and `moves_away`: it is half of a change of a
-    key.
-    """
+def prepared(changes: DataFrame, bound: At | None = None) -> DataFrame:
+    """`changes` with 0 for a snapshot row's number, `old_key`, UNFIT, and with a `bound`: LATER."""
     if UNFIT not in changes.columns:
         changes = changes.withColumn(UNFIT, sf.lit(False))
     if "old_key" not in changes.columns:
         changes = changes.withColumn("old_key", sf.lit(None).cast(changes.schema["key"].dataType))
-    leaves = sf.col("new_key").isNotNull() if "new_key" in changes.columns else sf.lit(False)
-    changes = changes.withColumn("moves_away", leaves)
-    return changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
+    changes = changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
+    if bound is None:
+        return changes
+    later = is_after(sf.col("commit_lsn"), sf.col("event_no"), bound)
+    return changes.withColumn(LATER, sf.coalesce(later, sf.lit(False)))
 
 
 def fresh(changes: DataFrame, state: State) -> DataFrame:
@@ -118,33 +124,50 @@ def _numbers(places: Sequence[Place | None], part: int) -> Column:
     return sf.array(*[sf.lit(None if place is None else place[part]).cast("bigint") for place in places])
 
 
-def is_after(lsn: Column, event: Column, at: tuple[int, int]) -> Column:
+def places(changes: DataFrame) -> dict[int, Place]:
+    """The last change of each partition; reads all of them (`prepared`) once."""
+    half = sf.when(sf.col("op") == "d", 0).otherwise(1)
+    last = changes.groupBy("partition").agg(
+        sf.max(sf.struct("commit_lsn", "event_no", half.alias("half"))).alias("at"), sf.max("offset")
+    )
+    return {row[0]: Place(row["at"][0], row["at"][1], row["at"][2], row[2]) for row in last.collect()}
+
+
+def is_after(lsn: Column, event: Column, at: At) -> Column:
     """The change lies after the position `at`."""
     return (lsn > at[0]) | ((lsn == at[0]) & (event > at[1]))
 
 
 def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -> DataFrame:
-    """One row for each key of `changes` (`prepared`, `fresh`), and one with op `t` for all truncates together.
+    """One row for each key of `changes` (`prepared`, `fresh`), one with op `t` for all truncates together, and one for
+    all of a partition that are LATER (HELD).
 
-    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, and for `summary` and others
-    `_cdcd_partition`, `_cdcd_offset`, `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last change lacks),
-    and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct commit_lsn, event_no, or null), i
-    being its place in the table. All but the table's begin with `_cdcd_`, which no column of a source does.
+    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, HELD, and for `summary` and others
+    `_cdcd_first` (offset, of those that are LATER), `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last
+    change lacks), and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct commit_lsn,
+    event_no, or null), i being its place in the table. All but the table's begin with `_cdcd_`, which no column of a
+    source does.
 
     Args:
         partial: the columns that changes may lack. Where a change lacks another one, the result is wrong and
             `Summary.partial` has it.
     """
     at = sf.struct("commit_lsn", "event_no")
-    last = sf.struct("op", "after", "unchanged", "partition", "offset")
+    last = sf.struct("op", "after", "unchanged")
+    bounded = LATER in changes.columns
+    later = sf.col(LATER) if bounded else sf.lit(False)
     lacks = sf.size("unchanged") > 0
     aggregates = [
         sf.max_by(last, at).alias("last"),
         sf.max(at).alias("at"),
         sf.count(sf.lit(1)).alias("_cdcd_changes"),
     ]
-    aggregates += [sf.sum(part).alias(name) for name, part in _halves().items()]
-    aggregates += [sf.count_if(UNFIT).alias("_cdcd_unfit"), sf.max("commit_time").alias("_cdcd_commit_time")]
+    aggregates += [
+        sf.count_if(sf.col(UNFIT) & ~later).alias("_cdcd_unfit"),
+        sf.max("commit_time").alias("_cdcd_commit_time"),
+    ]
+    if bounded:
+        aggregates.append(sf.min("offset").alias("_cdcd_first"))
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
     filled = {name: number for number, name in enumerate(names) if name in partial}
@@ -159,18 +182,19 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
     else:
         aggregates.append(sf.lit(None).cast("struct<commit_lsn:bigint>").alias(MOVED))
     parts = {name: f"_cdcd_key_{number}" for number, name in enumerate(schema.key)}
-    grouped = changes.groupBy([sf.col("key")[name].alias(part) for name, part in parts.items()]).agg(
-        *aggregates
-    )
+    by = [sf.col("key")[name].alias(part) for name, part in parts.items()]
+    if bounded:
+        by = [sf.when(~later, sf.col("key")[name]).alias(part) for name, part in parts.items()]
+        by.append(sf.when(later, sf.col("partition")).alias(HELD))
+    grouped = changes.groupBy(by).agg(*aggregates)
     unknown = sf.coalesce(sf.col("last.unchanged"), sf.array().cast("array<string>"))
     columns: list[Column | str] = [
         sf.col("last.op").alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
         sf.col("at.event_no").alias(EVENT),
-        sf.col("last.partition").alias("_cdcd_partition"),
-        sf.col("last.offset").alias("_cdcd_offset"),
+        sf.col(HELD) if bounded else sf.lit(None).cast("int").alias(HELD),
+        sf.col("_cdcd_first") if bounded else sf.lit(None).cast("bigint").alias("_cdcd_first"),
         sf.col("_cdcd_changes"),
-        *_halves(),
         sf.col("_cdcd_unfit"),
         sf.col("_cdcd_commit_time"),
         unknown.alias("_cdcd_partial"),
@@ -198,20 +222,18 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
 
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     """What is in a reduced batch; reads it once."""
-    half = sf.when(sf.col(OP) == "d", 0).otherwise(1)
     truncate = sf.col(OP) == "t"
     first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
     rows = (
-        reduced_.groupBy("_cdcd_partition")
+        reduced_.groupBy(HELD)
         .agg(
-            sf.max(sf.struct(LSN, EVENT, half.alias("half"))).alias("place"),
-            sf.max("_cdcd_offset").alias("offset"),
+            sf.max(sf.struct(LSN, EVENT)).alias("last"),
+            sf.min("_cdcd_first").alias("first"),
             sf.sum("_cdcd_changes").alias("changes"),
             sf.count(sf.when(~truncate, 1)).alias("keys"),
             sf.max(sf.when(truncate, sf.struct(LSN, EVENT))).alias("truncated"),
             sf.collect_set(sf.when(sf.size("_cdcd_partial") > 0, sf.col("_cdcd_partial"))).alias("partial"),
             sf.bool_or(sf.col(MOVED).isNotNull()).alias("moves"),
-            *[sf.sum(part).alias(part) for part in _halves()],
             sf.sum("_cdcd_unfit").alias("unfit"),
             sf.max("_cdcd_commit_time").alias("commit_time"),
             sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
@@ -219,36 +241,24 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         )
         .collect()
     )
+    held = [row for row in rows if row[HELD] is not None]
+    rows = [row for row in rows if row[HELD] is None]
     least = min([row.least for row in rows if row.least is not None], default=None)
     greatest = max([row.greatest for row in rows if row.greatest is not None], default=None)
     truncates = [(row.truncated[0], row.truncated[1]) for row in rows if row.truncated is not None]
     return Summary(
         changes=sum(row.changes for row in rows),
         keys=sum(row["keys"] for row in rows),
-        places={
-            row["_cdcd_partition"]: Place(row.place[0], row.place[1], row.place[2], row.offset)
-            for row in rows
-        },
+        last=max([(row.last[0], row.last[1]) for row in rows], default=(0, 0)),
+        held={row[HELD]: row.first for row in held},
+        waiting=sum(row.changes for row in held),
         truncated=max(truncates, default=None),
         partial=frozenset(name for row in rows for names in row.partial for name in names),
         moves=any(row.moves for row in rows),
-        halves=any(sum(row[part] for row in rows) for part in _halves()),
         key_range=None if least is None or greatest is None else rounded(least, greatest),
         unfit=sum(row.unfit for row in rows),
         commit_time=max([row.commit_time for row in rows if row.commit_time], default=None),
     )
-
-
-def _halves() -> dict[str, Column]:
-    """Numbers whose sums over all changes are 0 if both halves of every change of a key are there: what the one half
-    adds, the other takes away. Two of 32 bits, for a sum of 64 bits must not overflow.
-    """
-    place = sf.xxhash64("commit_lsn", "event_no")
-    sign = sf.when(sf.col("old_key").isNotNull(), 1).when(sf.col("moves_away"), -1).otherwise(0)
-    return {
-        "_cdcd_halves_high": sign * sf.shiftright(place, 32),
-        "_cdcd_halves_low": sign * place.bitwiseAND(sf.lit(0xFFFF_FFFF)),
-    }
 
 
 def rounded(least: int, greatest: int) -> tuple[int, int]:

@@ -29,6 +29,13 @@ PROPERTY: Final = "cdcd.state"
 """Of a snapshot's summary (Iceberg), or the key in the commit's userMetadata (Delta)."""
 
 
+At = tuple[int, int]
+"""(commit LSN, number of the event)."""
+
+WHOLE: Final = 2**63 - 1
+"""As the number of an event: all of a transaction."""
+
+
 class Place(NamedTuple):
     """The last change that a table has of a partition."""
 
@@ -49,6 +56,32 @@ class Origin:
 
     topic_id: str | None = None
     first: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which part of a topic changes are.
+
+    A key's changes may lie in several partitions, for these may be added, and a key column renamed. So a change counts
+    only where nothing that came before it can still be unread, in whichever partition.
+
+    Attributes:
+        until: by partition, the offset before which they are all, from what the table has on.
+        bound: all of the topic up to here lies before `until`. What lies after it comes again, with more of the other
+            partitions. None: nothing does.
+    """
+
+    until: Mapping[int, int]
+    bound: At | None = None
+
+    def places(self, last: At, held: Mapping[int, int]) -> dict[int, Place]:
+        """What a table has of each partition if `last` is the last change that went in.
+
+        Args:
+            held: by partition, the offset from which on changes come again.
+        """
+        ends = {partition: min(end, held.get(partition, end)) for partition, end in self.until.items()}
+        return {partition: Place(*last, 1, end - 1) for partition, end in ends.items() if end > 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.targets.state import Origin, State
+from cdcd.spark.targets.state import Origin, Reach, State
 
 
 class UnfitError(Exception):
-    """A batch has changes that are `reduction.UNFIT`, or of a key, of which more must be known than a table that is not
-    there yet can tell. All is as it was."""
+    """A batch has changes that are `reduction.UNFIT`, or that lack a value of the key that their rows had before, and
+    the table is not there yet. All is as it was."""
 
 
 class Kind(StrEnum):
@@ -45,8 +45,8 @@ class Applied:
         changes: that were new to the table; 0 for a batch that was in already, and nothing was committed then.
         rows: that were merged or appended.
         state: of the table now.
-        held: by partition, the first offset that was left alone with all after it, because of one change of a key only
-            one half was there. From there it must come again, with more of the other partitions.
+        held: by partition, the first offset that was left alone, because it lies after the bound of the reach. From
+            there it must come again, with more of the other partitions.
         waiting: how many changes that are.
         commit_time: the latest of the batch's.
     """
@@ -139,6 +139,7 @@ class Target(Protocol):
         consistent_lsn: int | None = None,
         new: tuple[TableSchema, Kind] | None = None,
         origin: Origin | None = None,
+        reach: Reach | None = None,
     ) -> Applied:
         """Bring changes into the table in one commit that also records the position.
 
@@ -152,6 +153,8 @@ class Target(Protocol):
             new: the form that `changes` have and what the rows are to be, if the table may not be there yet. It is
                 created when the batch has been looked at; `prepare` need not come first then.
             origin: the topic that the changes' offsets are of; None: the one that the table knows.
+            reach: which part of the topic they are; what lies after its bound is left alone. None: nothing before any
+                of them, in whichever partition, is still to come. They are read once more then.
 
         Raises:
             UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere; or see there.

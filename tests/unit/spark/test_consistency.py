@@ -3,11 +3,11 @@ import json
 import pytest
 
 from cdcd.errors import PositionError
-from cdcd.spark.consistency import PENDING_MAX, Cuts, Mark, covered
+from cdcd.spark.consistency import PENDING_MAX, Covered, Cuts, Mark, covered
 
 
 def checkpoint(**fields: object) -> bytes:
-    return json.dumps({"commit_lsn": "0/2A", "events_done": 0, **fields}).encode()
+    return json.dumps({"commit_lsn": "0/2A", "end_lsn": "0/50", "events_done": 0, **fields}).encode()
 
 
 def test_a_batch_holds_what_a_checkpoint_covers_when_it_goes_as_far_in_every_partition():
@@ -44,8 +44,8 @@ def test_marks_that_wait_are_bounded_and_the_first_and_the_last_are_kept_for_the
 
 
 def test_a_checkpoint_in_the_middle_of_a_transaction_covers_what_committed_before_it():
-    assert covered(checkpoint(), "t@1") == 42
-    assert covered(checkpoint(events_done=7), "t@1") == 41
+    assert covered(checkpoint(), "t@1") == Covered(42, 79)
+    assert covered(checkpoint(end_lsn="0/2A", events_done=7), "t@1") == Covered(41, 41)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", checkpoint(commit_lsn="x")])

@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM
 from cdcd.spark.groups import grouped, reason, up_to
-from cdcd.spark.targets.state import Place, State
+from cdcd.spark.targets.state import WHOLE, At, Place, State
 from tests.spark.source_model import change, frame
 
 
@@ -25,7 +25,7 @@ def test_a_batch_is_told_apart_by_form_soundness_and_side_of_the_cut(spark: Spar
         change("u", 30, 2, schema_id="new", offset=9),
     )
     poison = parsed(spark, {"partition": 0, "offset": 5}, problem="no JSON")
-    found = grouped(sound.unionByName(poison), 20)
+    found = grouped(sound.unionByName(poison), (20, WHOLE))
     assert {
         (group.schema_id, group.sound, group.held, group.count, group.last, tuple(group.first_held.items()))
         for group in found
@@ -38,10 +38,15 @@ def test_a_batch_is_told_apart_by_form_soundness_and_side_of_the_cut(spark: Spar
     assert not any(group.held for group in grouped(sound, None))
 
 
-def test_a_cut_lets_through_what_committed_at_or_before_it(spark: SparkSession):
-    changes = parsed(spark, *[change("c", lsn, lsn) for lsn in (10, 20, 30)])
-    assert [row.commit_lsn for row in up_to(changes, 20).orderBy("commit_lsn").collect()] == [10, 20]
-    assert up_to(changes, None).count() == 3
+def test_a_bound_lets_through_what_does_not_lie_after_it(spark: SparkSession):
+    changes = parsed(spark, *[change("c", lsn, lsn) for lsn in (10, 20, 30)], change("c", 30, 31, event_no=2))
+
+    def through(bound: At | None) -> list[int]:
+        return [row["key"]["id"] for row in up_to(changes, bound).orderBy("key").collect()]
+
+    assert through((20, WHOLE)) == [10, 20]
+    assert through((30, 1)) == [10, 20, 30]
+    assert through(None) == [10, 20, 30, 31]
 
 
 def test_a_record_without_a_form_is_poison_for_that_or_for_what_is_wrong_with_it(spark: SparkSession):

@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException
 from cdcd.errors import CdcdError, FatalError, SinkError, SinkUnavailableError, TransientError
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm
-from cdcd.spark.consistency import Mark
+from cdcd.spark.consistency import NOTHING, Covered, Mark
 from cdcd.spark.job import ATTEMPTS, Mirror, _classified
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.progress import (
@@ -40,7 +40,7 @@ class FakeTable:
         self._error = error
         self._times = times
 
-    def advance(self, ends: Mapping[int, int], batch_id: int, cut: int | None = None) -> Progress:
+    def advance(self, ends: Mapping[int, int], batch_id: int, cut: int | None, _tip: Any) -> Progress:
         if self._error is not None and self._times > 0:
             self._times -= 1
             raise self._error
@@ -176,7 +176,7 @@ def test_a_mark_looks_at_topics_that_are_not_described_yet_and_at_the_descriptio
     harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.x"), exclude=("public.x",))
     harness.mirror._admin = cast("Any", FakeAdmin())
     monkeypatch.setattr(harness.mirror._descriptions, "refresh", lambda: None)
-    monkeypatch.setattr("cdcd.spark.job.newest_checkpoint", lambda *_: 42)
+    monkeypatch.setattr("cdcd.spark.job.newest_checkpoints", lambda *_: (Covered(42, 50), NOTHING))
     harness.mirror._take_mark(settle=False)
     (mark,) = harness.mirror._cuts._marks
     assert sorted(mark.high) == ["shop.public.a", "shop.public.new", "shop.schemas"]

@@ -1,13 +1,15 @@
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import PositionError
+from cdcd.spark.frontier import Tip
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.table import TableMirror, _slice, is_due
+from cdcd.spark.table import Progress, TableMirror, _slice, is_due
 from cdcd.spark.targets.reduction import UNFIT
-from cdcd.spark.targets.state import State
+from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
 from tests.spark.topic_model import NEW, TOPIC, Described, Topic, record
 
@@ -120,3 +122,59 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is
     with pytest.raises(PositionError, match="deleted and made anew"):
         table.advance({0: 2}, 2)
     assert target.applied == [(True, [1])]
+
+
+class Wide(FakeAdmin):
+    """A topic with two partitions."""
+
+    def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
+        return {TOPIC: {0: 0, 1: 0}}
+
+
+def reaches(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *held: Mapping[int, int], tip: Tip, **more: Any
+) -> list[Reach]:
+    """Which parts of a topic with two partitions a table takes, of which the target holds so much back each time."""
+    taken: list[Reach] = []
+    target = FakeTarget(NEW.schema)
+    fakes = cast("Any", {"admin": Wide(), "target": target, "descriptions": Described(), "slice_max": 10})
+    table = TableMirror(spark, Topic(), TOPIC, **fakes)
+
+    def step(start: Any, reach: Reach, *_: Any) -> Progress:
+        back = held[len(taken)] if len(taken) < len(held) else {}
+        taken.append(reach)
+        table._next = {**reach.until, **back}
+        return Progress("public.item", held=len(back))
+
+    monkeypatch.setattr(table, "_step", step)
+    monkeypatch.setattr("cdcd.spark.table.first_change", lambda *_: more.get("first"))
+    table.advance(more.get("ends", {0: 4, 1: 4}), 1, None, lambda: tip)
+    return taken
+
+
+def test_a_table_that_is_nearly_there_goes_on_to_where_its_topic_ends_by_now(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    tip = Tip({0: 4, 1: 6}, 99)
+    assert reaches(spark, monkeypatch, tip=tip) == [Reach({0: 4, 1: 6}, (99, WHOLE))]
+    # What is held there waits for a later checkpoint.
+    assert len(reaches(spark, monkeypatch, {1: 2}, tip=tip)) == 1
+
+
+def test_a_table_that_is_far_behind_goes_as_far_as_the_next_record_of_each_partition_allows(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    ends = {0: 40, 1: 0}
+    taken = reaches(spark, monkeypatch, tip=Tip(ends, 99), first=(50, 3), ends=ends)
+    assert [(reach.until[0], reach.bound) for reach in taken] == [
+        (10, (50, 3)), (20, (50, 3)), (30, (50, 3)), (40, (99, WHOLE)),
+    ]  # fmt: skip
+
+
+def test_a_transaction_that_is_larger_than_a_slice_is_taken_in_a_larger_one(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    ends = {0: 40, 1: 0}
+    nothing = {0: 0}
+    taken = reaches(spark, monkeypatch, nothing, nothing, tip=Tip(ends, 99), first=(50, 3), ends=ends)
+    assert [reach.until[0] for reach in taken] == [10, 20, 40]

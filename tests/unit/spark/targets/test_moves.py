@@ -4,7 +4,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.spark.targets.moves import first_half, resolved
+from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.reduction import prepared, reduced
 from tests.spark.source_model import FORM, change, frame
 
@@ -56,10 +56,3 @@ def test_what_the_batch_does_not_have_the_target_has_as_it_was_before_the_move(s
 def test_a_value_that_came_later_than_the_move_needs_no_looking_for(spark: SparkSession):
     changes = [*moved(20, 1, 2), change("u", 30, 2, title="sent")]
     assert titles(spark, table(spark), *changes) == {2: ("sent", [], [])}
-
-
-def test_a_move_of_which_one_half_is_missing_is_found(spark: SparkSession):
-    whole = [*moved(20, 1, 2), *moved(30, 5, 6)]
-    assert first_half(prepared(frame(spark, whole))) is None
-    assert first_half(prepared(frame(spark, whole[:3]))) == (30, 1)
-    assert first_half(prepared(frame(spark, whole[1:]))) == (20, 1)

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from cdcd.errors import PositionError
 from cdcd.spark.targets.fencing import Stamp
-from cdcd.spark.targets.state import Origin, Place, State, check_origin
+from cdcd.spark.targets.state import Origin, Place, Reach, State, check_origin
 
 lsns = st.integers(0, 2**63 - 1)
 places = st.builds(Place, lsns, st.integers(0, 10**9), st.integers(0, 1), st.integers(0, 2**62))
@@ -38,6 +38,11 @@ def test_nothing_ever_goes_back(state: State, new: dict[int, Place], truncated: 
 def test_the_same_changes_again_leave_it_where_it_is(state: State, new: dict[int, Place]):
     once = state.advanced(new, batch_id=1)
     assert once.advanced(new, batch_id=1) == once
+
+
+def test_a_batch_reaches_as_far_in_each_partition_as_nothing_is_held():
+    reach = Reach({0: 10, 1: 20, 2: 0, 3: 7}, (40, 2))
+    assert reach.places((30, 5), {1: 12, 3: 0}) == {0: Place(30, 5, 1, 9), 1: Place(30, 5, 1, 11)}
 
 
 def test_a_consistent_lsn_holds_until_the_next():
