@@ -30,6 +30,8 @@ class Wanted:
     transaction_timeout_s: float | None = None
     """None: as long as the brokers allow."""
     message_max_bytes: int = MESSAGE_MAX_BYTES
+    schemas: str = ""
+    """The topic of descriptions; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +226,22 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
             f"max.message.bytes is {limit}, less than the producer's message.max.bytes of {wanted.message_max_bytes}",
             f"{alter} max.message.bytes={wanted.message_max_bytes}",
         )
-    if name != wanted.checkpoint and "compact" in config.get("cleanup.policy", ""):
+    policy = config.get("cleanup.policy", "")
+    if name == wanted.schemas and policy not in {"", "compact"}:
         yield Finding(
             "warning",
             subject,
-            "is compacted: it refuses records without a key, those of tables without one and of TRUNCATE among them",
-            "Give the table a key and set topics.truncate: false, or let the topic delete instead of compact.",
+            f"has cleanup.policy={policy}: the description of a form is deleted, while records of it are there",
+            f"{alter} cleanup.policy=compact",
+        )
+    elif name not in {wanted.checkpoint, wanted.schemas} and "compact" in policy:
+        yield Finding(
+            "warning",
+            subject,
+            "is compacted: it refuses records without a key, those of tables without one and of TRUNCATE among them;"
+            " and who reads it later lacks values that a row's last update did not send (unchanged TOAST)",
+            f"{alter} cleanup.policy=delete, or give the table a key and REPLICA IDENTITY FULL, and set"
+            " topics.truncate: false.",
         )
 
 

@@ -109,6 +109,7 @@ async def ask_kafka(config: Config) -> Sequence[Finding]:
     wanted = kafka.Wanted(
         topics=known,
         checkpoint=topics.checkpoint,
+        schemas=topics.schemas,
         prefix=topics.prefix,
         spec=TopicSpec(
             topics.create.enabled,

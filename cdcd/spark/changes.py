@@ -23,7 +23,7 @@ WITH_ROW: Final = ("c", "u", "r")
 OPERATIONS: Final = (*WITH_ROW, "d", "t")
 
 _CORRUPT: Final = "_cdcd_corrupt"
-_SOURCE: Final = StructType(
+SOURCE: Final = StructType(
     [
         StructField("ts_us", LongType()),
         StructField("commit_lsn", LongType()),
@@ -31,7 +31,7 @@ _SOURCE: Final = StructType(
         StructField("schema_id", StringType()),
     ]
 )
-POSITION: Final = StructType([StructField("source", _SOURCE)])
+POSITION: Final = StructType([StructField("source", SOURCE)])
 """Of a record's value: what says where the change lies."""
 
 
@@ -68,7 +68,7 @@ def parse(
         [
             StructField("before", row),
             StructField("after", row),
-            StructField("source", _SOURCE),
+            StructField("source", SOURCE),
             StructField("op", StringType()),
             StructField(_CORRUPT, StringType()),
         ]

@@ -37,6 +37,7 @@ from cdcd.spark.progress import (
     SetChanged,
     TableFailed,
     TableMaintained,
+    TopicUnfit,
     Unmirrored,
 )
 from cdcd.spark.reload import read_again
@@ -101,6 +102,7 @@ class Mirror:
         self.stopped: dict[str, CdcdError] = {}
         self._cuts = Cuts()
         self._published = 0
+        self._policies: dict[str, str] = {}
         self._waiting: dict[str, int] = {}
         self._waits_since: float | None = None
         self._without: tuple[str, ...] = ()
@@ -155,6 +157,7 @@ class Mirror:
         self._failure = None
         self._descriptions.refresh()
         self._observe(MirrorStarted(settings.name, len(self._wanted(self._descriptions.topics())), once))
+        self._look_at_policies([settings.schemas, *self._wanted(self._descriptions.topics())])
         if settings.consistent:
             self._take_mark(settle=once)
         self._catch_up()
@@ -361,8 +364,19 @@ class Mirror:
                 self._observe(TableFailed(table.table, _first_lines(error), "", stopped=False))
         return None
 
+    def _look_at_policies(self, topics: Collection[str]) -> None:
+        """Look whether topics keep what they get. What is wrong is said once."""
+        new = [topic for topic in topics if topic not in self._policies]
+        found = self._admin.cleanup_policies(new)
+        self._policies.update({topic: found.get(topic, "") for topic in new})
+        for topic in new:
+            problem = policy_problem(topic, self._policies[topic], is_table=topic != self._settings.schemas)
+            if problem is not None:
+                self._observe(problem)
+
     def _new_table(self, topic: str) -> TableMirror:
         settings = self._settings
+        self._look_at_policies([topic])
         name = self._name(topic)
         return TableMirror(
             self._spark.newSession(),
@@ -373,6 +387,7 @@ class Mirror:
             descriptions=self._descriptions,
             history=settings.keeps_history(name),
             slice_max=settings.batch_records_max,
+            compacted="compact" in self._policies[topic],
         )
 
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
@@ -495,6 +510,26 @@ class Mirror:
                     )
         except (PySparkException, Py4JError) as error:
             self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", "", stopped=False))
+
+
+def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:
+    """What `cleanup.policy` (empty: it is not known) makes of a topic; `is_table`: else it has the descriptions."""
+    alter = f"kafka-configs --alter --entity-type topics --entity-name {topic} --add-config cleanup.policy="
+    if is_table and "compact" in policy:
+        return TopicUnfit(
+            topic,
+            "is compacted: changes that compaction removes before they are mirrored take values along that later"
+            " updates did not send (unchanged TOAST); the mirror names such columns in _cdcd_unknown",
+            f"{alter}delete, or give the table REPLICA IDENTITY FULL.",
+        )
+    if not is_table and policy not in {"", "compact"}:
+        return TopicUnfit(
+            topic,
+            f"has cleanup.policy={policy}: the description of a form is deleted some day, and records of it cannot be"
+            " mirrored then",
+            f"{alter}compact",
+        )
+    return None
 
 
 def _first_lines(error: Exception) -> str:

@@ -136,6 +136,24 @@ class Admin:
                 found[entry.getKey()] = topic_id
         return found
 
+    def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
+        """`cleanup.policy` of those of `topics` that exist, where the user may see it (DescribeConfigs)."""
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        kind = self._jvm.org.apache.kafka.common.config.ConfigResource.Type.valueOf("TOPIC")
+        asked = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            asked.add(resource(kind, topic))
+        if not asked:
+            return {}
+        found: dict[str, str] = {}
+        for entry in self._client.describeConfigs(asked).values().entrySet():
+            try:
+                config = self._answer(entry.getValue())
+            except SinkError:
+                continue
+            found[entry.getKey().name()] = config.get("cleanup.policy").value()
+        return found
+
     def topics(self) -> list[str]:
         """Every topic that may be seen."""
         return sorted(self._answer(self._client.listTopics().names()))

@@ -107,6 +107,15 @@ class Unmirrored:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicUnfit:
+    """A topic whose settings let records go that the mirror needs."""
+
+    topic: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retrying:
     """Something is away; the stream starts again after so many seconds."""
 
@@ -125,6 +134,7 @@ Fact = (
     | Replayed
     | TableMaintained
     | Unmirrored
+    | TopicUnfit
     | Retrying
 )
 Observer = Callable[[Fact], None]
@@ -162,6 +172,9 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
             )
         case Unmirrored():
             yield f"{fact.topic} is not mirrored: {fact.message}"
+        case TopicUnfit():
+            yield f"{fact.topic} {fact.message}."
+            yield f"  {fact.hint}"
         case Retrying():
             yield f"{fact.message} Trying again in {fact.wait_s:.1f} s. {fact.hint}"
 

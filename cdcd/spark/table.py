@@ -48,6 +48,7 @@ from cdcd.spark.targets.target import (
     UnfitError,
     kind_of,
 )
+from cdcd.spark.tombstones import LOOK_BACK, bare_tombstones
 
 QUARANTINE: Final = "quarantine"
 """The table for records that are no changes, of all tables together."""
@@ -104,6 +105,7 @@ class TableMirror:
     Args:
         spark: a session of its own, since a target sets its configuration.
         history: also keep a changelog beside the mirror.
+        compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
         slice_max: so many offsets are read at once; a table that is far behind takes several turns.
     """
 
@@ -118,6 +120,7 @@ class TableMirror:
         descriptions: Descriptions,
         history: bool = False,
         slice_max: int = 500_000,
+        compacted: bool = False,
     ) -> None:
         self.topic = topic
         self._spark = spark
@@ -127,9 +130,11 @@ class TableMirror:
         self._descriptions = descriptions
         self._history = history
         self._slice_max = slice_max
+        self._compacted = compacted
         self._form: Form | None = None
         self._labels = 0
         self._next: dict[int, int] | None = None
+        self._beginnings: Offsets = {}
         self._origin = Origin()
         self._named: set[str] = set()
         self._changed_at = time.monotonic()
@@ -237,6 +242,7 @@ class TableMirror:
             form = self._descriptions.newest(self.topic)
             states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
             beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
+            self._beginnings = beginnings
             origin = Origin(self._topic_id(), beginnings)
             for state in states:
                 check_origin(state, origin, self.topic, self.table)
@@ -278,8 +284,8 @@ class TableMirror:
         names = self._names(form)
         if cut is None and len(names) == 1 and self._may_have(names[0][0], form):
             with suppress(UnfitError):
-                return self._at_once(names[0], records, form, reach, batch_id)
-        changes = parse(records, form.schema, form.rules).persist()
+                return self._at_once(names[0], records, form, _Step(start, reach, batch_id, cut))
+        changes = self._parse(records, form, start, ends).persist()
         states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
             groups = grouped(changes, reach.bound, list(states.values()))
@@ -314,6 +320,24 @@ class TableMirror:
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
 
+    def _parse(
+        self, records: DataFrame, form: Form, start: Offsets, ends: Offsets, *, keep: bool = False
+    ) -> DataFrame:
+        """The changes in records, and the deletes of which compaction has left the tombstones only."""
+        changes = parse(records, form.schema, form.rules, keep=keep)
+        if not self._compacted or not form.schema.key:
+            return changes
+        had = {
+            partition: (place.commit_lsn, place.event_no)
+            for name, _ in self._names(form)
+            for partition, place in self._target.reached(self._spark, name).partitions.items()
+        }
+        first = self._beginnings
+        back = {partition: max(first.get(partition, at), at - LOOK_BACK) for partition, at in start.items()}
+        wider = self._source.read(self._spark, self.topic, back, ends)
+        deletes = bare_tombstones(wider, start, form.schema, form.rules, had, keep=keep)
+        return changes.unionByName(deletes)
+
     def _relabel(self) -> None:
         """Give the rows that are there the labels that enums have by now, though no change may come with them.
 
@@ -342,22 +366,21 @@ class TableMirror:
             return True
         return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
-    def _at_once(
-        self, table: tuple[str, Kind], records: DataFrame, form: Form, reach: Reach, batch_id: int
-    ) -> Progress:
+    def _at_once(self, table: tuple[str, Kind], records: DataFrame, form: Form, step: "_Step") -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
-        changes = parse(records, form.schema, form.rules)
+        start, reach = step.start, step.reach
+        changes = self._parse(records, form, start, reach.until)
         known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
         unfit = sf.col(PROBLEM).isNotNull() | ~known
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
         applied = self._target.apply(
-            name, changes, batch_id=batch_id, new=(form.schema, kind), origin=self._origin, reach=reach
+            name, changes, batch_id=step.batch_id, new=(form.schema, kind), origin=self._origin, reach=reach
         )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()
-        self._next = {**self._start(), **reach.until, **applied.held}
+        self._next = {**start, **reach.until, **applied.held}
         return Progress(
             self.table,
             records=applied.changes + applied.waiting,
@@ -401,7 +424,8 @@ class TableMirror:
         parts: dict[str, DataFrame] = {}
         poison: list[DataFrame] = []
         for schema_id, form in forms.items():
-            mine = parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
+            mine = self._parse(records, form, step.start, step.reach.until, keep=True)
+            mine = mine.filter(sf.col("schema_id") == schema_id)
             poison.append(mine.filter(sf.col(PROBLEM).isNotNull()).filter(new))
             sound = mine.filter(sf.col(PROBLEM).isNull()).drop("key_bytes", "value_bytes", "timestamp")
             parts[schema_id] = up_to(sound, step.reach.bound)

@@ -23,8 +23,17 @@ IN_SYNC = {"min.insync.replicas": "2", "max.message.bytes": "1048588", "cleanup.
 FACTS = Facts(
     cluster=ClusterInfo("id", BROKERS, None),
     broker={"transaction.max.timeout.ms": "900000", "transaction.state.log.replication.factor": "3"},
-    topics={"shop.checkpoint": CHECKPOINT, "shop.public.orders": ORDERS, "shop.message": None},
-    configs={"shop.checkpoint": {**IN_SYNC, "cleanup.policy": "compact"}, "shop.public.orders": IN_SYNC},
+    topics={
+        "shop.checkpoint": CHECKPOINT,
+        "shop.schemas": replace(CHECKPOINT, name="shop.schemas"),
+        "shop.public.orders": ORDERS,
+        "shop.message": None,
+    },
+    configs={
+        "shop.checkpoint": {**IN_SYNC, "cleanup.policy": "compact"},
+        "shop.schemas": {**IN_SYNC, "cleanup.policy": "compact"},
+        "shop.public.orders": IN_SYNC,
+    },
     checkpoint_problem="",
     names=frozenset({"shop.checkpoint", "shop.public.orders", "__transaction_state"}),
 )
@@ -35,6 +44,7 @@ WANTED = Wanted(
     "shop",
     TopicSpec(partitions=6, replication_factor=3),
     transaction_timeout_s=60,
+    schemas="shop.schemas",
 )
 
 
@@ -131,6 +141,16 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             WANTED,
             "warning",
             "compacted",
+        ),
+        (
+            preflight.check_existing,
+            replace(
+                FACTS,
+                configs={**FACTS.configs, "shop.schemas": {**IN_SYNC, "cleanup.policy": "compact,delete"}},
+            ),
+            WANTED,
+            "warning",
+            "description of a form is deleted, while",
         ),
         (
             preflight.check_existing,
