@@ -9,7 +9,7 @@ from typing import Final
 
 from cdcd import facts
 from cdcd.protocol.peek import CHANGES
-from cdcd.telemetry import metrics
+from cdcd.telemetry import metrics, mirror
 from cdcd.transactions.assembler import TRANSITIONS, State
 
 ROOT: Final = Path(__file__).parent.parent
@@ -65,7 +65,7 @@ def documents() -> dict[Path, str]:
     return {
         ARCHITECTURE: architecture(),
         ROOT / "docs" / "events.md": facts.markdown(),
-        ROOT / "docs" / "metrics.md": metrics.markdown(),
+        ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }
 
 

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,10 +89,16 @@ def command(
         raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
 
     from cdcd.spark.job import Mirror  # noqa: PLC0415  loads pyspark
+    from cdcd.spark.observed import count  # noqa: PLC0415
     from cdcd.spark.progress import Fact, lines  # noqa: PLC0415
     from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415
+    from cdcd.telemetry.http import serve  # noqa: PLC0415
+    from cdcd.telemetry.mirror import MirrorTelemetry, application  # noqa: PLC0415
+
+    numbers = MirrorTelemetry()
 
     def show(fact: Fact) -> None:
+        count(fact, numbers)
         for line in lines(fact):
             click.echo(line)
 
@@ -114,7 +121,10 @@ def command(
             load_tables(spark, settings, target, read_from, tables)
         if replay:
             mirror.replay()
-        mirror.run(once=once, stop=stop)
+        with nullcontext("") if once else serve(config.http, application(numbers)) as address:
+            if address:
+                click.echo(f"http: {address} has /metrics and /healthz")
+            mirror.run(once=once, stop=stop)
     finally:
         mirror.close()
         spark.stop()

@@ -199,6 +199,18 @@ class MaintenanceConfig(Section):
     )
 
 
+class MirrorHttpConfig(Section):
+    """/metrics and /healthz."""
+
+    enabled: bool = Field(True, description="Whether the HTTP server runs; with --once it never does.")
+    host: Text = Field(
+        "127.0.0.1", description="Address to listen on; 0.0.0.0 for all. There is no authentication."
+    )
+    port: int = Field(
+        9465, ge=0, le=65535, description="Port to listen on. 0: any free one, which is printed."
+    )
+
+
 class MirrorConfig(Section):
     """One mirror: the topics of one pipeline to tables in one place."""
 
@@ -219,6 +231,7 @@ class MirrorConfig(Section):
     tables: TablesConfig = Field(description="Which tables, and what is kept of them.")
     batches: BatchesConfig = Field(description="How much at a time.")
     maintenance: MaintenanceConfig = Field(description="Small files and former versions.")
+    http: MirrorHttpConfig = Field(description="/metrics and /healthz, which fails while a table is stopped.")
     spark: dict[str, PropertyValue] = Field(
         default_factory=dict,
         description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*; they win over cdcd's own.",

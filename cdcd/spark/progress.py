@@ -192,7 +192,7 @@ def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
     for table in shown[:SHOWN_MAX]:
         if not table.records:
             continue
-        lag = "" if table.commit_time is None else f", {_lag_s(table.commit_time, now):.1f} s behind"
+        lag = "" if table.commit_time is None else f", {lag_s(table.commit_time, now):.1f} s behind"
         held = f", {table.held} waiting for the others" if table.held else ""
         bad = f", {table.quarantined} to quarantine" if table.quarantined else ""
         yield f"  {table.table}: {table.changes} changes in {table.seconds:.1f} s{lag}{held}{bad}"
@@ -200,6 +200,7 @@ def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
         yield f"  and {len(shown) - SHOWN_MAX} more tables"
 
 
-def _lag_s(commit_time: datetime, now: datetime) -> float:
+def lag_s(commit_time: datetime, now: datetime) -> float:
+    """How long ago a commit was, as a batch gives its time. `now`: with a time zone."""
     # Spark hands out instants in local time without a zone.
     return max(0.0, (now - commit_time.astimezone(UTC)).total_seconds())

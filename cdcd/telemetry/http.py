@@ -11,11 +11,11 @@ import socket
 import socketserver
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
@@ -42,19 +42,28 @@ _HINTS: Final[Mapping[int, str]] = {
 Page = tuple[str, str, bytes]
 """Status line, content type, body."""
 
+Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
+
+
+class Listen(Protocol):
+    """Where to listen: the section `http` of a configuration."""
+
+    enabled: bool
+    host: str
+    port: int
+
 
 class HttpServer:
     """Serves from the moment it is made until `close`.
 
     Args:
         http: where to listen; port 0 takes any free one, see `port`.
-        ready: when /readyz says yes.
-        telemetry: what is shown.
+        application: what answers (`application`, `pages`).
 
     Raises ConfigError when it cannot listen there.
     """
 
-    def __init__(self, http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry) -> None:
+    def __init__(self, http: Listen, application: Application) -> None:
         try:
             family, _, _, _, address = socket.getaddrinfo(
                 http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -67,7 +76,7 @@ class HttpServer:
                 f"cannot listen on {http.host} port {http.port}: {error.strerror}",
                 hint=_HINTS.get(error.errno or 0, "Set http.host and http.port, or http.enabled: false."),
             ) from None
-        self._server.set_app(application(http, ready, telemetry))
+        self._server.set_app(application)
         self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
         self._thread.start()
 
@@ -91,41 +100,59 @@ class HttpServer:
         self.close()
 
 
+def serve_http(config: Config, telemetry: Telemetry) -> AbstractContextManager[str]:
+    """Serve the daemon's pages while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
+    return serve(config.http, application(config.http, config.ready, telemetry))
+
+
 @contextmanager
-def serve_http(config: Config, telemetry: Telemetry) -> Iterator[str]:
-    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
-    if not config.http.enabled:
+def serve(http: Listen, application: Application) -> Iterator[str]:
+    """The same for any application."""
+    if not http.enabled:
         yield ""
         return
-    with HttpServer(config.http, config.ready, telemetry) as server:
-        host = f"[{config.http.host}]" if ":" in config.http.host else config.http.host
+    with HttpServer(http, application) as server:
+        host = f"[{http.host}]" if ":" in http.host else http.host
         yield f"{host}:{server.port}"
 
 
-def application(
-    http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry
-) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """The WSGI application behind the server."""
+def application(http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry) -> Application:
+    """The daemon's pages."""
 
-    @cache
     def registry() -> "CollectorRegistry":
         from cdcd.telemetry.metrics import registry_for  # noqa: PLC0415  the first scrape waits for it, not the start
 
         return registry_for(telemetry)
 
+    return pages(
+        registry,
+        {
+            "/healthz": lambda: liveness(telemetry, time.monotonic(), http.stall_s_max),
+            "/readyz": lambda: readiness(telemetry, time.time(), ready.lag_bytes_max, ready.lag_s_max),
+        },
+    )
+
+
+def pages(
+    registry: "Callable[[], CollectorRegistry]", probes: Mapping[str, Callable[[], Health]]
+) -> Application:
+    """The WSGI application behind the server: /metrics, and probes by their paths.
+
+    Args:
+        registry: made at the first scrape.
+    """
+    metrics_of = cache(registry)
+
     def metrics(environ: WSGIEnvironment) -> Page:
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
 
         encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
-        return "200 OK", content_type, encode(registry())
+        return "200 OK", content_type, encode(metrics_of())
 
-    def healthz(_environ: WSGIEnvironment) -> Page:
-        return _health(liveness(telemetry, time.monotonic(), http.stall_s_max))
+    def probe(look: Callable[[], Health]) -> Callable[[WSGIEnvironment], Page]:
+        return lambda _: _health(look())
 
-    def readyz(_environ: WSGIEnvironment) -> Page:
-        return _health(readiness(telemetry, time.time(), ready.lag_bytes_max, ready.lag_s_max))
-
-    pages = {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
+    pages = {"/metrics": metrics, **{path: probe(look) for path, look in probes.items()}}
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         method = environ["REQUEST_METHOD"]

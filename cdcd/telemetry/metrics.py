@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -28,19 +28,36 @@ Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""
 
 
+T = TypeVar("T")
+"""What holds the numbers."""
+
+
 @dataclass(frozen=True, slots=True)
-class Definition:
+class Definition(Generic[T]):
     """One metric.
 
     Args:
-        read: the samples, from the telemetry and the time (Unix seconds).
+        read: the samples, from what holds the numbers and the time (Unix seconds).
     """
 
     name: str
     kind: Literal["gauge", "counter"]
     help: str
-    read: Callable[[Telemetry, float], Iterable[Sample]]
+    read: Callable[[T, float], Iterable[Sample]]
     labels: tuple[str, ...] = ()
+
+
+def families(definitions: Iterable[Definition[T]], numbers: T) -> Iterator[Metric]:
+    """The samples of now."""
+    now = time.time()
+    for definition in definitions:
+        family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
+            definition.name, definition.help, labels=definition.labels
+        )
+        for labels, value in definition.read(numbers, now):
+            if value is not None:
+                family.add_metric(labels, value)
+        yield family
 
 
 def _one(read: Callable[[Telemetry], float | None]) -> Callable[[Telemetry, float], Iterable[Sample]]:
@@ -83,7 +100,7 @@ def _build(_telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return [((__version__, platform.python_version(), str(is_compiled()).lower()), 1)]
 
 
-DEFINITIONS: Final[tuple[Definition, ...]] = (
+DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
     Definition(
         "cdcd_build_info",
         "gauge",
@@ -279,15 +296,7 @@ class TelemetryCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        now = time.time()
-        for definition in DEFINITIONS:
-            family = (CounterMetricFamily if definition.kind == "counter" else GaugeMetricFamily)(
-                definition.name, definition.help, labels=definition.labels
-            )
-            for labels, value in definition.read(self._telemetry, now):
-                if value is not None:
-                    family.add_metric(labels, value)
-            yield family
+        yield from families(DEFINITIONS, self._telemetry)
         yield self._commit_seconds()
 
     def _commit_seconds(self) -> Metric:
@@ -321,12 +330,23 @@ positions in the WAL as numbers.
 
 
 def markdown() -> str:
-    """docs/metrics.md: every metric with its kind, labels and meaning."""
-    lines = [_HEAD]
-    rows: list[tuple[str, str, tuple[str, ...], str]] = [
-        *((one.name, one.kind, one.labels, one.help) for one in DEFINITIONS),
-        (COMMIT_NAME, "histogram", (), COMMIT_HELP),
+    """The daemon's part of docs/metrics.md: every metric with its kind, labels and meaning."""
+    commit = [(COMMIT_NAME, "histogram", (), COMMIT_HELP)]
+    return _HEAD + "\n" + table([*map(row, DEFINITIONS), *commit])
+
+
+Row = tuple[str, str, tuple[str, ...], str]
+
+
+def row(definition: Definition[Any]) -> Row:
+    """A metric's name, kind, labels and meaning."""
+    return (definition.name, definition.kind, definition.labels, definition.help)
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The lines of a table of metrics."""
+    lines = [
+        f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |"
+        for name, kind, labels, meaning in rows
     ]
-    for name, kind, labels, meaning in rows:
-        lines.append(f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels)} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -104,6 +104,7 @@ class MirrorProcess:
             "kafka": {"bootstrap_servers": bootstrap_servers},
             "target": {"format": table_format, "location": self.location},
             "batches": {"interval_s": 1},
+            "http": {"port": 0},
         }
         for section, values in sections.items():
             config[section] = {**config.get(section, {}), **values}

@@ -224,6 +224,27 @@ PANELS: Final = (
         {"{{instance}}": f"rate(process_cpu_seconds_total{{{_JOB}}}[$__rate_interval])"},
         "Of one core; the pipeline is one thread and librdkafka's.",
     ),
+    Panel(
+        "Mirror: behind",
+        "s",
+        {"{{table}}": f"topk(10, max by (job, table) (cdcd_mirror_table_lag_seconds{{{_JOB}}}))"},
+        "Age of the newest change of a table when its last batch ended; the ten tables that are furthest behind.",
+    ),
+    Panel(
+        "Mirror: changes",
+        "cps",
+        {"{{table}}": f"topk(10, sum by (job, table) (rate(cdcd_mirror_table_changes_total{{{_JOB}}}[5m])))"},
+        "Changes that go into the tables of the lake; the ten tables with most.",
+    ),
+    Panel(
+        "Mirror: stopped, waiting",
+        "none",
+        {
+            "stopped": f"sum(cdcd_mirror_table_stopped{{{_JOB}}})",
+            "changes that wait": f"sum(cdcd_mirror_table_held_changes{{{_JOB}}})",
+        },
+        "Tables that are left alone until the next start, and changes that wait for other partitions.",
+    ),
 )
 
 

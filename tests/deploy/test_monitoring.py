@@ -11,7 +11,8 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from cdcd.telemetry.metrics import DEFINITIONS, registry_for
+from cdcd.telemetry import mirror
+from cdcd.telemetry.metrics import DEFINITIONS, Definition, registry_for
 from cdcd.telemetry.state import Telemetry
 from deploy.grafana import panels
 from deploy.local.cache import REPOSITORY, run
@@ -20,6 +21,7 @@ from tests.deploy.programs import program
 ALERTS: Final = REPOSITORY / "deploy" / "prometheus" / "alerts.yaml"
 RUNBOOK: Final = REPOSITORY / "deploy" / "runbook.md"
 
+DEFINED: Final[list[Definition[Any]]] = [*DEFINITIONS, *mirror.DEFINITIONS]
 TARGET_LABELS: Final = {"namespace", "job", "instance", "le"}
 """Set by whoever scrapes, and a histogram's own."""
 
@@ -37,7 +39,7 @@ def queries() -> Iterator[str]:
 def test_every_metric_in_alerts_and_dashboard_is_one_that_the_daemon_shows() -> None:
     shown = set(re.findall(r"^(\w+)", generate_latest(registry_for(Telemetry())).decode(), re.MULTILINE))
     # Without a sample yet, a metric shows its help only.
-    shown |= {definition.name for definition in DEFINITIONS}
+    shown |= {definition.name for definition in DEFINED}
     for query in queries():
         named = re.findall(r"\b(?:cdcd|process)_\w+", query)
         assert named, query
@@ -45,7 +47,7 @@ def test_every_metric_in_alerts_and_dashboard_is_one_that_the_daemon_shows() -> 
 
 
 def test_every_label_in_alerts_and_dashboard_is_one_that_the_metrics_have() -> None:
-    known = TARGET_LABELS | {label for definition in DEFINITIONS for label in definition.labels}
+    known = TARGET_LABELS | {label for definition in DEFINED for label in definition.labels}
     for query in queries():
         grouped = re.findall(r"\b(?:by|on) \(([\w, ]+)\)", query)
         matched = re.findall(r"(\w+)(?:=~|!~|!=|=)\"", query)

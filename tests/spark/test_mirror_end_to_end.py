@@ -61,13 +61,13 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
         target = target_for(spark, mirror, f"c_{source.name}")
         verdicts = compare(source.dsn, spark, target, MIRRORED)
         assert [str(verdict) for verdict in verdicts if not verdict.equal] == []
-        # AND every record that is no change is in quarantine, once, with its place and the reason
+        # AND every record that is no change is in quarantine, once, with its place and the reason; one from before what
+        # the tables have is passed over, whatever its form
         quarantine = spark.table(target.own_name("quarantine"))
         assert [row["reason"] for row in quarantine.orderBy("offset").collect()] == [
             "its JSON is not that of a change",
             "it has no source.commit_lsn",
             "its JSON is not that of a change",
-            "no description is known of its source.schema_id 0000000000000000",
         ]
         # AND the table without a key, and the changelog, have each change once
         log = spark.sql(
@@ -81,7 +81,7 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
         assert mirror.once() == 0
         # THEN nothing changes
         assert [str(verdict) for verdict in compare(source.dsn, spark, target, MIRRORED)] == before
-        assert quarantine.count() == len(poison)
+        assert quarantine.count() == len(poison) - 1
         assert repeated > 100
 
 

@@ -29,6 +29,7 @@ LAYERS["spark"] = set(PATH)
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
+    "cdcd.spark.observed": {"telemetry"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.spark.page_source": {"postgres"},
     "cdcd.spark.reload": {"postgres"},

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.config.loading import Config, HttpConfig, ReadyConfig, parse_config
 from cdcd.errors import ConfigError
-from cdcd.telemetry.http import REQUESTS_MAX, HttpServer, serve_http
+from cdcd.telemetry.http import REQUESTS_MAX, HttpServer, application, serve_http
 from cdcd.telemetry.state import Telemetry
 
 HTTP = HttpConfig.model_validate({"port": 0})
@@ -22,7 +22,7 @@ def telemetry():
 
 @pytest.fixture
 def server(telemetry):
-    with HttpServer(HTTP, READY, telemetry) as server:
+    with HttpServer(HTTP, application(HTTP, READY, telemetry)) as server:
         yield server
 
 
@@ -119,14 +119,16 @@ def test_a_port_in_use_is_an_error_with_a_hint():
         with pytest.raises(
             ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
         ) as caught:
-            HttpServer(HttpConfig.model_validate({"port": port}), READY, Telemetry())
+            HttpServer(HttpConfig.model_validate({"port": port}), application(HTTP, READY, Telemetry()))
     assert "http.port" in caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a" * 70])
 def test_an_address_that_is_not_ours_is_an_error(host):
     with pytest.raises(ConfigError, match=f"cannot listen on {host}"):
-        HttpServer(HttpConfig.model_validate({"host": host, "port": 0}), READY, Telemetry())
+        HttpServer(
+            HttpConfig.model_validate({"host": host, "port": 0}), application(HTTP, READY, Telemetry())
+        )
 
 
 def test_ipv6_is_served_where_the_machine_has_it(telemetry):
@@ -135,7 +137,8 @@ def test_ipv6_is_served_where_the_machine_has_it(telemetry):
             pass
     except OSError:
         pytest.skip("no IPv6 here")
-    with HttpServer(HttpConfig.model_validate({"host": "::1", "port": 0}), READY, telemetry) as server:
+    http6 = HttpConfig.model_validate({"host": "::1", "port": 0})
+    with HttpServer(http6, application(http6, READY, telemetry)) as server:
         connection = http.client.HTTPConnection("::1", server.port, timeout=10)
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
@@ -143,7 +146,7 @@ def test_ipv6_is_served_where_the_machine_has_it(telemetry):
 
 
 def test_clients_that_only_hold_connections_open_do_not_keep_it_from_closing(telemetry):
-    with HttpServer(HTTP, READY, telemetry) as server:
+    with HttpServer(HTTP, application(HTTP, READY, telemetry)) as server:
         idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(REQUESTS_MAX + 3)]
         deadline = time.monotonic() + 10
         # One beyond the limit is hung up on.
@@ -157,7 +160,7 @@ def test_clients_that_only_hold_connections_open_do_not_keep_it_from_closing(tel
 
 
 def test_after_closing_nobody_listens(telemetry):
-    server = HttpServer(HTTP, READY, telemetry)
+    server = HttpServer(HTTP, application(HTTP, READY, telemetry))
     port = server.port
     server.close()
     with pytest.raises(ConnectionRefusedError):

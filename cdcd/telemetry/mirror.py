@@ -1,0 +1,277 @@
+"""The numbers of a running mirror, its metrics as one table, and whether it is well."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cdcd.telemetry.http import Application, pages
+from cdcd.telemetry.metrics import Definition, Sample, families, row, table
+from cdcd.telemetry.state import Health
+
+
+@dataclass(slots=True)
+class MirroredTable:
+    """The numbers of one table.
+
+    Attributes:
+        changes: how many went in.
+        quarantined: how many records went to quarantine.
+        held: how many changes wait, after the last batch.
+        commit_lsn: of the newest change in it; 0: no batch had one yet.
+        lag_s: how old that commit was when the last batch with changes ended, in seconds; None: there was none.
+        failures: how often it could not follow.
+        reloads: how often it was read again.
+        stopped: why it stopped; "": it did not.
+    """
+
+    changes: int = 0
+    quarantined: int = 0
+    held: int = 0
+    commit_lsn: int = 0
+    lag_s: float | None = None
+    failures: int = 0
+    reloads: int = 0
+    stopped: str = ""
+
+
+@dataclass(slots=True)
+class MirrorTelemetry:
+    """The numbers of one mirror. They are written by several threads, each method by one at a time.
+
+    Attributes:
+        batch_at: when the last batch ended (Unix seconds); None: there was none yet.
+        consistent_lsn: the last common LSN; None: there is none, or batches are not consistent.
+        waiting_for: what is away; "": nothing.
+        unfit: topics whose settings let records go.
+    """
+
+    tables: dict[str, MirroredTable] = field(default_factory=dict)
+    batches: int = 0
+    batch_at: float | None = None
+    batch_s: float | None = None
+    consistent_lsn: int | None = None
+    retries: int = 0
+    waiting_for: str = ""
+    unfit: set[str] = field(default_factory=set)
+    _lock: Lock = field(default_factory=Lock)
+
+    def batch(self, now: float, seconds: float, consistent_lsn: int | None) -> None:
+        """A batch is in all tables that are not stopped."""
+        with self._lock:
+            self.batches += 1
+            self.batch_at, self.batch_s = now, seconds
+            self.waiting_for = ""
+            if consistent_lsn is not None:
+                self.consistent_lsn = consistent_lsn
+
+    def table(  # noqa: PLR0917  the numbers of a batch
+        self, name: str, changes: int, quarantined: int, held: int, commit_lsn: int, lag_s: float | None
+    ) -> None:
+        """A batch is in this table."""
+        with self._lock:
+            of = self._of(name)
+            of.changes += changes
+            of.quarantined += quarantined
+            of.held = held
+            of.commit_lsn = max(of.commit_lsn, commit_lsn)
+            if lag_s is not None:
+                of.lag_s = lag_s
+
+    def failed(self, name: str, why: str, *, stopped: bool) -> None:
+        """A table could not follow."""
+        with self._lock:
+            of = self._of(name)
+            of.failures += 1
+            if stopped:
+                of.stopped = why
+
+    def reloaded(self, name: str) -> None:
+        """A table was read again."""
+        with self._lock:
+            self._of(name).reloads += 1
+
+    def retrying(self, why: str) -> None:
+        """Something that all tables need is away."""
+        with self._lock:
+            self.retries += 1
+            self.waiting_for = why
+
+    def health(self) -> Health:
+        """Whether no table is stopped, and nothing is away."""
+        with self._lock:
+            stopped = {name: of.stopped for name, of in self.tables.items() if of.stopped}
+            reasons = [f"{name} is stopped: {why}" for name, why in stopped.items()]
+            if self.waiting_for:
+                reasons.append(self.waiting_for)
+            detail = {"well": not reasons, "batches": self.batches, "tables": len(self.tables)}
+            return Health(not reasons, detail | ({"reasons": reasons} if reasons else {}))
+
+    def snapshot(self) -> list[tuple[str, MirroredTable]]:
+        """The tables by name; another thread may add some meanwhile."""
+        with self._lock:
+            return list(self.tables.items())
+
+    def _of(self, name: str) -> MirroredTable:
+        return self.tables.setdefault(name, MirroredTable())
+
+
+def _each(
+    read: Callable[[MirroredTable], float | None],
+) -> Callable[[MirrorTelemetry, float], Iterable[Sample]]:
+    return lambda mirror, _now: [((name,), read(of)) for name, of in mirror.snapshot()]
+
+
+def _one(
+    read: Callable[[MirrorTelemetry, float], float | None],
+) -> Callable[[MirrorTelemetry, float], Iterable[Sample]]:
+    return lambda mirror, now: [((), read(mirror, now))]
+
+
+_TABLE: Final = ("table",)
+
+DEFINITIONS: Final[tuple[Definition[MirrorTelemetry], ...]] = (
+    Definition(
+        "cdcd_mirror_batches_total",
+        "counter",
+        "Batches that are in all tables that are not stopped.",
+        _one(lambda mirror, _: mirror.batches),
+    ),
+    Definition(
+        "cdcd_mirror_batch_seconds",
+        "gauge",
+        "Duration of the last batch.",
+        _one(lambda mirror, _: mirror.batch_s),
+    ),
+    Definition(
+        "cdcd_mirror_batch_age_seconds",
+        "gauge",
+        "Time since the last batch ended.",
+        _one(lambda mirror, now: None if mirror.batch_at is None else max(0.0, now - mirror.batch_at)),
+    ),
+    Definition(
+        "cdcd_mirror_consistent_lsn",
+        "gauge",
+        "The last LSN that all tables have in common, with consistent batches.",
+        _one(lambda mirror, _: mirror.consistent_lsn),
+    ),
+    Definition(
+        "cdcd_mirror_retries_total",
+        "counter",
+        "Starts of the stream after Kafka or the catalog was away.",
+        _one(lambda mirror, _: mirror.retries),
+    ),
+    Definition(
+        "cdcd_mirror_up",
+        "gauge",
+        "0 while Kafka or the catalog is away.",
+        _one(lambda mirror, _: not mirror.waiting_for),
+    ),
+    Definition(
+        "cdcd_mirror_unfit_topics",
+        "gauge",
+        "Topics whose cleanup.policy lets records go that the mirror needs.",
+        _one(lambda mirror, _: len(mirror.unfit)),
+    ),
+    Definition(
+        "cdcd_mirror_table_stopped",
+        "gauge",
+        "1 for a table that is left alone until the next start.",
+        _each(lambda of: bool(of.stopped)),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_lsn",
+        "gauge",
+        "Commit LSN of the newest change in the table, of the changes since the start.",
+        _each(lambda of: of.commit_lsn or None),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_lag_seconds",
+        "gauge",
+        "Age of the newest commit of the table's last batch when that batch ended.",
+        _each(lambda of: of.lag_s),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_changes_total",
+        "counter",
+        "Changes that went into the table.",
+        _each(lambda of: of.changes),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_held_changes",
+        "gauge",
+        "Changes that wait for other partitions or for a common LSN.",
+        _each(lambda of: of.held),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_quarantined_total",
+        "counter",
+        "Records that went to quarantine.",
+        _each(lambda of: of.quarantined),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_failures_total",
+        "counter",
+        "Times that the table could not follow.",
+        _each(lambda of: of.failures),
+        _TABLE,
+    ),
+    Definition(
+        "cdcd_mirror_table_reloads_total",
+        "counter",
+        "Times that the table was read again from its database.",
+        _each(lambda of: of.reloads),
+        _TABLE,
+    ),
+)
+
+
+class MirrorCollector(Collector):
+    """Reads the numbers when asked, from the thread that asks."""
+
+    def __init__(self, mirror: MirrorTelemetry) -> None:
+        self._mirror = mirror
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(DEFINITIONS, self._mirror)
+
+
+def registry_for(mirror: MirrorTelemetry) -> CollectorRegistry:
+    """All that a mirror's /metrics shows."""
+    registry = CollectorRegistry()
+    registry.register(MirrorCollector(mirror))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def application(mirror: MirrorTelemetry) -> Application:
+    """The pages of a mirror: /metrics and /healthz."""
+    return pages(lambda: registry_for(mirror), {"/healthz": mirror.health})
+
+
+_HEAD: Final = """
+## The mirror
+
+Made from the table in `cdcd/telemetry/mirror.py`. `cdcd mirror` serves them (`http`), without `--once`.
+
+| metric | kind | labels | meaning |
+|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The mirror's part of docs/metrics.md."""
+    return _HEAD + table(map(row, DEFINITIONS))

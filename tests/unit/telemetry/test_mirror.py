@@ -1,0 +1,111 @@
+"""The numbers of a mirror, as Prometheus and a probe see them."""
+
+import http.client
+import json
+import re
+
+import pytest
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdcd.config.mirror import MirrorHttpConfig
+from cdcd.telemetry import metrics
+from cdcd.telemetry.http import HttpServer
+from cdcd.telemetry.mirror import DEFINITIONS, MirrorTelemetry, application, registry_for
+
+
+def scrape(numbers: MirrorTelemetry) -> dict[tuple[str, ...], float]:
+    text = generate_latest(registry_for(numbers)).decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("cdcd_")
+    }
+
+
+def test_each_metric_has_a_name_of_its_own_with_its_unit_last_and_a_sentence():
+    names = [each.name for each in metrics.DEFINITIONS] + [each.name for each in DEFINITIONS]
+    assert len(set(names)) == len(names)
+    for definition in DEFINITIONS:
+        assert definition.name.startswith("cdcd_mirror_")
+        assert definition.help.endswith(".")
+        assert (definition.kind == "counter") == definition.name.endswith("_total")
+        if re.search("lag|age|seconds|lsn", definition.name):
+            assert definition.name.endswith(("_seconds", "_lsn"))
+
+
+def test_what_is_not_known_has_no_sample():
+    found = scrape(MirrorTelemetry())
+    assert found == {
+        ("cdcd_mirror_batches_total",): 0,
+        ("cdcd_mirror_retries_total",): 0,
+        ("cdcd_mirror_up",): 1,
+        ("cdcd_mirror_unfit_topics",): 0,
+    }
+
+
+def test_batches_add_up_by_table(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("time.time", lambda: 1030.0)
+    numbers = MirrorTelemetry()
+    numbers.table("public.a", 5, 1, 2, 700, 3.5)
+    numbers.table("public.b", 1, 0, 0, 650, None)
+    numbers.batch(1000.0, 2.5, 640)
+    # A batch in which the table had nothing new leaves what is known of it.
+    numbers.table("public.a", 0, 0, 0, 0, None)
+    numbers.batch(1010.0, 0.5, None)
+    found = scrape(numbers)
+    assert found["cdcd_mirror_batches_total",] == 2
+    assert found["cdcd_mirror_batch_seconds",] == 0.5
+    assert found["cdcd_mirror_batch_age_seconds",] == 20
+    assert found["cdcd_mirror_consistent_lsn",] == 640
+    assert found["cdcd_mirror_table_changes_total", "public.a"] == 5
+    assert found["cdcd_mirror_table_quarantined_total", "public.a"] == 1
+    assert found["cdcd_mirror_table_held_changes", "public.a"] == 0
+    assert found["cdcd_mirror_table_lsn", "public.a"] == 700
+    assert found["cdcd_mirror_table_lag_seconds", "public.a"] == 3.5
+    assert ("cdcd_mirror_table_lag_seconds", "public.b") not in found
+
+
+def test_a_stopped_table_or_something_that_is_away_is_not_well_and_is_named():
+    numbers = MirrorTelemetry()
+    numbers.failed("public.a", "a conflict", stopped=False)
+    numbers.reloaded("public.a")
+    assert numbers.health().well
+    numbers.failed("public.a", "the key changed", stopped=True)
+    numbers.retrying("Kafka does not answer.")
+    health = numbers.health()
+    assert not health.well
+    assert health.detail["reasons"] == ["public.a is stopped: the key changed", "Kafka does not answer."]
+    found = scrape(numbers)
+    assert found["cdcd_mirror_table_stopped", "public.a"] == 1
+    assert found["cdcd_mirror_table_failures_total", "public.a"] == 2
+    assert found["cdcd_mirror_table_reloads_total", "public.a"] == 1
+    assert (found["cdcd_mirror_up",], found["cdcd_mirror_retries_total",]) == (0, 1)
+    # The next batch shows that it is back; the table stays as it is.
+    numbers.batch(1000.0, 1.0, None)
+    assert numbers.health().detail["reasons"] == ["public.a is stopped: the key changed"]
+
+
+def test_a_probe_and_a_scrape_are_answered():
+    numbers = MirrorTelemetry()
+    listen = MirrorHttpConfig.model_validate({"port": 0})
+    with HttpServer(listen, application(numbers)) as server:
+
+        def get(path: str) -> tuple[int, bytes]:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            try:
+                return response.status, response.read()
+            finally:
+                connection.close()
+
+        assert get("/healthz")[0] == 200
+        numbers.failed("public.a", "the key changed", stopped=True)
+        status, body = get("/healthz")
+        assert (status, json.loads(body)["well"]) == (503, False)
+        status, body = get("/metrics")
+        assert status == 200
+        assert b'cdcd_mirror_table_stopped{table="public.a"} 1.0' in body
+        assert get("/readyz")[0] == 404
