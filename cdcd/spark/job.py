@@ -27,7 +27,7 @@ from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, Transient
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.frontier import Tips, tips
-from cdcd.spark.kafka import Admin, kafka_failure
+from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
 from cdcd.spark.progress import (
     BatchDone,
@@ -103,6 +103,8 @@ class Mirror:
         self._cuts = Cuts()
         self._published = 0
         self._policies: dict[str, str] = {}
+        self._facts: dict[str, TopicFacts] = {}
+        self._facts_lock = threading.Lock()
         self._waiting: dict[str, int] = {}
         self._waits_since: float | None = None
         self._without: tuple[str, ...] = ()
@@ -157,7 +159,7 @@ class Mirror:
         self._failure = None
         self._descriptions.refresh()
         self._observe(MirrorStarted(settings.name, len(self._wanted(self._descriptions.topics())), once))
-        self._look_at_policies([settings.schemas, *self._wanted(self._descriptions.topics())])
+        self._look_at_policies([settings.schemas])
         if settings.consistent:
             self._take_mark(settle=once)
         self._catch_up()
@@ -300,6 +302,7 @@ class Mirror:
         if self._settings.consistent and (cut is None or cut <= self._published):
             return
         topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
+        self._look_up([topic for topic in topics if topic not in self._tables])
         tips = self._tips([topic for topic in topics if len(ends[topic]) > 1])
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
             work = {
@@ -319,6 +322,20 @@ class Mirror:
             self._publish(cut, batch_id, self._left_out(cut, ends, tables))
         if not quiet or any(table.records for table in tables):
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
+
+    def _look_up(self, new: Collection[str]) -> None:
+        """Ask Kafka about the topics of tables that begin now: by few questions for all of them."""
+        if new:
+            self._look_at_policies(new)
+            found = self._admin.facts(new)
+            with self._facts_lock:
+                self._facts = found
+
+    def _facts_of(self, topic: str) -> TopicFacts:
+        """What was looked up together serves each table once; who asks again has a reason to."""
+        with self._facts_lock:
+            known = self._facts.pop(topic, None)
+        return known or self._admin.facts([topic]).get(topic) or TopicFacts(None, {})
 
     def _tips(self, topics: list[str]) -> Tips:
         settings = self._settings
@@ -376,18 +393,18 @@ class Mirror:
 
     def _new_table(self, topic: str) -> TableMirror:
         settings = self._settings
-        self._look_at_policies([topic])
         name = self._name(topic)
         return TableMirror(
             self._spark.newSession(),
             settings.kafka,
             topic,
             admin=self._admin,
+            facts=self._facts_of,
             target=self._target,
             descriptions=self._descriptions,
             history=settings.keeps_history(name),
             slice_max=settings.batch_records_max,
-            compacted="compact" in self._policies[topic],
+            compacted="compact" in self._policies.get(topic, ""),
         )
 
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:

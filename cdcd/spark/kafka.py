@@ -19,6 +19,9 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that Spark's Kafka source takes for the ends of a partition."""
 
+TASK_RECORDS: Final = 25_000
+"""So many records are worth a task: parsing them takes about a second."""
+
 TIMEOUT_MS: Final = 15_000
 """How long the brokers may take to answer the admin client."""
 
@@ -60,11 +63,14 @@ class KafkaSource:
         }
 
     def read(self, spark: SparkSession, topic: str, start: Offsets, end: Offsets) -> DataFrame:
-        """The records of `topic` from offset to offset: key, value, topic, partition, offset, timestamp, headers."""
+        """The records of `topic` from offset to offset: key, value, topic, partition, offset, timestamp, headers.
+
+        Many records of few partitions are read by several tasks for each.
+        """
         partitions = sorted(end)
         return (
             spark.read.format("kafka")
-            .options(**self.options())
+            .options(**self.options(), **tasks(start, end, spark.sparkContext.defaultParallelism))
             .option("assign", json.dumps({topic: partitions}))
             .option(
                 "startingOffsets", json.dumps({topic: {str(p): start.get(p, EARLIEST) for p in partitions}})
@@ -72,6 +78,26 @@ class KafkaSource:
             .option("endingOffsets", json.dumps({topic: {str(p): end[p] for p in partitions}}))
             .load()
         )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the admin client knows of a topic.
+
+    Attributes:
+        topic_id: None: the broker gives none.
+        beginnings: by partition, the first offset that is still there.
+    """
+
+    topic_id: str | None
+    beginnings: Offsets
+
+
+def tasks(start: Offsets, end: Offsets, cores: int) -> dict[str, str]:
+    """The option by which Spark divides partitions among tasks; none where that is not worth it."""
+    records = sum(max(0, offset - max(0, start.get(partition, 0))) for partition, offset in end.items())
+    wanted = min(2 * cores, records // TASK_RECORDS)
+    return {"minPartitions": str(wanted)} if wanted > len(end) else {}
 
 
 class Admin:
@@ -105,35 +131,32 @@ class Admin:
     def close(self) -> None:
         self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """The partitions of those of `topics` that exist."""
-        known = set(self._answer(self._client.listTopics().names()))
-        wanted = [topic for topic in topics if topic in known]
-        if not wanted:
-            return {}
-        names = self._jvm.java.util.ArrayList()
-        for topic in wanted:
-            names.add(topic)
-        found = self._answer(self._client.describeTopics(names).allTopicNames())
-        return {topic: [part.partition() for part in found[topic].partitions()] for topic in wanted}
+    def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
+        """What is known of those of `topics` that exist, by two questions for all of them."""
+        described = self._described(topics)
+        partitions = {topic: _numbers(found) for topic, found in described.items()}
+        first = self._offsets_of(partitions, "earliest", "READ_COMMITTED")
+        return {topic: TopicFacts(_id(found), first[topic]) for topic, found in described.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those of `topics` that exist and have one; brokers give them since Kafka 2.8."""
+        found = {topic: _id(described) for topic, described in self._described(topics).items()}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
+
+    def _described(self, topics: Iterable[str]) -> dict[str, Any]:
+        """Those of `topics` that exist, as the client describes them."""
         names = self._jvm.java.util.ArrayList()
         for topic in topics:
             names.add(topic)
         if not names:
             return {}
-        found: dict[str, str] = {}
+        found: dict[str, Any] = {}
         for entry in self._client.describeTopics(names).topicNameValues().entrySet():
             try:
-                topic_id = self._answer(entry.getValue()).topicId().toString()
+                found[entry.getKey()] = self._answer(entry.getValue())
             except SinkError as error:
-                if _UNKNOWN_TOPIC in error.message:
-                    continue
-                raise
-            if topic_id != _NO_ID:
-                found[entry.getKey()] = topic_id
+                if _UNKNOWN_TOPIC not in error.message:
+                    raise
         return found
 
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
@@ -168,10 +191,17 @@ class Admin:
         return self._offsets(topics, "earliest", "READ_COMMITTED")
 
     def _offsets(self, topics: Iterable[str], what: str, level: str) -> dict[str, dict[int, int]]:
+        described = self._described(topics)
+        return self._offsets_of({topic: _numbers(found) for topic, found in described.items()}, what, level)
+
+    def _offsets_of(
+        self, partitions: Mapping[str, Iterable[int]], what: str, level: str
+    ) -> dict[str, dict[int, int]]:
+        if not partitions:
+            return {}
         kafka = self._jvm.org.apache.kafka
         spec = getattr(kafka.clients.admin.OffsetSpec, what)()
         asked = self._jvm.java.util.HashMap()
-        partitions = self.partitions(topics)
         for topic, numbers in partitions.items():
             for number in numbers:
                 asked.put(kafka.common.TopicPartition(topic, number), spec)
@@ -191,6 +221,15 @@ class Admin:
 
     def _failure(self, error: Py4JJavaError) -> SinkError | SinkUnavailableError:
         return kafka_failure(_reason(error.java_exception), self._source.bootstrap_servers)
+
+
+def _numbers(described: Any) -> list[int]:
+    return [part.partition() for part in described.partitions()]
+
+
+def _id(described: Any) -> str | None:
+    topic_id = str(described.topicId().toString())
+    return None if topic_id == _NO_ID else topic_id
 
 
 def _reason(thrown: Any) -> str:

@@ -26,7 +26,7 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.frontier import Tip, first_change
 from cdcd.spark.groups import Group, grouped, reason, up_to
-from cdcd.spark.kafka import Admin, KafkaSource, Offsets
+from cdcd.spark.kafka import Admin, KafkaSource, Offsets, TopicFacts
 from cdcd.spark.replaced import Part, takeover
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.evolution import (
@@ -104,6 +104,7 @@ class TableMirror:
 
     Args:
         spark: a session of its own, since a target sets its configuration.
+        facts: tells what a topic is, when the table begins with it.
         history: also keep a changelog beside the mirror.
         compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
         slice_max: so many offsets are read at once; a table that is far behind takes several turns.
@@ -116,6 +117,7 @@ class TableMirror:
         topic: str,
         *,
         admin: Admin,
+        facts: Callable[[str], TopicFacts],
         target: Target,
         descriptions: Descriptions,
         history: bool = False,
@@ -126,6 +128,7 @@ class TableMirror:
         self._spark = spark
         self._source = source
         self._admin = admin
+        self._facts = facts
         self._target = target
         self._descriptions = descriptions
         self._history = history
@@ -177,8 +180,9 @@ class TableMirror:
         while self.behind(ends):
             start = self._start()
             self._look_again()
-            reach = self._reach(start, ends, size, cut, tip)
-            step = self._step(start, reach, batch_id, cut)
+            reach, is_last = self._reach(start, ends, size, cut, tip)
+            at = None if cut is None or reach.bound is None else reach.bound[0]
+            step = self._step(start, reach, batch_id, at)
             total = Progress(
                 self.table,
                 total.records + step.records,
@@ -188,7 +192,7 @@ class TableMirror:
                 max(total.commit_lsn, step.commit_lsn),
                 step.commit_time or total.commit_time,
             )
-            if step.held and (cut is not None or (tip is not None and _covers(reach.until, tip().ends))):
+            if step.held and is_last:
                 break
             # A transaction may be larger than a slice, and its first changes lie in a partition that was not read far.
             size = size * 2 if step.held and self._next == start else self._slice_max
@@ -200,23 +204,28 @@ class TableMirror:
 
     def _reach(
         self, start: Offsets, ends: Offsets, size: int, cut: int | None, tip: Callable[[], Tip] | None
-    ) -> Reach:
-        """Which part of the topic the next step has; about `size` records."""
+    ) -> tuple[Reach, bool]:
+        """Which part of the topic the next step has, about `size` records, and whether nothing is left for now."""
+        furthest = dict(ends)
         if cut is not None:
-            # A consistent batch is one commit, however large.
-            return Reach(dict(ends), (cut, WHOLE))
-        if len(ends) == 1:
-            return Reach(_slice(start, ends, size))
-        assert tip is not None, "the topic has several partitions"
-        now = tip()
-        furthest = {partition: max(end, now.ends.get(partition, 0)) for partition, end in ends.items()}
-        bound = (now.complete_lsn, WHOLE)
+            bound = (cut, WHOLE)
+        elif len(ends) == 1:
+            until = _slice(start, ends, size)
+            return Reach(until), until == ends
+        else:
+            assert tip is not None, "the topic has several partitions"
+            now = tip()
+            furthest = {partition: max(end, now.ends.get(partition, 0)) for partition, end in ends.items()}
+            bound = (now.complete_lsn, WHOLE)
         if _distance(start, furthest) <= size:
-            return Reach(furthest, bound)
+            return Reach(furthest, bound), True
         until = _slice(start, ends, size)
         later = {partition: end for partition, end in furthest.items() if until[partition] < end}
         first = first_change(self._spark, self._source, self.topic, until, later)
-        return Reach(until, bound if first is None else min(bound, first))
+        if first is not None:
+            # Each commit of a consistent mirror is as of an LSN.
+            bound = min(bound, first if cut is None else (first[0] - 1, WHOLE))
+        return Reach(until, bound), False
 
     def _is_ahead(self, cut: int | None) -> bool:
         """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
@@ -241,15 +250,15 @@ class TableMirror:
         if self._next is None:
             form = self._descriptions.newest(self.topic)
             states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
-            beginnings = self._admin.beginnings([self.topic]).get(self.topic, {})
-            self._beginnings = beginnings
-            origin = Origin(self._topic_id(), beginnings)
+            facts = self._facts(self.topic)
+            beginnings = self._beginnings = facts.beginnings
+            origin = Origin(facts.topic_id, beginnings)
             for state in states:
                 check_origin(state, origin, self.topic, self.table)
             first = {
                 partition: offset for state in states for partition, offset in state.origin.first.items()
             }
-            self._origin = replace(origin, first=beginnings | first)
+            self._origin = replace(origin, first={**beginnings, **first})
             self._next = {
                 partition: min(
                     [
@@ -580,10 +589,6 @@ def is_due(changed_at: float, maintained_at: float | None, now: float, keep_s: f
 def _distance(start: Offsets, ends: Offsets) -> int:
     """How many offsets lie between."""
     return sum(max(0, end - start.get(partition, 0)) for partition, end in ends.items())
-
-
-def _covers(until: Offsets, ends: Offsets) -> bool:
-    return all(until.get(partition, 0) >= end for partition, end in ends.items())
 
 
 def _slice(start: Offsets, ends: Offsets, most: int) -> dict[int, int]:

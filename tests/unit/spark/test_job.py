@@ -1,6 +1,6 @@
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,8 +12,8 @@ from cdcd.errors import CdcdError, FatalError, SinkError, SinkUnavailableError, 
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm
 from cdcd.spark.consistency import NOTHING, Covered, Mark
-from cdcd.spark.job import ATTEMPTS, Mirror, _classified
-from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.job import ATTEMPTS, WAITS_S, Mirror, _classified, policy_problem
+from cdcd.spark.kafka import KafkaSource, TopicFacts
 from cdcd.spark.progress import (
     BatchDone,
     Fact,
@@ -21,6 +21,7 @@ from cdcd.spark.progress import (
     SetChanged,
     TableFailed,
     TableMaintained,
+    TopicUnfit,
     Unmirrored,
 )
 from cdcd.spark.settings import MirrorSettings
@@ -51,11 +52,27 @@ class FakeTable:
         self.forgotten += 1
 
 
+class FakeAdmin:
+    """Knows two topics; `policies` are those that somebody may see."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.policies: dict[str, str] = {}
+
+    def facts(self, topics: Collection[str]) -> dict[str, TopicFacts]:
+        self.asked.append(list(topics))
+        return {topic: TopicFacts(f"id of {topic}", {0: 0}) for topic in topics if topic != "shop.gone"}
+
+    def cleanup_policies(self, topics: Collection[str]) -> dict[str, str]:
+        return {topic: self.policies[topic] for topic in topics if topic in self.policies}
+
+
 class Harness:
     """A mirror of tables that are fakes, `public.a` and `public.b`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *tables: FakeTable, **settings: Any) -> None:
-        monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: None)
+        self.admin = FakeAdmin()
+        monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: self.admin)
         self.facts: list[Fact] = []
         self.published: list[tuple[int, tuple[str, ...]]] = []
         given = MirrorSettings(
@@ -326,3 +343,78 @@ def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody
     harness.mirror._settings = replace(harness.mirror._settings, consistent=True)
     harness.mirror._maintain()
     assert pruned == [("lake.cdcd.consistent", "commit_lsn")]
+
+
+def test_topics_are_looked_up_together_when_their_tables_begin_and_alone_when_one_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.b"))
+    harness.advance()
+    harness.advance()
+    mirror, a, b = harness.mirror, "shop.public.a", "shop.public.b"
+    assert harness.admin.asked == [[a, b]]
+    assert mirror._facts_of(a) == TopicFacts(f"id of {a}", {0: 0})
+    assert mirror._facts_of(b) == TopicFacts(f"id of {b}", {0: 0})
+    assert harness.admin.asked == [[a, b]]
+    mirror._facts_of(a)
+    assert mirror._facts_of("shop.gone") == TopicFacts(None, {})
+    assert harness.admin.asked == [[a, b], [a], ["shop.gone"]]
+
+
+def test_topics_that_let_records_go_are_named_once(monkeypatch: pytest.MonkeyPatch):
+    harness = Harness(monkeypatch, FakeTable("public.a"), FakeTable("public.b"))
+    harness.admin.policies = {
+        "shop.public.a": "compact,delete", "shop.public.b": "delete", "shop.schemas": "delete",
+    }  # fmt: skip
+    harness.mirror._look_at_policies(["shop.schemas"])
+    harness.advance()
+    harness.advance()
+    found = [(fact.topic, fact.hint) for fact in harness.facts if isinstance(fact, TopicUnfit)]
+    assert [topic for topic, _ in found] == ["shop.schemas", "shop.public.a"]
+    assert found[0][1].endswith("--entity-name shop.schemas --add-config cleanup.policy=compact")
+    assert policy_problem("shop.schemas", "compact", is_table=False) is None
+    assert policy_problem("shop.public.c", "", is_table=True) is None
+
+
+def test_changes_that_wait_for_a_checkpoint_are_tried_again_and_named(monkeypatch: pytest.MonkeyPatch):
+    table = FakeTable("public.a")
+    harness = Harness(monkeypatch, table)
+    mirror = harness.mirror
+    behind = [True]
+    monkeypatch.setattr(table, "behind", lambda _: behind[0], raising=False)
+    monkeypatch.setattr(table, "advance", lambda *_: Progress("public.a", held=3 if behind[0] else 0))
+    again: list[int] = []
+
+    def catch_up() -> None:
+        again.append(1)
+        harness.advance()
+
+    monkeypatch.setattr(mirror, "_catch_up", catch_up)
+    now = [100.0]
+    monkeypatch.setattr("cdcd.spark.job.time.monotonic", lambda: now[0])
+    harness.advance()
+    mirror._look_after_waiting()
+    assert [fact for fact in harness.facts if isinstance(fact, TableFailed)] == []
+    now[0] += WAITS_S + 1
+    mirror._look_after_waiting()
+    (said,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
+    assert (said.table, said.stopped) == ("public.a", False)
+    assert "3 changes wait" in said.message
+    assert "shop.checkpoint" in said.message
+    # With a checkpoint they are in, and nothing is tried any more.
+    behind[0] = False
+    mirror._look_after_waiting()
+    mirror._look_after_waiting()
+    assert len(again) == 3
+
+
+def test_a_run_that_ends_stops_a_table_of_which_changes_wait(monkeypatch: pytest.MonkeyPatch):
+    table = FakeTable("public.a")
+    harness = Harness(monkeypatch, table)
+    monkeypatch.setattr(table, "behind", lambda _: True, raising=False)
+    monkeypatch.setattr(table, "advance", lambda *_: Progress("public.a", held=3))
+    monkeypatch.setattr("cdcd.spark.job.SETTLE_S", 0.0)
+    harness.advance()
+    harness.mirror._end_waiting(threading.Event())
+    assert list(harness.mirror.stopped) == ["shop.public.a"]
+    assert "Start the daemon" in harness.mirror.stopped["shop.public.a"].hint

@@ -1,7 +1,7 @@
 import pytest
 
 from cdcd.errors import SinkError, SinkUnavailableError
-from cdcd.spark.kafka import KafkaSource, kafka_failure
+from cdcd.spark.kafka import TASK_RECORDS, KafkaSource, kafka_failure, tasks
 
 
 def test_what_the_guarantees_rest_on_is_not_left_to_the_properties():
@@ -40,3 +40,11 @@ def test_a_broker_that_is_away_may_come_back_one_that_refuses_will_not(reason: s
     error = kafka_failure(reason, "b:1")
     assert type(error) is kind
     assert "b:1" in error.message
+
+
+def test_a_large_slice_of_few_partitions_is_read_by_several_tasks():
+    assert tasks({0: 0}, {0: 2_000_000}, 4) == {"minPartitions": "8"}
+    assert tasks({0: 0}, {0: 3 * TASK_RECORDS}, 4) == {"minPartitions": "3"}
+    # Where each partition is little work, or there are enough of them, Spark has one task for each.
+    assert tasks({0: 10}, {0: 10 + TASK_RECORDS}, 4) == {}
+    assert tasks({0: 0, 1: 0, 2: 0}, {0: 2_000_000, 1: 5, 2: 5}, 1) == {}

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import PositionError
 from cdcd.spark.frontier import Tip
+from cdcd.spark.kafka import TopicFacts
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.table import Progress, TableMirror, _slice, is_due
 from cdcd.spark.targets.reduction import UNFIT
@@ -86,13 +87,16 @@ class FakeAdmin:
     def topic_ids(self, topics: Any) -> dict[str, str]:
         return dict.fromkeys(topics, self.topic_id)
 
-    def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
-        return {TOPIC: {0: 0}}
+    def facts(self, _topic: str) -> TopicFacts:
+        return TopicFacts(self.topic_id, {0: 0})
 
 
 def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     def mirror(target: FakeTarget, *values: str) -> TableMirror:
-        fakes = cast("Any", {"admin": FakeAdmin(), "target": target, "descriptions": Described()})
+        admin = FakeAdmin()
+        fakes = cast(
+            "Any", {"admin": admin, "facts": admin.facts, "target": target, "descriptions": Described()}
+        )
         return TableMirror(spark, Topic(*values), TOPIC, **fakes)
 
     two = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
@@ -115,7 +119,7 @@ def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
 def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is_read(spark: SparkSession):
     admin, target = FakeAdmin(), FakeTarget(None)
     records = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
-    fakes = cast("Any", {"admin": admin, "target": target, "descriptions": Described()})
+    fakes = cast("Any", {"admin": admin, "facts": admin.facts, "target": target, "descriptions": Described()})
     table = TableMirror(spark, Topic(*records), TOPIC, **fakes)
     table.advance({0: 1}, 1)
     admin.topic_id = "second"
@@ -127,8 +131,8 @@ def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is
 class Wide(FakeAdmin):
     """A topic with two partitions."""
 
-    def beginnings(self, _topics: Any) -> dict[str, dict[int, int]]:
-        return {TOPIC: {0: 0, 1: 0}}
+    def facts(self, _topic: str) -> TopicFacts:
+        return TopicFacts(self.topic_id, {0: 0, 1: 0})
 
 
 def reaches(
@@ -137,18 +141,29 @@ def reaches(
     """Which parts of a topic with two partitions a table takes, of which the target holds so much back each time."""
     taken: list[Reach] = []
     target = FakeTarget(NEW.schema)
-    fakes = cast("Any", {"admin": Wide(), "target": target, "descriptions": Described(), "slice_max": 10})
+    admin = Wide()
+    fakes = cast(
+        "Any",
+        {
+            "admin": admin,
+            "facts": admin.facts,
+            "target": target,
+            "descriptions": Described(),
+            "slice_max": 10,
+        },
+    )
     table = TableMirror(spark, Topic(), TOPIC, **fakes)
 
-    def step(start: Any, reach: Reach, *_: Any) -> Progress:
+    def step(start: Any, reach: Reach, batch_id: int, at: int | None) -> Progress:
         back = held[len(taken)] if len(taken) < len(held) else {}
+        assert at == (reach.bound[0] if "cut" in more and reach.bound is not None else None)
         taken.append(reach)
         table._next = {**reach.until, **back}
         return Progress("public.item", held=len(back))
 
     monkeypatch.setattr(table, "_step", step)
     monkeypatch.setattr("cdcd.spark.table.first_change", lambda *_: more.get("first"))
-    table.advance(more.get("ends", {0: 4, 1: 4}), 1, None, lambda: tip)
+    table.advance(more.get("ends", {0: 4, 1: 4}), 1, more.get("cut"), lambda: tip)
     return taken
 
 
@@ -178,3 +193,15 @@ def test_a_transaction_that_is_larger_than_a_slice_is_taken_in_a_larger_one(
     nothing = {0: 0}
     taken = reaches(spark, monkeypatch, nothing, nothing, tip=Tip(ends, 99), first=(50, 3), ends=ends)
     assert [reach.until[0] for reach in taken] == [10, 20, 40]
+
+
+def test_a_consistent_mirror_that_is_far_behind_has_each_slice_as_of_an_lsn(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+):
+    ends = {0: 40, 1: 0}
+    taken = reaches(spark, monkeypatch, tip=Tip(ends, 0), first=(50, 3), ends=ends, cut=99)
+    assert [(reach.until[0], reach.bound) for reach in taken] == [
+        (10, (49, WHOLE)), (20, (49, WHOLE)), (30, (49, WHOLE)), (40, (99, WHOLE)),
+    ]  # fmt: skip
+    # What commits later than the common LSN waits.
+    assert len(reaches(spark, monkeypatch, {0: 35}, tip=Tip(ends, 0), ends={0: 4, 1: 0}, cut=99)) == 1
