@@ -263,6 +263,32 @@ def test_a_changelog_has_each_change_once_and_gives_the_states_between_commits(
     spark.sql(f"DROP VIEW {view}")
 
 
+def test_readers_of_a_delta_table_need_type_widening_only_when_a_column_has_grown(
+    spark: SparkSession, warehouse: Path, unique: str
+):
+    target = DeltaTarget(str(warehouse / "delta" / unique))
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+
+    def features() -> list[str]:
+        (row,) = spark.sql(f"DESCRIBE DETAIL {name}").select("tableFeatures").collect()
+        return list(row["tableFeatures"])
+
+    assert "typeWidening" not in features()
+    grown = replace(
+        FORM,
+        schema_id="2",
+        columns=tuple(
+            replace(column, type="bigint", type_oid=20, spark=LongType()) if column.name == "n" else column
+            for column in FORM.columns
+        ),
+    )
+    assert target.prepare(spark, name, grown, Kind.MIRROR, (20, 1)) == grown
+    assert "typeWidening" in features()
+    target.apply(name, frame(spark, [change("u", 20, (1, 2**40, "x"))], grown))
+    assert rows(spark, name, "id", "n") == [(1, 2**40)]
+
+
 def test_a_table_without_a_key_has_the_old_row_of_an_update_beside_the_new_one(
     spark: SparkSession, target: Lakehouse
 ):

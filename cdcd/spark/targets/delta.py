@@ -34,7 +34,6 @@ _MERGE: Final = {
 _TABLE: Final = {
     # Columns have an identity of their own, so that renames and drops leave the files alone.
     "delta.columnMapping.mode": "name",
-    "delta.enableTypeWidening": "true",
     # Changed rows are marked; the files they were in stay.
     "delta.enableDeletionVectors": "true",
     "delta.checkpointInterval": "20",
@@ -44,6 +43,10 @@ _TABLE: Final = {
 _NTZ: Final = "timestamp_ntz"
 _NTZ_FEATURE: Final = "delta.feature.timestampNtz"
 """A table that is made with such a column has the feature. One that gets such a column later must be given it first."""
+
+
+_WIDENING: Final = "delta.enableTypeWidening"
+"""Readers must know the feature, and delta-rs does not. So a table gets it with the first column that grows."""
 
 
 class DeltaTarget(Lakehouse):
@@ -134,6 +137,11 @@ class DeltaTarget(Lakehouse):
         if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_NTZ_FEATURE}' = 'supported')")
         super()._add(spark, name, column, type_)
+
+    def _widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        if self._properties(spark, name).get(_WIDENING) != "true":
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_WIDENING}' = 'true')")
+        super()._widen(spark, name, column, type_)
 
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})

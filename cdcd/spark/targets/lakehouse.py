@@ -517,7 +517,7 @@ class Lakehouse(OwnTables):
             case Rename(column, to) if column in there:
                 spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(to)}")
             case Widen(column, to):
-                spark.sql(f"{alter} ALTER COLUMN {quoted(column)} TYPE {to.simpleString()}")
+                self._widen(spark, name, column, to.simpleString())
             case Add(column):
                 if column.name not in there:
                     self._add(spark, name, column.name, column.spark.simpleString())

@@ -79,6 +79,9 @@ class TableFormat(ABC):
     @abstractmethod
     def _append(self, rows: DataFrame, name: str) -> None: ...
 
+    def _widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(column)} TYPE {type_}")
+
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
