@@ -11,7 +11,7 @@ as soon as no transaction is open. Where a partition is not read to its end, its
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,17 +44,19 @@ class Tip:
 
 @dataclass(slots=True)
 class Tips:
-    """The tips of several topics, looked up together when the first one is asked for. Any thread may ask."""
+    """The tips of topics, those of `topics` together when the first one is asked for. Any thread may ask."""
 
-    look: Callable[[], Mapping[str, Tip]]
+    look: Callable[[Sequence[str]], Mapping[str, Tip]]
+    topics: Sequence[str]
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _found: Mapping[str, Tip] | None = None
+    _found: dict[str, Tip] = field(default_factory=dict)
 
     def of(self, topic: str) -> Tip:
-        """The tip of one of them. SinkError: it is not there any more."""
+        """The tip of a topic. SinkError: it is not there any more."""
         with self._lock:
-            if self._found is None:
-                self._found = self.look()
+            if topic not in self._found:
+                together = not self._found and topic in self.topics
+                self._found |= self.look(self.topics if together else [topic])
             tip = self._found.get(topic)
         if tip is None:
             raise SinkError(f"The topic {topic} is gone.", hint="Was it deleted while the mirror read it?")
@@ -62,7 +64,7 @@ class Tips:
 
 
 def tips(
-    spark: SparkSession, source: KafkaSource, admin: Admin, checkpoint: str, topics: list[str]
+    spark: SparkSession, source: KafkaSource, admin: Admin, checkpoint: str, topics: Sequence[str]
 ) -> dict[str, Tip]:
     """The tips of these topics.
 

@@ -15,7 +15,7 @@ A failure is a table's own where it can be: then that table stops, and the other
 import re
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
-from cdcd.spark.frontier import Tips, tips
+from cdcd.spark.frontier import Tip, Tips, tips
 from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
 from cdcd.spark.progress import (
@@ -303,7 +303,9 @@ class Mirror:
             return
         topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
         self._look_up([topic for topic in topics if topic not in self._tables])
-        tips = self._tips([topic for topic in topics if len(ends[topic]) > 1])
+        tips = self._tips(
+            [topic for topic in topics if len(ends[topic]) > 1 and self._may_lack(topic, ends[topic])]
+        )
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
             work = {
                 topic: pool.submit(self._table, topic, ends[topic], batch_id, cut, tips) for topic in topics
@@ -337,9 +339,17 @@ class Mirror:
             known = self._facts.pop(topic, None)
         return known or self._admin.facts([topic]).get(topic) or TopicFacts(None, {})
 
-    def _tips(self, topics: list[str]) -> Tips:
+    def _may_lack(self, topic: str, ends: Mapping[int, int]) -> bool:
+        table = self._tables.get(topic)
+        return table is None or table.may_lack(ends)
+
+    def _tips(self, topics: Sequence[str]) -> Tips:
         settings = self._settings
-        return Tips(lambda: tips(self._spark, settings.kafka, self._admin, settings.checkpoint, topics))
+
+        def look(some: Sequence[str]) -> Mapping[str, Tip]:
+            return tips(self._spark, settings.kafka, self._admin, settings.checkpoint, some)
+
+        return Tips(look, topics)
 
     def _table(
         self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None, tips: Tips

@@ -161,6 +161,10 @@ class TableMirror:
         start = self._start()
         return any(start.get(partition, 0) < end for partition, end in ends.items())
 
+    def may_lack(self, ends: Offsets) -> bool:
+        """As `behind`, without a look at the target: also true where that has to be looked at first."""
+        return self._next is None or self.behind(ends)
+
     def advance(
         self, ends: Offsets, batch_id: int, cut: int | None = None, tip: Callable[[], Tip] | None = None
     ) -> Progress:

@@ -1,7 +1,7 @@
 """How far a topic with several partitions can be applied, in a real Spark where it reads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -106,13 +106,18 @@ def test_checkpoints_of_one_transaction_count_as_one(spark: SparkSession):
 
 
 def test_tips_are_looked_up_once_and_a_topic_that_is_gone_is_named():
-    looked: list[int] = []
+    looked: list[list[str]] = []
+    there = {"a": Tip({0: 1}, 5), "c": Tip({0: 2}, 5), "late": Tip({0: 3}, 6)}
 
-    def look() -> dict[str, Tip]:
-        looked.append(1)
-        return {"a": Tip({0: 1}, 5)}
+    def look(topics: Sequence[str]) -> dict[str, Tip]:
+        looked.append(list(topics))
+        return {topic: there[topic] for topic in topics if topic in there}
 
-    found = Tips(look)
-    assert (found.of("a"), found.of("a"), looked) == (Tip({0: 1}, 5), Tip({0: 1}, 5), [1])
+    found = Tips(look, ["a", "b", "c"])
+    assert (found.of("a"), found.of("c"), found.of("a")) == (there["a"], there["c"], there["a"])
+    assert looked == [["a", "b", "c"]]
+    # One that nobody thought would be asked for is looked up by itself.
+    assert found.of("late") == there["late"]
     with pytest.raises(SinkError, match="topic b is gone"):
         found.of("b")
+    assert looked[1:] == [["late"], ["b"]]
