@@ -22,6 +22,7 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
@@ -182,25 +183,34 @@ class Mirror:
             writer = writer.trigger(processingTime=f"{int(settings.interval_s * 1000)} milliseconds")
         try:
             query = writer.start()
-            while not query.awaitTermination(POLL_S):  # raises what ended the query
-                if stop.is_set():
-                    self._stopping = True
-                    # A batch that is under way is let finish; it would only come again.
-                    if self._working.acquire(timeout=STOP_S):
-                        self._working.release()
-                    query.stop()
+            try:
+                if not self._follow(query, stop):
                     return
-                if self._working.acquire(blocking=False):
-                    try:
-                        self._look_after_waiting()
-                    finally:
-                        self._working.release()
+            finally:
+                # It may still run: what waits is looked after beside it, and may fail.
+                query.stop()
             if once:
                 self._end_waiting(stop)
         except (PySparkException, Py4JError) as error:
             raise self._reason(error) from error
         if once and settings.maintenance_interval_s is not None:
             self._maintain()
+
+    def _follow(self, query: StreamingQuery, stop: threading.Event) -> bool:
+        """Wait for the end of the query, which raises what ended it. False: it was asked to stop before."""
+        while not query.awaitTermination(POLL_S):
+            if stop.is_set():
+                self._stopping = True
+                # A batch that is under way is let finish; it would only come again.
+                if self._working.acquire(timeout=STOP_S):
+                    self._working.release()
+                return False
+            if self._working.acquire(blocking=False):
+                try:
+                    self._look_after_waiting()
+                finally:
+                    self._working.release()
+        return True
 
     def _reason(self, error: Exception) -> BaseException:
         """Why the query ended: what was raised in a batch, else what Spark says."""

@@ -421,3 +421,52 @@ def test_a_run_that_ends_stops_a_table_of_which_changes_wait(monkeypatch: pytest
     harness.mirror._end_waiting(threading.Event())
     assert list(harness.mirror.stopped) == ["shop.public.a"]
     assert "Start the daemon" in harness.mirror.stopped["shop.public.a"].hint
+
+
+class FakeQuery:
+    """A query that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def awaitTermination(self, _seconds: int) -> bool:  # noqa: N802 - Spark's name
+        return self.stopped
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_a_failure_beside_the_query_ends_the_query_before_another_one_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    harness = Harness(monkeypatch, FakeTable("public.a"))
+    query, mirror = FakeQuery(), harness.mirror
+
+    class Stream:
+        def __getattr__(self, _: str) -> Any:
+            return lambda *_args, **_more: self
+
+        def start(self) -> FakeQuery:
+            return query
+
+    stream: Any = Stream()
+    stream.writeStream = stream
+    mirror._spark = cast("Any", SimpleNamespace(readStream=stream))
+    monkeypatch.setattr(mirror._descriptions, "refresh", lambda: None)
+
+    def away() -> None:
+        if mirror._waiting:
+            raise SinkUnavailableError("away", hint="")
+
+    monkeypatch.setattr(mirror, "_catch_up", away)
+    # Nothing waits while it starts; then something does, and Kafka is away.
+    original = mirror._look_after_waiting
+
+    def wait_now() -> None:
+        mirror._waiting = {"shop.public.a": 1}
+        original()
+
+    monkeypatch.setattr(mirror, "_look_after_waiting", wait_now)
+    with pytest.raises(SinkUnavailableError):
+        mirror._run_query(once=False, stop=threading.Event())
+    assert query.stopped
