@@ -16,7 +16,11 @@ Found = tuple[dict[str, TableForm], list[dict[str, Any]]]
 
 
 def read(broker: KafkaBroker, name: str, changes: int) -> Found:
-    """The descriptions by fingerprint, and the changes of `public.t`, when there are as many."""
+    """The descriptions by fingerprint, and the changes of `public.t`.
+
+    It waits until there are as many changes and the descriptions that they name. The topics are not read as of one
+    moment, so a change may be there before its description is.
+    """
 
     def look() -> Found | None:
         with Reader(broker.bootstrap_servers, name) as reader:
@@ -24,9 +28,10 @@ def read(broker: KafkaBroker, name: str, changes: int) -> Found:
             records = list(reader.read_all())
         forms = dict(read_form(one.value or b"") for one in records if one.topic == f"{name}.schemas")
         found = [json.loads(one.value or b"") for one in records if one.topic == f"{name}.public.t"]
-        return (forms, found) if len(found) >= changes else None
+        described = all(one["source"].get("schema_id") in {None, *forms} for one in found)
+        return (forms, found) if len(found) >= changes and described else None
 
-    return until(look, f"{changes} changes")
+    return until(look, f"{changes} changes and their descriptions")
 
 
 @pytest.mark.postgres(since=13)
