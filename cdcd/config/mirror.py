@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr, model_validator
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.loading import read_file, validated
 from cdcd.config.reference import reference_yaml
+from cdcd.config.sections.process import ListenConfig
 from cdcd.config.sources import read_secret, read_yaml
 from cdcd.config.types import (
     GIB,
@@ -199,13 +200,10 @@ class MaintenanceConfig(Section):
     )
 
 
-class MirrorHttpConfig(Section):
+class MirrorHttpConfig(ListenConfig):
     """/metrics and /healthz."""
 
     enabled: bool = Field(True, description="Whether the HTTP server runs; with --once it never does.")
-    host: Text = Field(
-        "127.0.0.1", description="Address to listen on; 0.0.0.0 for all. There is no authentication."
-    )
     port: int = Field(
         9465, ge=0, le=65535, description="Port to listen on. 0: any free one, which is printed."
     )

@@ -1,6 +1,7 @@
 """Reads partitions that are assigned by hand: those of the checkpoint and of the schemas topic.
 
-librdkafka wants a group all the same, and looks for its coordinator. What it says of the group is passed over.
+librdkafka needs the name of a group all the same, and looks for the group's coordinator. Its errors about the group are
+ignored, because an assigned partition needs no group.
 """
 
 import threading
@@ -13,15 +14,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from cdcd.kafka.client import Properties
 
 POLL_S: Final = 0.5
-"""Blocking calls return after so long to see whether the reader is being stopped."""
+"""Maximum seconds of one blocking call. Between two calls, the reader checks whether it is to stop."""
 
 
 def consumer_properties(client: Properties, group: str, *, committed: bool = True) -> dict[str, Any]:
-    """librdkafka's properties for such a consumer. Each partition's end is told.
+    """librdkafka's properties for a consumer that reads assigned partitions and reports the end of each.
 
     Args:
-        client: those for the connection.
-        committed: what is not committed is not read.
+        client: the properties for the connection.
+        committed: True if the consumer reads only records of committed transactions.
     """
     return {
         **client,
@@ -36,12 +37,14 @@ def consumer_properties(client: Properties, group: str, *, committed: bool = Tru
 def answers(
     consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
 ) -> Iterator[Message]:
-    """Records (their `error()` is None), and ends of partitions, as they come. It never ends by itself.
+    """Give records and ends of partitions in the order of their arrival. The `error()` of a record is None.
+
+    The iterator never ends by itself. The caller leaves it after the last end that it waits for.
 
     Args:
-        timeout_s: how long the broker may take for each record.
-        stopping: set from outside to make it give up soon.
-        why: what is said when nothing came in time.
+        timeout_s: maximum seconds between two records.
+        stopping: another thread sets it to make the iterator raise soon.
+        why: gives the reason that the timeout's exception names.
 
     Raises:
         KafkaException: the broker does not answer in time, or refuses; or `stopping` was set.

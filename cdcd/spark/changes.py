@@ -23,7 +23,7 @@ WITH_ROW: Final = ("c", "u", "r")
 OPERATIONS: Final = (*WITH_ROW, "d", "t")
 
 _CORRUPT: Final = "_cdcd_corrupt"
-SOURCE: Final = StructType(
+_SOURCE: Final = StructType(
     [
         StructField("ts_us", LongType()),
         StructField("commit_lsn", LongType()),
@@ -31,8 +31,7 @@ SOURCE: Final = StructType(
         StructField("schema_id", StringType()),
     ]
 )
-POSITION: Final = StructType([StructField("source", SOURCE)])
-"""Of a record's value: what says where the change lies."""
+_HEAD: Final = StructType([StructField("op", StringType()), StructField("source", _SOURCE)])
 
 
 def parse(
@@ -68,7 +67,7 @@ def parse(
         [
             StructField("before", row),
             StructField("after", row),
-            StructField("source", SOURCE),
+            StructField("source", _SOURCE),
             StructField("op", StringType()),
             StructField(_CORRUPT, StringType()),
         ]
@@ -109,6 +108,17 @@ def parse(
     )
 
 
+def head() -> Column:
+    """Op and source of a record, without its row. All fields are null in a record that is no change."""
+    return sf.from_json(sf.col("value").cast("string"), _HEAD)
+
+
+def key_of(text: Column, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+    """The key of a row, from the JSON of a record's key or header. A column that the JSON lacks is null."""
+    wire = sf.from_json(text, StructType([StructField(name, rules[name].wire) for name in schema.key]))
+    return sf.struct(*[rules[name].value(wire[name]).alias(name) for name in schema.key])
+
+
 def header(name: str) -> Column:
     """The text of a header, null without it."""
     found = sf.filter("headers", lambda each: each["key"] == name)
@@ -136,10 +146,7 @@ def _key(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
 def _other_key(which: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     if not schema.key:
         return sf.lit(None).cast(schema.key_type)
-    wire_type = StructType([StructField(name, rules[name].wire) for name in schema.key])
-    wire = sf.from_json(header(which), wire_type)
-    values = [rules[name].value(wire[name]).alias(name) for name in schema.key]
-    return sf.when(header(which).isNotNull(), sf.struct(*values))
+    return sf.when(header(which).isNotNull(), key_of(header(which), schema, rules))
 
 
 def _problem(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:

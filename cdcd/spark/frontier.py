@@ -4,7 +4,7 @@ A key's changes may lie in several partitions: partitions were added, a key colu
 Of such a key a later change must not be applied before an earlier one, for a table does not remember what it deleted.
 The rule: a change is applied when every partition has been read past its commit LSN.
 
-How far that is, the daemon's checkpoints tell. A checkpoint covers an LSN when the broker has all records up to there,
+The daemon's checkpoints tell how far that is. A checkpoint covers an LSN when the broker has all records up to there,
 and becomes visible in the same transaction as the last of them. Kafka ends a producer's transaction in all partitions
 before the next one begins, so a reader sees all that the last checkpoint but one covers, and what the last one covers
 as soon as no transaction is open. Where a partition is not read to its end, its next record tells.
@@ -13,20 +13,20 @@ as soon as no transaction is open. Where a partition is not read to its end, its
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import SinkError
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
-from cdcd.spark.changes import POSITION, header
+from cdcd.spark.changes import head, header
 from cdcd.spark.consistency import newest_checkpoints
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.targets.state import At
 
 PEEK: Final = 64
-"""So many offsets are looked at for a partition's next record; more if there is none among them."""
+"""Number of offsets that are read first to find a partition's next record. If they hold none, more are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Tip:
 
 @dataclass(slots=True)
 class Tips:
-    """The tips of topics, those of `topics` together when the first one is asked for. Any thread may ask."""
+    """The tips of topics. The first question looks up all of `topics` together. Any thread may ask."""
 
     look: Callable[[Sequence[str]], Mapping[str, Tip]]
     topics: Sequence[str]
@@ -63,7 +63,7 @@ class Tips:
         return tip
 
 
-def tips(
+def look_up_tips(
     spark: SparkSession, source: KafkaSource, admin: Admin, checkpoint: str, topics: Sequence[str]
 ) -> dict[str, Tip]:
     """The tips of these topics.
@@ -76,8 +76,7 @@ def tips(
         PositionError: it has something else.
     """
     last, former = newest_checkpoints(spark, source, admin, checkpoint)
-    written = admin.ends(topics, committed=False)
-    ends = admin.ends(topics)
+    written, ends = admin.both_ends(topics)
     return {
         topic: Tip(there, complete(last.end_lsn, former.end_lsn, there, written.get(topic, {})))
         for topic, there in ends.items()
@@ -100,11 +99,11 @@ def complete(last: int, former: int, ends: Offsets, written: Offsets) -> int:
 def first_change(
     spark: SparkSession, source: KafkaSource, topic: str, start: Offsets, ends: Offsets
 ) -> At | None:
-    """The bound (`Reach.bound`) that the next records of these partitions set; None: they have no more.
+    """Find the bound (`Reach.bound`) that the next records of partitions set. None: there are no more records.
 
     Args:
-        start: where they are read on.
-        ends: where they end; of those partitions only that do not end at `start`.
+        start: by partition, the offset of the first record that is not read yet.
+        ends: by partition, the offset after the last record. A partition that was read to its end is left out.
     """
     found: list[At] = []
     left, reach = dict(ends), PEEK
@@ -124,11 +123,10 @@ def first_change(
 
 def _firsts(records: DataFrame) -> DataFrame:
     """`partition`, and `at` of its first change (struct lsn, event, half: 1 if it is one of two with that number)."""
-    envelope: Any = sf.from_json(sf.col("value").cast("string"), POSITION)
     placed = records.select(
         "partition",
         "offset",
-        envelope.alias("e"),
+        head().alias("e"),
         (header(HEADER_OLD_KEY).isNotNull() | header(HEADER_NEW_KEY).isNotNull()).cast("int").alias("half"),
     ).filter(sf.col("e.source.commit_lsn").isNotNull())
     at = sf.struct(

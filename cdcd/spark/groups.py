@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.spark.changes import PROBLEM
-from cdcd.spark.targets.reduction import is_after, is_new
+from cdcd.spark.targets.reduction import is_later, is_new
 from cdcd.spark.targets.state import At, State
 
 
@@ -45,7 +45,7 @@ def grouped(changes: DataFrame, bound: At | None, states: Sequence[State] = (Sta
     """
     new = sf.array(*[is_new(state) for state in states]).alias("new")
     lsn = sf.coalesce("commit_lsn", sf.lit(0))
-    held = sf.lit(False) if bound is None else _is_held(bound)
+    held = sf.lit(False) if bound is None else is_later(bound)
     rows = (
         changes.groupBy(
             "partition", "schema_id", sf.col(PROBLEM).isNull().alias("sound"), held.alias("held"), new
@@ -77,13 +77,7 @@ def grouped(changes: DataFrame, bound: At | None, states: Sequence[State] = (Sta
 
 def up_to(changes: DataFrame, bound: At | None) -> DataFrame:
     """Those of sound `changes` that do not lie after `bound`."""
-    return changes if bound is None else changes.filter(~_is_held(bound))
-
-
-def _is_held(bound: At) -> Column:
-    """What says no position is not held: it is no change."""
-    lsn, event = sf.coalesce("commit_lsn", sf.lit(0)), sf.coalesce("event_no", sf.lit(0))
-    return is_after(lsn, event, bound)
+    return changes if bound is None else changes.filter(~is_later(bound))
 
 
 def reason(problem: Column) -> Column:

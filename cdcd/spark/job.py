@@ -27,7 +27,7 @@ from pyspark.sql.streaming import StreamingQuery
 from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
-from cdcd.spark.frontier import Tip, Tips, tips
+from cdcd.spark.frontier import Tip, Tips, look_up_tips
 from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
 from cdcd.spark.progress import (
@@ -63,7 +63,7 @@ SETTLE_S: Final = 30.0
 """How long transactions are waited for that are open at the start of a consistent run, or at the end of any."""
 
 WAITS_S: Final = 60.0
-"""After so long it is said that changes wait for a checkpoint, and as often."""
+"""Seconds between two reports that changes wait for a checkpoint."""
 
 _KAFKA: Final = re.compile(r"org\.apache\.kafka\.common\.errors|KafkaException|TimeoutException: Timeout of")
 _LOST: Final = re.compile(
@@ -105,7 +105,6 @@ class Mirror:
         self._published = 0
         self._policies: dict[str, str] = {}
         self._facts: dict[str, TopicFacts] = {}
-        self._facts_lock = threading.Lock()
         self._waiting: dict[str, int] = {}
         self._waits_since: float | None = None
         self._without: tuple[str, ...] = ()
@@ -267,7 +266,7 @@ class Mirror:
             self._advance(ends, batch_id, quiet=True)
 
     def _look_after_waiting(self) -> None:
-        """Try tables again of which changes wait for a checkpoint: no batch comes if nothing more is written."""
+        """Try again the tables whose changes wait for a checkpoint. Spark starts no batch if nothing is written."""
         if not self._waiting:
             self._waits_since = None
             return
@@ -280,7 +279,7 @@ class Mirror:
                 self._observe(TableFailed(self._name(topic), error.message, error.hint, stopped=False))
 
     def _end_waiting(self, stop: threading.Event) -> None:
-        """The same at the end of a run, which has no later batch."""
+        """At the end of a run: wait for the checkpoint, and stop the tables whose changes still wait."""
         deadline = time.monotonic() + SETTLE_S
         while self._waiting and not stop.is_set() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -336,17 +335,14 @@ class Mirror:
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
 
     def _look_up(self, new: Collection[str]) -> None:
-        """Ask Kafka about the topics of tables that begin now: by few questions for all of them."""
+        """Ask Kafka about all topics whose tables begin now, together."""
         if new:
             self._look_at_policies(new)
-            found = self._admin.facts(new)
-            with self._facts_lock:
-                self._facts = found
+            self._facts = self._admin.facts(new)
 
     def _facts_of(self, topic: str) -> TopicFacts:
-        """What was looked up together serves each table once; who asks again has a reason to."""
-        with self._facts_lock:
-            known = self._facts.pop(topic, None)
+        """What Kafka knows of a topic. The answer to `_look_up` serves each table once; later calls ask Kafka."""
+        known = self._facts.pop(topic, None)
         return known or self._admin.facts([topic]).get(topic) or TopicFacts(None, {})
 
     def _may_lack(self, topic: str, ends: Mapping[int, int]) -> bool:
@@ -357,7 +353,7 @@ class Mirror:
         settings = self._settings
 
         def look(some: Sequence[str]) -> Mapping[str, Tip]:
-            return tips(self._spark, settings.kafka, self._admin, settings.checkpoint, some)
+            return look_up_tips(self._spark, settings.kafka, self._admin, settings.checkpoint, some)
 
         return Tips(look, topics)
 
@@ -402,7 +398,7 @@ class Mirror:
         return None
 
     def _look_at_policies(self, topics: Collection[str]) -> None:
-        """Look whether topics keep what they get. What is wrong is said once."""
+        """Check the `cleanup.policy` of topics, and report each topic that loses records once."""
         new = [topic for topic in topics if topic not in self._policies]
         found = self._admin.cleanup_policies(new)
         self._policies.update({topic: found.get(topic, "") for topic in new})
@@ -550,7 +546,11 @@ class Mirror:
 
 
 def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:
-    """What `cleanup.policy` (empty: it is not known) makes of a topic; `is_table`: else it has the descriptions."""
+    """Judge a topic by its `cleanup.policy`. None: it keeps what the mirror needs, or the policy is unknown ("").
+
+    Args:
+        is_table: the topic has changes of a table. Otherwise it is the topic of descriptions.
+    """
     alter = f"kafka-configs --alter --entity-type topics --entity-name {topic} --add-config cleanup.policy="
     if is_table and "compact" in policy:
         return TopicUnfit(

@@ -20,7 +20,7 @@ LATEST: Final = -1
 """Offsets that Spark's Kafka source takes for the ends of a partition."""
 
 TASK_RECORDS: Final = 25_000
-"""So many records are worth a task: parsing them takes about a second."""
+"""Number of records that justify a task of their own. A core parses so many in about a second."""
 
 TIMEOUT_MS: Final = 15_000
 """How long the brokers may take to answer the admin client."""
@@ -94,7 +94,7 @@ class TopicFacts:
 
 
 def tasks(start: Offsets, end: Offsets, cores: int) -> dict[str, str]:
-    """The option by which Spark divides partitions among tasks; none where that is not worth it."""
+    """The option that makes Spark read one partition in several tasks. It is left out if there are few records."""
     records = sum(max(0, offset - max(0, start.get(partition, 0))) for partition, offset in end.items())
     wanted = min(2 * cores, records // TASK_RECORDS)
     return {"minPartitions": str(wanted)} if wanted > len(end) else {}
@@ -132,10 +132,9 @@ class Admin:
         self._client.close(self._jvm.java.time.Duration.ofSeconds(1))
 
     def facts(self, topics: Iterable[str]) -> dict[str, TopicFacts]:
-        """What is known of those of `topics` that exist, by two questions for all of them."""
+        """Look up those of `topics` that exist. The brokers are asked twice, however many topics there are."""
         described = self._described(topics)
-        partitions = {topic: _numbers(found) for topic, found in described.items()}
-        first = self._offsets_of(partitions, "earliest", "READ_COMMITTED")
+        first = self._offsets_of(_partitions(described), "earliest", "READ_COMMITTED")
         return {topic: TopicFacts(_id(found), first[topic]) for topic, found in described.items()}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
@@ -145,9 +144,7 @@ class Admin:
 
     def _described(self, topics: Iterable[str]) -> dict[str, Any]:
         """Those of `topics` that exist, as the client describes them."""
-        names = self._jvm.java.util.ArrayList()
-        for topic in topics:
-            names.add(topic)
+        names = self._list(topics)
         if not names:
             return {}
         found: dict[str, Any] = {}
@@ -162,10 +159,8 @@ class Admin:
     def cleanup_policies(self, topics: Iterable[str]) -> dict[str, str]:
         """`cleanup.policy` of those of `topics` that exist, where the user may see it (DescribeConfigs)."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
-        kind = self._jvm.org.apache.kafka.common.config.ConfigResource.Type.valueOf("TOPIC")
-        asked = self._jvm.java.util.ArrayList()
-        for topic in topics:
-            asked.add(resource(kind, topic))
+        kind = resource.Type.valueOf("TOPIC")
+        asked = self._list(resource(kind, topic) for topic in topics)
         if not asked:
             return {}
         found: dict[str, str] = {}
@@ -186,13 +181,18 @@ class Admin:
         level = "READ_COMMITTED" if committed else "READ_UNCOMMITTED"
         return self._offsets(topics, "latest", level)
 
+    def both_ends(self, topics: Iterable[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+        """The ends of all records, and after that those of committed records."""
+        partitions = _partitions(self._described(topics))
+        written = self._offsets_of(partitions, "latest", "READ_UNCOMMITTED")
+        return written, self._offsets_of(partitions, "latest", "READ_COMMITTED")
+
     def beginnings(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
         """The first offset of each partition that is still there."""
         return self._offsets(topics, "earliest", "READ_COMMITTED")
 
     def _offsets(self, topics: Iterable[str], what: str, level: str) -> dict[str, dict[int, int]]:
-        described = self._described(topics)
-        return self._offsets_of({topic: _numbers(found) for topic, found in described.items()}, what, level)
+        return self._offsets_of(_partitions(self._described(topics)), what, level)
 
     def _offsets_of(
         self, partitions: Mapping[str, Iterable[int]], what: str, level: str
@@ -213,6 +213,13 @@ class Admin:
             found[place.topic()][place.partition()] = entry.getValue().offset()
         return found
 
+    def _list(self, items: Iterable[Any]) -> Any:
+        """A list for the JVM."""
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return listed
+
     def _answer(self, future: Any) -> Any:
         try:
             return future.get(TIMEOUT_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS)
@@ -223,8 +230,8 @@ class Admin:
         return kafka_failure(_reason(error.java_exception), self._source.bootstrap_servers)
 
 
-def _numbers(described: Any) -> list[int]:
-    return [part.partition() for part in described.partitions()]
+def _partitions(described: Mapping[str, Any]) -> dict[str, list[int]]:
+    return {topic: [part.partition() for part in found.partitions()] for topic, found in described.items()}
 
 
 def _id(described: Any) -> str | None:

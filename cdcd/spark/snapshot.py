@@ -300,7 +300,7 @@ def load_snapshot(
             else:
                 target.load(name, sound, *place)
         if swapped:
-            # If rows replace a table, Delta does not tell what was counted while they were written.
+            # Delta gives no metrics of rows that replace a table, so the rows are counted in the table.
             return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0

@@ -68,8 +68,7 @@ class Progress:
         records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
         changes: that were new to the target.
         quarantined: records that went to the quarantine table.
-        held: records that wait for the next batch: they commit after this one's common LSN, or of a change of a key
-            only one half was there.
+        held: records that wait for the next batch, because they lie after the bound of the step's `Reach`.
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
@@ -162,7 +161,7 @@ class TableMirror:
         return any(start.get(partition, 0) < end for partition, end in ends.items())
 
     def may_lack(self, ends: Offsets) -> bool:
-        """As `behind`, without a look at the target: also true where that has to be looked at first."""
+        """As `behind`, but without a look at the target. True also if the target was not looked at yet."""
         return self._next is None or self.behind(ends)
 
     def advance(
@@ -278,7 +277,11 @@ class TableMirror:
         return self._admin.topic_ids([self.topic]).get(self.topic)
 
     def _look_again(self) -> None:
-        """Check that the topic is still the one that `_start` found. OriginError: the topic was made anew meanwhile."""
+        """Check that nobody has deleted the topic and made it anew since `_start`.
+
+        Raises:
+            OriginError: somebody has.
+        """
         now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)
 
@@ -536,11 +539,14 @@ class TableMirror:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a batch is of which some changes go in.
+    """The part of the topic that one step applies, for the slow way.
 
     Attributes:
-        reach: the changes that go in are all of the topic up to its bound, and lie before its `until`.
-        all: whether they are all that go in at this step.
+        start: by partition, the offset at which the part begins.
+        reach: where the part ends.
+        batch_id: number of Spark's batch.
+        cut: the LSN that the target's commit is as of; None: of no particular LSN.
+        all: True if one `apply` gets all changes of the part, so that its commit may record the end of the part.
     """
 
     start: Offsets
@@ -550,7 +556,7 @@ class _Step:
     all: bool = True
 
     def not_all(self) -> "_Step":
-        """As a step of which only some changes go in."""
+        """The step for an `apply` that gets only some of the changes."""
         return replace(self, cut=None, all=False)
 
     @property

@@ -10,18 +10,17 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import TimestampType
 
-from cdcd.spark.changes import PROBLEM, SOURCE
+from cdcd.spark.changes import PROBLEM, head, key_of
 from cdcd.spark.kafka import Offsets
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.state import At
 from cdcd.spark.types import Rule
 
 LOOK_BACK: Final = 16
-"""So many offsets before a tombstone its delete lies at most: it is the record before."""
-
-_RECORD: Final = StructType([StructField("op", StringType()), StructField("source", SOURCE)])
+"""Number of offsets before a batch that are read again. The delete of the batch's first tombstone is among them: the
+daemon writes a tombstone right after its delete."""
 
 
 def bare_tombstones(
@@ -33,7 +32,7 @@ def bare_tombstones(
     *,
     keep: bool,
 ) -> DataFrame:
-    """A delete, as `changes.parse` gives it, for each tombstone in `records` that does not stand behind its delete.
+    """Make a delete, as `changes.parse` gives it, of each tombstone in `records` that does not stand behind its delete.
 
     Args:
         records: from `LOOK_BACK` offsets before `start` on.
@@ -41,7 +40,7 @@ def bare_tombstones(
         had: by partition, the last change that lies before `start`.
         keep: as in `parse`.
     """
-    placed = records.withColumn("e", sf.from_json(sf.col("value").cast("string"), _RECORD))
+    placed = records.withColumn("e", head())
     at = sf.struct(
         sf.col("e.source.commit_lsn").alias("lsn"),
         sf.coalesce("e.source.event_serial_no", sf.lit(0)).alias("event"),
@@ -64,10 +63,7 @@ def bare_tombstones(
         _position("before_it", 1), _position("after_it", -1), sf.when(_of(lsns).isNotNull(), last)
     )
     lsn, event = sf.coalesce(between["lsn"], sf.lit(0)), sf.coalesce(between["event"], sf.lit(1))
-    wire = sf.from_json(
-        sf.col("key").cast("string"), StructType([StructField(name, rules[name].wire) for name in schema.key])
-    )
-    key = sf.struct(*[rules[name].value(wire[name]).alias(name) for name in schema.key])
+    key = key_of(sf.col("key").cast("string"), schema, rules)
     row = sf.struct(
         *[
             (key[column.name] if column.name in schema.key else sf.lit(None))

@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from threading import BoundedSemaphore, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from cdcd.config.models import Config
-from cdcd.config.sections.process import HttpConfig, ReadyConfig
+from cdcd.config.sections.process import HttpConfig, ListenConfig, ReadyConfig
 from cdcd.errors import ConfigError
 from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
 
@@ -45,14 +45,6 @@ Page = tuple[str, str, bytes]
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
-class Listen(Protocol):
-    """Where to listen: the section `http` of a configuration."""
-
-    enabled: bool
-    host: str
-    port: int
-
-
 class HttpServer:
     """Serves from the moment it is made until `close`.
 
@@ -63,7 +55,7 @@ class HttpServer:
     Raises ConfigError when it cannot listen there.
     """
 
-    def __init__(self, http: Listen, application: Application) -> None:
+    def __init__(self, http: ListenConfig, application: Application) -> None:
         try:
             family, _, _, _, address = socket.getaddrinfo(
                 http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -106,7 +98,7 @@ def serve_http(config: Config, telemetry: Telemetry) -> AbstractContextManager[s
 
 
 @contextmanager
-def serve(http: Listen, application: Application) -> Iterator[str]:
+def serve(http: ListenConfig, application: Application) -> Iterator[str]:
     """The same for any application."""
     if not http.enabled:
         yield ""

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -23,12 +22,6 @@ from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
 from tests.spark.conftest import MakeTarget
 from tests.spark.stage import Source, Stage
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage.set_up() as stage:
-        yield stage
 
 
 class Mirrored:

@@ -23,12 +23,6 @@ MIX = """
 """Deletes, updates that leave the large value alone, and changes of the key that leave it alone too."""
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage.set_up() as stage:
-        yield stage
-
-
 @pytest.fixture
 def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
     name = f"p{abs(hash(request.node.nodeid)) % 10**8}"

@@ -60,12 +60,6 @@ WRITES = (
 )
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    with Stage.set_up() as stage:
-        yield stage
-
-
 @pytest.fixture
 def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
     with stage.source(f"s{abs(hash(request.node.nodeid)) % 10**8}", *FILLED) as source:

@@ -28,8 +28,8 @@ class SpoolConfig(Section):
     )
 
 
-class HttpConfig(Section):
-    """/metrics, /healthz and /readyz."""
+class ListenConfig(Section):
+    """An HTTP server for probes and scrapes."""
 
     enabled: bool = Field(True, description="Whether the HTTP server runs.")
     host: Text = Field(
@@ -38,6 +38,11 @@ class HttpConfig(Section):
     port: int = Field(
         9464, ge=0, le=65535, description="Port to listen on. 0: any free one, which is logged."
     )
+
+
+class HttpConfig(ListenConfig):
+    """/metrics, /healthz and /readyz."""
+
     stall_s_max: float = Field(
         30,
         ge=1,

@@ -40,9 +40,9 @@ MOVED: Final = "_cdcd_moved"
 sent; null without one."""
 
 LATER: Final = "_cdcd_later"
-"""Of changes: whether it lies after what is known of all partitions (`Reach.bound`), so that it has to come again."""
+"""Column of changes: true if the change lies after `Reach.bound`. The mirror reads such a change again later."""
 HELD: Final = "_cdcd_held"
-"""Of a reduced batch: the partition of changes that are LATER, which are one row together; null for all else."""
+"""Column of a reduced batch: the partition, in the row that stands for all LATER changes of it; null in other rows."""
 
 UNFIT: Final = "unfit"
 """Of changes: whether it is none, or of another form than the caller takes it for. The target refuses a batch with such
@@ -90,8 +90,7 @@ def prepared(changes: DataFrame, bound: At | None = None) -> DataFrame:
     changes = changes.withColumn("event_no", sf.coalesce("event_no", sf.lit(0)))
     if bound is None:
         return changes
-    later = is_after(sf.col("commit_lsn"), sf.col("event_no"), bound)
-    return changes.withColumn(LATER, sf.coalesce(later, sf.lit(False)))
+    return changes.withColumn(LATER, is_later(bound))
 
 
 def fresh(changes: DataFrame, state: State) -> DataFrame:
@@ -131,6 +130,12 @@ def places(changes: DataFrame) -> dict[int, Place]:
         sf.max(sf.struct("commit_lsn", "event_no", half.alias("half"))).alias("at"), sf.max("offset")
     )
     return {row[0]: Place(row["at"][0], row["at"][1], row["at"][2], row[2]) for row in last.collect()}
+
+
+def is_later(bound: At) -> Column:
+    """Whether a record (as `changes.parse` gives it) lies after `bound`. A record that names no position does not."""
+    lsn, event = sf.coalesce("commit_lsn", sf.lit(0)), sf.coalesce("event_no", sf.lit(0))
+    return is_after(lsn, event, bound)
 
 
 def is_after(lsn: Column, event: Column, at: At) -> Column:

@@ -4,8 +4,8 @@ The rule: a change is new to a table exactly if it lies after what the table has
 was applied and comes again, wholly or in part, therefore changes nothing, whoever was killed when.
 
 A place in a partition is (commit LSN, number of the event, half). Both halves of a key change have one number; the
-delete of the old key is half 0, all else 1, so that a batch may end between the two. The offset is kept beside it for
-snapshot rows, which share one LSN, and for people.
+delete of the old key is half 0, all else 1. Commits of former versions may end between the two. The offset is kept
+beside it for snapshot rows, which share one LSN, and for people.
 
 A truncate is one record in one partition, but means all: where it lies is kept too (`truncated`), and what comes later
 from another partition but lies before it is left out.

@@ -21,8 +21,8 @@ from cdcd.spark.targets.state import Origin, Reach, State
 
 
 class UnfitError(Exception):
-    """A batch has changes that are `reduction.UNFIT`, or that lack a value of the key that their rows had before, and
-    the table is not there yet. All is as it was."""
+    """A batch cannot be applied in one pass: it has changes that are `reduction.UNFIT`, or the table does not exist yet
+    and a row needs a value that stands at its former key. `apply` has changed nothing."""
 
 
 class Kind(StrEnum):
