@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,14 @@ if TYPE_CHECKING:
     help="First bring the records in quarantine into their tables that are understood by now.",
 )
 @click.option(
+    "--relayout",
+    "relayout",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    help="First write this table anew in the number of buckets that the configuration says, in one commit. May be "
+    "repeated.",
+)
+@click.option(
     "--source",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -61,6 +70,7 @@ def command(
     once: bool,
     consistent: bool,
     replay: bool,
+    relayout: tuple[str, ...],
     reference: bool,
     tables: tuple[str, ...],
     source: Path | None,
@@ -121,6 +131,8 @@ def command(
             load_tables(spark, settings, target, read_from, tables)
         if replay:
             mirror.replay()
+        if relayout:
+            mirror.relayout(relayout)
         with nullcontext("") if once else serve(config.http, application(numbers)) as address:
             if address:
                 click.echo(f"http: {address} has /metrics and /healthz")
@@ -161,6 +173,7 @@ def load_tables(
             target,
             history=settings.keeps_history(table),
             variant=settings.variant,
+            buckets=partial(settings.buckets_of, table),
         )
         rate = done.rows / max(time.monotonic() - began, 1e-3)
         click.echo(
@@ -225,6 +238,8 @@ def settings_of(
         consistent=consistent or batches.consistent,
         variant=config.tables.json_as == "variant",
         reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
+        buckets=config.tables.buckets,
+        buckets_for=tuple(config.tables.buckets_for.items()),
         reload_for=tuple(
             [(pattern, what == "reload") for pattern, what in config.tables.on_incompatible_for.items()]
         ),

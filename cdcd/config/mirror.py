@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.loading import read_file, validated
@@ -133,6 +133,15 @@ class TargetConfig(Section):
         return self
 
 
+def _power_of_two(number: int) -> int:
+    if number & (number - 1):
+        raise ValueError("must be a power of two: 1, 2, 4, 8, …")
+    return number
+
+
+Buckets = Annotated[int, Field(ge=1, le=4096), AfterValidator(_power_of_two)]
+
+
 class TablesConfig(Section):
     """Which tables, and what is kept of them."""
 
@@ -160,6 +169,17 @@ class TablesConfig(Section):
     on_incompatible_for: dict[TablePattern, Literal["reload", "stop"]] = Field(
         default_factory=dict,
         description="The same for some tables: pattern to reload or stop. The first that fits holds.",
+    )
+    buckets: Buckets | None = Field(
+        None,
+        description="In how many buckets, by a hash of the key, the rows of a new mirror lie: a power of two; 1: in "
+        "none. A batch reads and writes only the buckets of its keys. null: about one for each file of "
+        "maintenance.target_file_bytes where the size of the table is known (--snapshot, --relayout), else 1. A table "
+        "that is there keeps its own until `cdcd mirror --relayout`.",
+    )
+    buckets_for: dict[TablePattern, Buckets] = Field(
+        default_factory=dict,
+        description="The same for some tables: pattern to number. The first that fits holds.",
     )
 
 

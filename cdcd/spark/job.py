@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import CdcdError, FatalError, FencedError, SinkError, TransientError
+from cdcd.errors import CdcdError, ConfigError, FatalError, FencedError, SinkError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.frontier import Tip, Tips, look_up_tips
@@ -37,6 +37,7 @@ from cdcd.spark.progress import (
     Retrying,
     SetChanged,
     TableFailed,
+    TableLaidOut,
     TableMaintained,
     TopicUnfit,
     Unmirrored,
@@ -48,7 +49,7 @@ from cdcd.spark.snapshot import SnapshotSource
 from cdcd.spark.table import Progress, TableMirror, UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import OriginError
-from cdcd.spark.targets.target import Maintained, Maintenance, Target
+from cdcd.spark.targets.target import Kind, Maintained, Maintenance, Target
 
 ATTEMPTS: Final = 3
 """How often a table is tried in one batch when it fails for a reason that may pass."""
@@ -125,6 +126,36 @@ class Mirror:
         )
         for replayed in done:
             self._observe(replayed)
+
+    def relayout(self, tables: Collection[str]) -> None:
+        """Write the mirrors of these tables (`schema.table`) anew, each in its number of buckets; before `run`.
+
+        Raises:
+            SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+            ConfigError: there is no such mirror.
+            FencedError: another process writes to it.
+        """
+        self._descriptions.refresh()
+        topics = {self._name(topic): topic for topic in self._wanted(self._descriptions.topics())}
+        spark, settings = self._spark.newSession(), self._settings
+        for table in tables:
+            form = self._descriptions.newest(topics[table]) if table in topics else None
+            name = None if form is None else self._target.name_of(form.schema, Kind.MIRROR)
+            if (
+                form is None
+                or name is None
+                or not form.schema.key
+                or self._target.schema(spark, name) is None
+            ):
+                raise ConfigError(
+                    f"--relayout {table}: the mirror has no such table with a key.",
+                    hint="Name a table that is mirrored, as schema.table.",
+                )
+            began = time.monotonic()
+            done = self._target.relayout(
+                spark, name, settings.fixed_buckets(table), settings.maintenance.target_file_bytes
+            )
+            self._observe(TableLaidOut(table, done.before, done.after, time.monotonic() - began))
 
     def close(self) -> None:
         self._admin.close()
@@ -420,6 +451,7 @@ class Mirror:
             descriptions=self._descriptions,
             history=settings.keeps_history(name),
             slice_max=settings.batch_records_max,
+            buckets=settings.buckets_of(name),
             compacted="compact" in self._policies.get(topic, ""),
         )
 

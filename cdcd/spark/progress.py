@@ -99,6 +99,16 @@ class TableMaintained:
 
 
 @dataclass(frozen=True, slots=True)
+class TableLaidOut:
+    """A mirror was written anew in another number of buckets. If both numbers are the same, it was left alone."""
+
+    table: str
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Unmirrored:
     """A topic of the pipeline that no description fits."""
 
@@ -132,6 +142,7 @@ Fact = (
     | TableReloaded
     | SetChanged
     | Replayed
+    | TableLaidOut
     | TableMaintained
     | Unmirrored
     | TopicUnfit
@@ -165,6 +176,10 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
             whole = "all tables are in the common points"
             left = f"not in the common points: {', '.join(fact.without)}"
             yield f"from LSN {Lsn(fact.cut)} on, {left if fact.without else whole}"
+        case TableLaidOut() if fact.before == fact.after:
+            yield f"{fact.table} has {fact.after} buckets already"
+        case TableLaidOut():
+            yield f"{fact.table}: {fact.before} buckets before, {fact.after} now, in {fact.seconds:.1f} s"
         case TableMaintained():
             yield (
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "

@@ -5,6 +5,7 @@ be as far behind as it likes.
 """
 
 import time
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -47,6 +48,7 @@ def read_again(  # noqa: PLR0917
             target,
             history=settings.keeps_history(name),
             variant=settings.variant,
+            buckets=partial(settings.buckets_of, name),
         )
         seconds = time.monotonic() - began
         observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.targets.buckets import buckets_for
 from cdcd.spark.targets.target import Maintenance
 
 
@@ -25,6 +26,8 @@ class MirrorSettings:
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
         variant: json columns are VARIANT.
+        buckets: how many buckets a new mirror has (`New.buckets`); None: by its size, where that is known.
+        buckets_for: the same for some tables: pattern and number; the first that fits holds.
         reload: a table that its target cannot follow is read again.
         reload_for: the same for some tables: pattern and whether; the first that fits holds.
         maintenance_interval_s: how often tables are maintained; None: never by this process.
@@ -45,6 +48,8 @@ class MirrorSettings:
     threads: int = 2
     consistent: bool = False
     variant: bool = False
+    buckets: int | None = None
+    buckets_for: tuple[tuple[str, int | None], ...] = ()
     reload: bool = False
     reload_for: tuple[tuple[str, bool], ...] = ()
     maintenance_interval_s: float | None = 600.0
@@ -64,6 +69,19 @@ class MirrorSettings:
         """Whether it is read again where its target cannot follow."""
         return next(
             (reload for pattern, reload in self.reload_for if _matches(table, (pattern,))), self.reload
+        )
+
+    def buckets_of(self, table: str, size: int | None = None) -> int:
+        """How many buckets a new mirror of `schema.table` has, if it has `size` bytes; None: it is not known."""
+        fixed = self.fixed_buckets(table)
+        if fixed is not None:
+            return fixed
+        return 1 if size is None else buckets_for(size, self.maintenance.target_file_bytes)
+
+    def fixed_buckets(self, table: str) -> int | None:
+        """The number that the configuration names; None: it goes by the table's size."""
+        return next(
+            (number for pattern, number in self.buckets_for if _matches(table, (pattern,))), self.buckets
         )
 
 

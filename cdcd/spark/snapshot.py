@@ -40,7 +40,7 @@ from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import Origin
-from cdcd.spark.targets.target import Kind, Target, kind_of
+from cdcd.spark.targets.target import Kind, New, Target, kind_of
 from cdcd.spark.types import rules, table_schema
 
 ATTEMPTS: Final = 3
@@ -126,6 +126,10 @@ class Snapshot:
         found = self._shared.tables[table]
         form = table_form(found.source.relation, found.description, self._shared.types, self.topic(table))
         return Form(table_schema(form.fingerprint, form, variant=variant), rules(form, variant=variant))
+
+    def size(self, table: str) -> int:
+        """The bytes of `schema.table` on the database's disk, with its leaves; TOAST is not among them."""
+        return sum(each.part.size for each in self._shared.tables[table].source.parts)
 
     def options(self, table: str, partition_bytes: int) -> dict[str, str]:
         """What the tasks of a table are told."""
@@ -261,6 +265,7 @@ def load_snapshot(
     history: bool = False,
     variant: bool = False,
     partition_bytes: int = PARTITION_BYTES,
+    buckets: Callable[[int], int] = lambda _: 1,
 ) -> Loaded:
     """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
 
@@ -269,6 +274,7 @@ def load_snapshot(
 
     Args:
         history: the table has a changelog too, which gets each row once more.
+        buckets: gives the number of buckets of a new mirror (`New.buckets`) for a table of so many bytes.
 
     Raises:
         SourceError: it may not be read.
@@ -290,12 +296,13 @@ def load_snapshot(
             name = target.name_of(form.schema, kind)
             target.forget(name)
             place = snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table)
+            new = New(form.schema, kind, buckets(snapshot.size(table)))
             try:
-                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0))
+                target.prepare(spark, name, *new[:2], (snapshot.commit_lsn, 0), new.buckets)
             except IncompatibleSchemaError:
                 if target.schema(spark, name) is None:
                     raise
-                target.swap(name, (form.schema, kind), sound, *place)
+                target.swap(name, new, sound, *place)
                 swapped.append(name)
             else:
                 target.load(name, sound, *place)

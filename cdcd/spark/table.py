@@ -44,6 +44,7 @@ from cdcd.spark.targets.target import (
     Kind,
     Maintained,
     Maintenance,
+    New,
     Target,
     UnfitError,
     kind_of,
@@ -106,6 +107,7 @@ class TableMirror:
         facts: tells what a topic is, when the table begins with it.
         history: also keep a changelog beside the mirror.
         compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
+        buckets: how many buckets a new mirror has (`New.buckets`).
         slice_max: so many offsets are read at once; a table that is far behind takes several turns.
     """
 
@@ -122,6 +124,7 @@ class TableMirror:
         history: bool = False,
         slice_max: int = 500_000,
         compacted: bool = False,
+        buckets: int = 1,
     ) -> None:
         self.topic = topic
         self._spark = spark
@@ -133,6 +136,7 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._compacted = compacted
+        self._buckets = buckets
         self._form: Form | None = None
         self._labels = 0
         self._next: dict[int, int] | None = None
@@ -391,7 +395,12 @@ class TableMirror:
         name, kind = table
         changes = changes.withColumn(UNFIT, unfit)
         applied = self._target.apply(
-            name, changes, batch_id=step.batch_id, new=(form.schema, kind), origin=self._origin, reach=reach
+            name,
+            changes,
+            batch_id=step.batch_id,
+            new=New(form.schema, kind, self._buckets),
+            origin=self._origin,
+            reach=reach,
         )
         self._form = form
         if applied.changes:
@@ -413,7 +422,7 @@ class TableMirror:
         for number, (name, kind) in enumerate(self._names(form)):
             if not any(group.new[number] for group in groups):
                 continue
-            has = self._target.prepare(self._spark, name, form.schema, kind, at)
+            has = self._target.prepare(self._spark, name, form.schema, kind, at, self._buckets)
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
@@ -489,7 +498,7 @@ class TableMirror:
             return []
         newest = parts[-1]
         if end is None:
-            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last)
+            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last, self._buckets)
         else:
             schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end)
         fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]

@@ -131,8 +131,10 @@ def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_a
     adds = ", ".join(
         f"ADD c{number} {type_} DEFAULT {value}" for number, (type_, value) in enumerate(DEFAULTS)
     )
-    source.execute(f"ALTER TABLE filled {adds}, ADD nan numeric(8,3) DEFAULT 'NaN'")
-    source.execute("INSERT INTO filled (id) VALUES (2)")
+    # In one transaction, so that now() is the same in both rows.
+    source.execute(
+        f"ALTER TABLE filled {adds}, ADD nan numeric(8,3) DEFAULT 'NaN'; INSERT INTO filled (id) VALUES (2)"
+    )
     source.execute("UPDATE odd SET _offset = 2 WHERE id = 1")
     source.execute("UPDATE odd SET id = 4 WHERE id = 2")
     source.execute("DELETE FROM odd WHERE id = 3")

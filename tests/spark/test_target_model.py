@@ -25,9 +25,9 @@ def deliver(spark: SparkSession, source: Source, target: Lakehouse, ends: list[i
     target.apply(name, frame(spark, rows), batch_id=number, reach=source.reach(ends))
 
 
-@pytest.mark.parametrize(("seed", "wanders"), [(2, False), (1, True), (4, True)])
+@pytest.mark.parametrize(("seed", "wanders", "buckets"), [(2, False, 1), (1, True, 4), (4, True, 1)])
 def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_they_come(
-    spark: SparkSession, make_target: MakeTarget, seed: int, *, wanders: bool
+    spark: SparkSession, make_target: MakeTarget, seed: int, buckets: int, *, wanders: bool
 ):
     # GIVEN keys that change, truncates, TOAST that is not sent, in partitions that arrive out of step
     source = Source(seed, wanders=wanders)
@@ -35,7 +35,7 @@ def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_
     chance = random.Random(seed)
     target = make_target()
     name = target.name_of(FORM, Kind.MIRROR)
-    target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1))
+    target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), buckets)
     # WHEN some batches come twice, some of them to a process that knows nothing of the first time
     for number, ends in enumerate(source.ends(BATCHES)):
         before = target.reached(spark, name).partitions

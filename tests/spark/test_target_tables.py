@@ -30,7 +30,7 @@ from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.reduction import UNFIT
-from cdcd.spark.targets.target import Kind, Maintenance, UnfitError
+from cdcd.spark.targets.target import Kind, Maintenance, New, UnfitError
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
 
@@ -86,13 +86,13 @@ def test_a_table_is_made_by_its_first_batch_and_not_by_one_that_does_not_fit(
 ):
     target = make_target()
     name = target.name_of(FORM, kind)
-    new = (FORM, kind)
+    new = New(FORM, kind)
     changes = frame(spark, [change("c", 10, (1, 1, "a")), change("c", 12, (2, 2, "b"), partition=1)], FORM)
     with pytest.raises(UnfitError):
         target.apply(name, changes.withColumn(UNFIT, sf.col("commit_lsn") == 12), new=new)
     own = replace(FORM, columns=(*FORM.columns, replace(N, name="_cdcd_n")))
     with pytest.raises(IncompatibleSchemaError):
-        target.apply(name, frame(spark, [change("c", 10, (1, 1, "a", 0))], own), new=(own, kind))
+        target.apply(name, frame(spark, [change("c", 10, (1, 1, "a", 0))], own), new=New(own, kind))
     assert target.schema(spark, name) is None
     target.apply(name, changes.withColumn(UNFIT, sf.lit(False)), new=new)
     # What it is like is as of the last change: an older form does not take it back.
@@ -109,7 +109,7 @@ def test_a_table_that_is_not_there_is_not_made_by_a_batch_that_needs_a_closer_lo
     name = target.name_of(FORM, Kind.MIRROR)
     half = [change("c", 10, (1, 1, "a")), change("c", 11, (3, 1, None), old_key=(2,), unchanged=["note"])]
     with pytest.raises(UnfitError):
-        target.apply(name, frame(spark, half, FORM), new=(FORM, Kind.MIRROR))
+        target.apply(name, frame(spark, half, FORM), new=New(FORM, Kind.MIRROR))
     assert target.schema(spark, name) is None
 
 
@@ -181,12 +181,12 @@ def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
         "after", sf.when(sf.raise_error(sf.lit("killed")).isNotNull(), sf.col("after"))
     )
     with pytest.raises(Exception, match="killed"):
-        target.swap(name, (text, kind), broken, 20, {0: 15})
+        target.swap(name, New(text, kind), broken, 20, {0: 15})
     assert rows(spark, name, "id", "n") == [(1, 1)]
     assert make_target().schema(spark, name) == FORM
     # The snapshot at LSN 20 has another form, and rows of its own.
     loaded = frame(spark, [two], text)
-    target.swap(name, (text, kind), loaded, 20, {0: 15})
+    target.swap(name, New(text, kind), loaded, 20, {0: 15})
     assert rows(spark, name, "id", "n") == [(2, "two")]
     # Another process sees it, and what the topic has from before is skipped in either form.
     target = make_target()

@@ -123,7 +123,9 @@ class DeltaTarget(Lakehouse):
         name: str,
         columns: str,
         properties: Mapping[str, str],
+        *,
         view: str | None = None,
+        by: str | None = None,
     ) -> None:
         if self._path is None:
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
@@ -131,7 +133,11 @@ class DeltaTarget(Lakehouse):
             f"'{text(key)}' = '{text(value)}'"
             for key, value in (self._table_properties | dict(properties)).items()
         )
-        spark.sql(creation(name, columns, DELTA, listed, view))
+        spark.sql(creation(name, columns, DELTA, listed, view, by))
+
+    def _bytes(self, spark: SparkSession, name: str) -> int:
+        row = spark.sql(f"DESCRIBE DETAIL {name}").select("sizeInBytes").head()
+        return 0 if row is None else int(row[0] or 0)
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):

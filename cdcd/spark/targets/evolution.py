@@ -199,7 +199,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
             steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
     is_keyed = kind is Kind.MIRROR and not is_other(old, new)
-    if is_keyed and {renames.get(name, name) for name in old.key} != set(new.key):
+    if is_keyed and {pairs[name].name if name in pairs else None for name in new.key} != set(old.key):
         raise rekeyed(old, new)
     return tuple(steps)
 

@@ -54,6 +54,15 @@ _TABLE: Final = {
     "write.parquet.compression-codec": "zstd",
 }
 
+_BY_PARTITION: Final = {
+    # Rows of one bucket come together, so that a commit writes one file for each bucket and not one for each task.
+    "write.distribution-mode": "hash",
+    "write.merge.distribution-mode": "hash",
+    # A task sorts its rows, which may go to disk, and has one file open. Otherwise it has one open for each bucket, each
+    # with megabytes of buffers.
+    "write.spark.fanout.enabled": "false",
+}
+
 
 class IcebergTarget(Lakehouse):
     """A `Target` of Iceberg tables: `<catalog>.<namespace>.<table>`.
@@ -77,7 +86,8 @@ class IcebergTarget(Lakehouse):
         super().__init__()
         self._catalog = catalog
         self._namespace = namespace
-        self._table_properties = _TABLE | dict(properties or {})
+        self._given = dict(properties or {})
+        self._table_properties = _TABLE | self._given
         self._listed: dict[str, float] = {}
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
@@ -157,17 +167,25 @@ class IcebergTarget(Lakehouse):
         name: str,
         columns: str,
         properties: Mapping[str, str],
+        *,
         view: str | None = None,
+        by: str | None = None,
     ) -> None:
         namespace = name.rpartition(".")[0]
         # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
         with suppress(AnalysisException):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        given = self._table_properties | dict(properties)
+        given = (
+            self._table_properties | ({} if by is None else _BY_PARTITION | self._given) | dict(properties)
+        )
         if _VARIANT.search(_QUOTED.sub("", columns)) and int(given[_FORMAT]) < _VARIANT_SINCE:
             given[_FORMAT] = str(_VARIANT_SINCE)
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
-        spark.sql(creation(name, columns, ICEBERG, listed, view))
+        spark.sql(creation(name, columns, ICEBERG, listed, view, by))
+
+    def _bytes(self, spark: SparkSession, name: str) -> int:
+        snapshot = self._load(spark, name).currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.summary().get("total-files-size") or 0)
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         version = self._load(spark, name).properties().get(_FORMAT) or self._table_properties[_FORMAT]

@@ -23,6 +23,7 @@ from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
+from cdcd.spark.targets.buckets import BUCKET, bucket_of, buckets_for
 from cdcd.spark.targets.evolution import (
     Add,
     Drop,
@@ -47,7 +48,7 @@ from cdcd.spark.targets.evolution import (
 )
 from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, placed
 from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -65,14 +66,25 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
-from cdcd.spark.targets.target import Applied, Kind, UnfitError
+from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.target import Applied, Kind, LaidOut, New, UnfitError
 
 SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
 KIND: Final = "cdcd.kind"
 """Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
+BUCKETS: Final = "cdcd.buckets"
+"""The property of a mirror that has buckets: how many. It never changes while the rows stay where they are. A changelog
+that was put in the place of such a mirror has it too."""
 SWAPPED: Final = "cdcd.swapped"
 """The property of a table that was put in the place of another one: what is older than its versions is not empty."""
+
+_STABLE_CODE: Final = {
+    # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled anew
+    # otherwise for each batch.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    "spark.sql.optimizer.inSetSwitchThreshold": "0",
+}
 
 _MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
 
@@ -85,6 +97,7 @@ class _Table:
         partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
         empty: nothing was ever written.
         is_there: False until it is created, which waits for the first batch to be looked at.
+        buckets: as in `New`.
     """
 
     schema: TableSchema
@@ -94,6 +107,11 @@ class _Table:
     empty: bool
     is_there: bool = True
     partial: set[str] = field(default_factory=set)
+    buckets: int = 1
+
+    @property
+    def new(self) -> New:
+        return New(self.schema, self.kind, self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +184,18 @@ class Lakehouse(OwnTables):
         self._fence.check(name, [state.stamp for state in newest])
         return newest[0] if newest else None
 
-    def prepare(
-        self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
+    def prepare(  # noqa: PLR0917 - as `New`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        buckets: int = 1,
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            table = _planned(schema, kind)
+            table = _planned(New(schema, kind, buckets))
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
             if kind is Kind.MIRROR and is_other(table.schema, schema):
@@ -208,7 +232,7 @@ class Lakehouse(OwnTables):
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            table = _planned(schema, kind)
+            table = _planned(New(schema, kind))
             self._make(spark, name, table, at)
         if table.kind is not kind:
             raise IncompatibleSchemaError(
@@ -233,8 +257,7 @@ class Lakehouse(OwnTables):
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
         check(table.schema, self.reserved)
-        described = _described(table.schema, table.kind, at)
-        self._create(spark, name, _columns(table.schema, table.kind), described)
+        self._create(spark, name, _columns(table.new), _described(table.new, at), by=_by(table.new))
         self._fence.check(name, ())
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
@@ -246,7 +269,7 @@ class Lakehouse(OwnTables):
         *,
         batch_id: int = 0,
         consistent_lsn: int | None = None,
-        new: tuple[TableSchema, Kind] | None = None,
+        new: New | None = None,
         origin: Origin | None = None,
         reach: Reach | None = None,
     ) -> Applied:
@@ -254,7 +277,7 @@ class Lakehouse(OwnTables):
         table = self._look(spark, name)
         if table is None:
             assert new is not None, "prepare comes first"
-            table = _planned(*new)
+            table = _planned(new)
         bound = None if reach is None else reach.bound
         changes = fresh(prepared(changes, bound), table.state)
         try:
@@ -286,7 +309,7 @@ class Lakehouse(OwnTables):
                 if table.kind is Kind.CHANGELOG:
                     self._append(logged_rows(rows, table.schema, commit_lsn), name)
                 else:
-                    overwrite(mirrored_rows(rows, table.schema, commit_lsn), name)
+                    overwrite(mirrored_rows(rows, table.schema, commit_lsn, table.buckets), name)
         except BaseException:
             self.forget(name)
             raise
@@ -332,30 +355,57 @@ class Lakehouse(OwnTables):
     def swap(  # noqa: PLR0917 - as `load`, and the form
         self,
         name: str,
-        new: tuple[TableSchema, Kind],
+        new: New,
         rows: DataFrame,
         commit_lsn: int,
         offsets: Mapping[int, int],
         origin: Origin | None = None,
     ) -> State:
-        spark, (schema, kind) = rows.sparkSession, new
+        spark, planned = rows.sparkSession, _planned(new)
+        schema = planned.schema
         check(schema, self.reserved)
         table = self._look(spark, name)
         assert table is not None, "there is something to replace"
+        planned.buckets = _replacing(table.buckets, planned.buckets)
         after_it = loaded(name, table.state, commit_lsn, offsets, origin)
-        at = (commit_lsn, 0)
-        form = logged_rows if kind is Kind.CHANGELOG else mirrored_rows
-        view = f"cdcd_swap_{uuid4().hex}"
-        form(rows, schema, commit_lsn).createOrReplaceTempView(view)
+        if planned.kind is Kind.CHANGELOG:
+            rows = logged_rows(rows, schema, commit_lsn)
+        else:
+            rows = mirrored_rows(rows, schema, commit_lsn, planned.buckets)
+        return self._put(spark, name, planned, rows, (commit_lsn, 0), after_it)
+
+    def _put(  # noqa: PLR0917
+        self, spark: SparkSession, name: str, planned: _Table, rows: DataFrame, at: At, after_it: State
+    ) -> State:
+        """Put a table that was `_planned`, with `rows`, in the place of the one that is there, in one commit."""
+        view = f"cdcd_put_{uuid4().hex}"
+        rows.createOrReplaceTempView(view)
         self.forget(name)
+        new = planned.new
         try:
             with self._commit(spark, name, after_it) as state:
-                described = _described(schema, kind, at) | {SWAPPED: "true"}
-                self._create(spark, name, _columns(schema, kind), described, view)
+                described = _described(new, at) | {SWAPPED: "true"}
+                self._create(spark, name, _columns(new), described, view=view, by=_by(new))
         finally:
             spark.catalog.dropTempView(view)
-        self._tables[name] = _Table(schema, at, kind, state, empty=False)
+        self._tables[name] = replace(
+            planned, schema_at=at, state=state, empty=False, is_there=True, partial=set()
+        )
         return state
+
+    def relayout(self, spark: SparkSession, name: str, buckets: int | None, file_bytes: int) -> LaidOut:
+        table = self._look(spark, name)
+        assert table is not None, "there is something to lay out"
+        before = table.buckets
+        if table.kind is Kind.MIRROR:
+            wanted = buckets_for(self._bytes(spark, name), file_bytes) if buckets is None else buckets
+            after = _replacing(before, wanted)
+            if after != before:
+                rows = spark.table(name)
+                planned = replace(table, buckets=after)
+                rows = placed(rows.drop(BUCKET), table.schema, after)
+                self._put(spark, name, planned, rows, table.schema_at, table.state)
+        return LaidOut(before, self._tables[name].buckets)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
@@ -377,6 +427,7 @@ class Lakehouse(OwnTables):
                 schema = TableSchema.from_json(properties[SCHEMA])
                 lsn, event = json.loads(properties[SCHEMA_AT])
                 kind = Kind(properties[KIND])
+                buckets = int(properties.get(BUCKETS, 1))
             except (KeyError, ValueError) as error:
                 raise PositionError(
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
@@ -389,7 +440,9 @@ class Lakehouse(OwnTables):
                     hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
                     "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
                 )
-            self._tables[name] = _Table(schema, (lsn, event), kind, state or State(), empty=state is None)
+            self._tables[name] = _Table(
+                schema, (lsn, event), kind, state or State(), empty=state is None, buckets=buckets
+            )
         return self._tables.get(name)
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
@@ -424,7 +477,7 @@ class Lakehouse(OwnTables):
                 self._make(spark, name, table, found.last)
             with self._commit(spark, name, state) as state:
                 if table.empty:
-                    self._append(first_rows(source, table.schema), name)
+                    self._append(first_rows(source, table.schema, table.buckets), name)
                 else:
                     self._merge(spark, name, table, source, found)
             if found.moves:
@@ -453,10 +506,12 @@ class Lakehouse(OwnTables):
             keeps=found.partial,
             truncated=None if again else found.truncated,
             key_range=found.key_range,
+            hashes=found.hashes,
+            buckets=table.buckets,
             again=again,
         )
         try:
-            with self._merging(spark):
+            with self._merging(spark), having(spark, _STABLE_CODE):
                 spark.sql(statement)
         finally:
             spark.catalog.dropTempView(view)
@@ -534,8 +589,14 @@ class Lakehouse(OwnTables):
         kind = table.schema.column(step.name).spark
         if step.words:
             value = value_of(step, kind, column)
+            sets = f"{column} = {value}"
+            if table.buckets > 1 and step.name in table.schema.key:
+                moved = bucket_of(
+                    table.schema, table.buckets, lambda part: value if part == step.name else quoted(part)
+                )
+                sets += f", {BUCKET} = {moved}"
             with self._commit(spark, name, table.state) as table.state:
-                spark.sql(f"UPDATE {name} SET {column} = {value} WHERE NOT ({column} <=> {value})")
+                spark.sql(f"UPDATE {name} SET {sets} WHERE NOT ({column} <=> {value})")
         found = spark.sql(
             f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
         ).head()
@@ -590,20 +651,36 @@ def _kept(changes: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _columns(schema: TableSchema, kind: Kind) -> str:
-    own = _MIRROR_COLUMNS if kind is Kind.MIRROR else changelog.COLUMNS
-    source = {column.name: column.spark.simpleString() for column in schema.columns}
-    ordered = source | own if kind is Kind.MIRROR else own | source
+def _columns(new: New) -> str:
+    source = {column.name: column.spark.simpleString() for column in new.schema.columns}
+    bucket = {} if _by(new) is None else {BUCKET: "INT"}
+    ordered = source | _MIRROR_COLUMNS | bucket if new.kind is Kind.MIRROR else changelog.COLUMNS | source
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
 
 
-def _described(schema: TableSchema, kind: Kind, at: tuple[int, int]) -> dict[str, str]:
-    return {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: kind.value}
+def _by(new: New) -> str | None:
+    """The column by which a table is partitioned."""
+    return BUCKET if new.kind is Kind.MIRROR and new.buckets > 1 else None
 
 
-def _planned(schema: TableSchema, kind: Kind) -> _Table:
-    """A table that is still to be made."""
-    return _Table(schema, (0, 0), kind, State(), empty=True, is_there=False)
+def _replacing(before: int, wanted: int) -> int:
+    """The number of buckets of a table that takes the place of one with `before`.
+
+    A table that had buckets once has at least two from then on: Iceberg keeps the former layout beside the new one, and
+    cannot merge into a table that lacks the column by which it was partitioned.
+    """
+    return wanted if before == 1 else max(2, wanted)
+
+
+def _described(new: New, at: tuple[int, int]) -> dict[str, str]:
+    described = {SCHEMA: new.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: new.kind.value}
+    return described if new.buckets == 1 else described | {BUCKETS: str(new.buckets)}
+
+
+def _planned(new: New) -> _Table:
+    """A table that is still to be made. Only a mirror has buckets."""
+    buckets = new.buckets if new.kind is Kind.MIRROR else 1
+    return _Table(new.schema, (0, 0), new.kind, State(), empty=True, is_there=False, buckets=buckets)
 
 
 def _latest(places: Mapping[int, Place]) -> At:

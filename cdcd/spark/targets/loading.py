@@ -17,12 +17,16 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.merge import UNKNOWN, placed
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
+from cdcd.spark.targets.table_format import having
 
 FIRST: Final = 1
 """The number of every row: the truncate before it would be number 0."""
+
+_ALL_ROWS: Final = {"spark.sql.sources.partitionOverwriteMode": "static"}
+"""An INSERT OVERWRITE replaces all rows, also those in buckets that none of the new rows lies in."""
 
 
 def loaded(
@@ -49,14 +53,15 @@ def loaded(
     return replace(after, commit_lsn=commit_lsn)
 
 
-def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:
-    """The rows of a mirror."""
-    return changes.select(
+def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int, buckets: int) -> DataFrame:
+    """The rows of a mirror with so many buckets."""
+    rows = changes.select(
         *[sf.col("after")[column.name].alias(column.name) for column in schema.columns],
         sf.lit(commit_lsn).cast("bigint").alias(LSN),
         sf.lit(FIRST).cast("bigint").alias(EVENT),
         sf.lit(None).cast("array<string>").alias(UNKNOWN),
     )
+    return placed(rows, schema, buckets)
 
 
 def logged_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:
@@ -77,6 +82,7 @@ def overwrite(rows: DataFrame, name: str) -> None:
     try:
         # By name, because columns that were added stand behind the mirror's own.
         columns = ", ".join(quoted(column) for column in spark.table(name).columns)
-        spark.sql(f"INSERT OVERWRITE {name} SELECT {columns} FROM {view}")
+        with having(spark, _ALL_ROWS):
+            spark.sql(f"INSERT OVERWRITE {name} SELECT {columns} FROM {view}")
     finally:
         spark.catalog.dropTempView(view)

@@ -8,6 +8,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
+from cdcd.spark.targets.buckets import BUCKET, bucket_of, named
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP
 
 UNKNOWN: Final = "_cdcd_unknown"
@@ -23,6 +24,8 @@ def merge(
     keeps: Collection[str] = (),
     truncated: tuple[int, int] | None = None,
     key_range: tuple[int, int] | None = None,
+    hashes: Collection[int] = (),
+    buckets: int = 1,
     again: bool = False,
 ) -> str:
     """MERGE INTO `target` of the view `source` (`reduction.reduced`).
@@ -35,6 +38,8 @@ def merge(
         truncated: rows that were last changed before it go.
         again: what the row has may be known better now, so that its own change is taken once more.
         key_range: bounds on the first column of the key, by which files are left out; not where all rows are looked at.
+        hashes: of all keys of the batch (`buckets.hash_of`), by which rows are left out; empty: they are not known.
+        buckets: how many the target has; 1: it has none.
     """
     before = "<=" if again else "<"
     later = f"(t.{LSN} < s.{LSN} OR (t.{LSN} = s.{LSN} AND t.{EVENT} {before} s.{EVENT}))"
@@ -42,6 +47,8 @@ def merge(
     if key_range is not None and truncated is None:
         low, high = key_range
         on.append(f"t.{quoted(schema.key[0])} BETWEEN {low} AND {high}")
+    if hashes and truncated is None:
+        on += named(schema, "t", hashes, buckets)
     names = [column.name for column in schema.columns]
     sets = [
         f"{quoted(name)} = "
@@ -60,6 +67,9 @@ def merge(
     unknown = f"nullif(array_union(s.{KEEP}, s.{LOST}), {none})" if keeps else "NULL"
     columns = [*map(quoted, names), LSN, EVENT, UNKNOWN]
     values = [*[f"s.{column}" for column in columns[:-1]], unknown]
+    if buckets > 1:
+        columns.append(BUCKET)
+        values.append(bucket_of(schema, buckets, lambda name: f"s.{quoted(name)}"))
     lines = [
         f"MERGE INTO {target} t USING {source} s ON {' AND '.join(on)}",
         f"WHEN MATCHED AND s.{OP} = 'd' AND {later} THEN DELETE",
@@ -73,9 +83,15 @@ def merge(
     return "\n".join(lines)
 
 
-def first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
+def first_rows(source: DataFrame, schema: TableSchema, buckets: int = 1) -> DataFrame:
     """What the MERGE of `source` inserts into a table that has no rows."""
     none = sf.array().cast("array<string>")
     unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
     names = [column.name for column in schema.columns]
-    return source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)
+    rows = source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)
+    return placed(rows, schema, buckets)
+
+
+def placed(rows: DataFrame, schema: TableSchema, buckets: int) -> DataFrame:
+    """The rows of a mirror with the column BUCKET, if it has buckets."""
+    return rows if buckets == 1 else rows.withColumn(BUCKET, sf.expr(bucket_of(schema, buckets)))

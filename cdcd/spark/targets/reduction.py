@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
+from cdcd.spark.targets.buckets import hash_of
 from cdcd.spark.targets.state import At, Place, State
 
 # The columns of a reduced batch beside those of the row.
@@ -64,6 +65,7 @@ class Summary:
         partial: columns that some key's last change lacks.
         moves: some key's row came from another key and lacks values.
         key_range: around the values of the first column of the key (`rounded`), where files can be left out by it.
+        hashes: of all keys (`buckets.hash_of`).
         unfit: how many went in that are UNFIT.
         commit_time: the latest.
     """
@@ -77,6 +79,7 @@ class Summary:
     partial: frozenset[str]
     moves: bool
     key_range: tuple[int, int] | None
+    hashes: frozenset[int]
     unfit: int
     commit_time: datetime | None
 
@@ -243,6 +246,7 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
             sf.max("_cdcd_commit_time").alias("commit_time"),
             sf.min(reduced_[quoted(first)]).alias("least") if first else sf.lit(None).alias("least"),
             sf.max(reduced_[quoted(first)]).alias("greatest") if first else sf.lit(None).alias("greatest"),
+            sf.collect_set(sf.when(~truncate, sf.expr(hash_of(schema, quoted)))).alias("hashes"),
         )
         .collect()
     )
@@ -261,6 +265,7 @@ def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
         partial=frozenset(name for row in rows for names in row.partial for name in names),
         moves=any(row.moves for row in rows),
         key_range=None if least is None or greatest is None else rounded(least, greatest),
+        hashes=frozenset(number for row in rows for number in row.hashes),
         unfit=sum(row.unfit for row in rows),
         commit_time=max([row.commit_time for row in rows if row.commit_time], default=None),
     )

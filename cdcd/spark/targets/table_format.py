@@ -49,13 +49,20 @@ class TableFormat(ABC):
         name: str,
         columns: str,
         properties: Mapping[str, str],
+        *,
         view: str | None = None,
+        by: str | None = None,
     ) -> None:
         """Create a table; with `view`, in the place of the one that is there, with its rows, in one commit.
 
         Args:
             columns: with their types; the view's are the same.
+            by: the column by which the table is partitioned.
         """
+
+    @abstractmethod
+    def _bytes(self, spark: SparkSession, name: str) -> int:
+        """The size of the files of the table's newest version."""
 
     @abstractmethod
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
@@ -86,12 +93,16 @@ class TableFormat(ABC):
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
 
-def creation(name: str, columns: str, format_: str, properties: str, view: str | None) -> str:
+def creation(  # noqa: PLR0917 - the parts of the statement, in their order
+    name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None
+) -> str:
     """The statement that creates a table, or replaces it by the rows of a view."""
+    partitioned = "" if by is None else f" PARTITIONED BY ({quoted(by)})"
     if view is None:
-        return f"CREATE TABLE {name} ({columns}) USING {format_} TBLPROPERTIES ({properties})"
+        return f"CREATE TABLE {name} ({columns}) USING {format_}{partitioned} TBLPROPERTIES ({properties})"
     return (
-        f"CREATE OR REPLACE TABLE {name} USING {format_} TBLPROPERTIES ({properties}) AS SELECT * FROM {view}"
+        f"CREATE OR REPLACE TABLE {name} USING {format_}{partitioned} TBLPROPERTIES ({properties})"
+        f" AS SELECT * FROM {view}"
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,6 +35,21 @@ class Kind(StrEnum):
 def kind_of(schema: TableSchema) -> Kind:
     """A mirror needs a key."""
     return Kind.MIRROR if schema.key else Kind.CHANGELOG
+
+
+class New(NamedTuple):
+    """What a table is to be that may not be there yet.
+
+    Attributes:
+        schema: its form.
+        kind: what its rows are.
+        buckets: how many buckets a mirror has (`buckets`), a power of two; 1: it has none. A table that is there keeps
+            its own number.
+    """
+
+    schema: TableSchema
+    kind: Kind
+    buckets: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,14 @@ class Maintained:
     expired_versions: int
 
 
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """What `relayout` did: the number of buckets before and after. If both are the same, it wrote nothing."""
+
+    before: int
+    after: int
+
+
 class Target(Protocol):
     """Tables of one format in one place."""
 
@@ -96,8 +119,14 @@ class Target(Protocol):
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         """The table's name in SQL."""
 
-    def prepare(
-        self, spark: SparkSession, name: str, schema: TableSchema, kind: Kind, at: tuple[int, int]
+    def prepare(  # noqa: PLR0917 - as `New`, and where
+        self,
+        spark: SparkSession,
+        name: str,
+        schema: TableSchema,
+        kind: Kind,
+        at: tuple[int, int],
+        buckets: int = 1,
     ) -> TableSchema:
         """Create the table, or bring it to the form `schema`; the form that it has now.
 
@@ -106,6 +135,7 @@ class Target(Protocol):
 
         Args:
             at: (commit LSN, number of the event) of the latest change that is in the form `schema`.
+            buckets: as in `New`.
 
         Raises:
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
@@ -137,7 +167,7 @@ class Target(Protocol):
         *,
         batch_id: int = 0,
         consistent_lsn: int | None = None,
-        new: tuple[TableSchema, Kind] | None = None,
+        new: New | None = None,
         origin: Origin | None = None,
         reach: Reach | None = None,
     ) -> Applied:
@@ -150,8 +180,8 @@ class Target(Protocol):
                 a change of a key needs a closer look.
             batch_id: to be shown.
             consistent_lsn: the changes are all that committed up to it; recorded for `consistency`.
-            new: the form that `changes` have and what the rows are to be, if the table may not be there yet. It is
-                created when the batch has been looked at; `prepare` need not come first then.
+            new: what the table is to be if it may not be there yet, in the form that `changes` have. It is created
+                when the batch has been looked at; `prepare` need not come first then.
             origin: the topic that the changes' offsets are of; None: the one that the table knows.
             reach: which part of the topic they are; what lies after its bound is left alone. None: nothing before any
                 of them, in whichever partition, is still to come. They are read once more then.
@@ -193,18 +223,27 @@ class Target(Protocol):
     def swap(  # noqa: PLR0917 - as `load`, and the form
         self,
         name: str,
-        new: tuple[TableSchema, Kind],
+        new: New,
         rows: DataFrame,
         commit_lsn: int,
         offsets: Mapping[int, int],
         origin: Origin | None = None,
     ) -> State:
-        """Put a table of the form and kind `new`, with the rows of a snapshot, in the place of one that cannot be
-        brought to them, in one commit. The rest as in `load`.
+        """Put the table `new`, with the rows of a snapshot, in the place of one that cannot be brought to its form and
+        kind, in one commit. The rest as in `load`.
 
         Raises:
             PositionError: the table has a later change already.
             IncompatibleSchemaError: no table can have that form.
+        """
+
+    def relayout(self, spark: SparkSession, name: str, buckets: int | None, file_bytes: int) -> LaidOut:
+        """Write all rows of a mirror anew in another number of buckets, in one commit. Its position stays.
+
+        A table that has that number already, and a changelog, are left alone.
+
+        Args:
+            buckets: as in `New`; None: by the size of the table, about one for each file of `file_bytes`.
         """
 
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:

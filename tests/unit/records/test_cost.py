@@ -134,6 +134,7 @@ def instructions(rows: int, folder: Path) -> int:
     return int(line.rpartition(":")[2])
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not is_compiled(), reason="the interpreter's own steps are counted")
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_a_row_costs_the_processor_no_more_instructions_than_it_did(tmp_path):

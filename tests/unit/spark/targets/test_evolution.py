@@ -105,6 +105,13 @@ def test_another_key_is_refused():
         plan(table(*both), table(*both, key=("id", "a")))
 
 
+def test_another_column_under_the_name_of_the_key_is_another_key():
+    # ALTER TABLE t DROP id, ADD id serial PRIMARY KEY: rows get keys that no record tells.
+    old, new = table(column("id", 1), column("a", 2)), table(column("a", 2), column("id", 3))
+    with pytest.raises(IncompatibleSchemaError, match="key changed"):
+        plan(old, new)
+
+
 def test_a_changelog_takes_any_form():
     before = table(ID, column("a", 2, IntegerType()))
     now = table(ID, column("a", 2), key=())

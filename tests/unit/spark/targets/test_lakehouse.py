@@ -13,8 +13,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import PositionError
 from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.lakehouse import KIND, SCHEMA, SCHEMA_AT, Lakehouse
+from cdcd.spark.targets.lakehouse import BUCKETS, KIND, SCHEMA, SCHEMA_AT, Lakehouse
 from cdcd.spark.targets.state import Place, State
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
 from tests.spark.source_model import FORM
@@ -31,8 +32,9 @@ class FakeSpark:
     def sessionUUID(self) -> str:  # noqa: N802 - Spark's name
         return "one"
 
-    def sql(self, statement: str) -> None:
+    def sql(self, statement: str) -> Any:
         self.said.append(statement)
+        return SimpleNamespace(head=lambda: None)
 
     def table(self, _: str) -> Any:
         fields = [SimpleNamespace(name=name, dataType=type_) for name, type_ in self.columns.items()]
@@ -63,9 +65,14 @@ class Fake(Lakehouse):
         name: str,
         columns: str,
         properties: Mapping[str, str],
+        *,
         view: str | None = None,
+        by: str | None = None,
     ) -> None:
-        self.tables[name] = {"columns": columns, **properties}
+        self.tables[name] = {"columns": columns, "by": by or "", **properties}
+
+    def _bytes(self, spark: SparkSession, name: str) -> int:
+        return 300 << 20
 
     @contextmanager
     def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
@@ -119,6 +126,35 @@ def test_a_new_table_says_what_it_is(spark_: Any):
     )
     assert (TableSchema.from_json(made[SCHEMA]), made[SCHEMA_AT], made[KIND]) == (FORM, "[1, 1]", "mirror")
     assert target.reached(spark_, "t") == State()
+
+
+def test_a_mirror_with_buckets_says_how_many_and_a_changelog_has_none(spark_: Any):
+    target = Fake()
+    target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), 8)
+    target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), 8)
+    assert target.tables["t"]["columns"].endswith(", `_cdcd_bucket` INT")
+    assert (target.tables["t"]["by"], target.tables["t"][BUCKETS]) == (BUCKET, "8")
+    assert BUCKET not in target.tables["log"]["columns"]
+    assert (target.tables["log"]["by"], target.tables["log"].get(BUCKETS)) == ("", None)
+    # Another process finds the number in the table, whatever the configuration says by now.
+    later = Fake()
+    later.tables = target.tables
+    later.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), 2)
+    assert later._tables["t"].buckets == 8
+
+
+def test_labels_of_a_key_move_its_rows_to_their_buckets(spark_: Any):
+    target = Fake()
+    mood = ColumnSchema("id", 1, "mood", 16400, -1, StringType(), labels=((1, "sad"), (2, "ok")))
+    form = replace(FORM, columns=(mood, *FORM.columns[1:]))
+    target.prepare(spark_, "t", form, Kind.MIRROR, (1, 1), 8)
+    target._tables["t"].empty = False
+    spark_.columns = {"id": StringType()}
+    new = replace(mood, labels=((1, "blue"), (2, "ok")))
+    target.prepare(spark_, "t", replace(form, columns=(new, *form.columns[1:])), Kind.MIRROR, (1, 1))
+    (update,) = [said for said in spark_.said if said.startswith("UPDATE")]
+    value = "CASE `id` WHEN 'sad' THEN 'blue' ELSE `id` END"
+    assert f"SET `id` = {value}, _cdcd_bucket = pmod(CAST(pmod(pmod(xxhash64({value})" in update
 
 
 def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any):

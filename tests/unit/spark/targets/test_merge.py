@@ -5,6 +5,7 @@ from pyspark.sql.types import LongType, StringType
 
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.sql import quoted, text
+from cdcd.spark.targets.buckets import NAMED_MAX
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.reduction import prepared, reduced
 from tests.spark import source_model
@@ -49,6 +50,21 @@ def test_a_truncate_removes_what_is_older_and_looks_at_all_rows():
 
 def test_bounds_of_the_key_leave_files_out():
     assert "t.`id` BETWEEN 1 AND 9" in merge("lake.t", "batch", FORM, key_range=(1, 9))
+
+
+def test_a_batch_names_its_hashes_and_the_buckets_of_a_table_that_has_some():
+    of_row = "CAST(pmod(pmod(xxhash64(t.`id`), 65536), 65536) AS INT)"
+    sql = merge("lake.t", "batch", FORM, hashes={3, 70_000 % 65536, 11}, buckets=8)
+    assert f"t._cdcd_bucket IN (0, 3) AND {of_row} IN (3, 11, 4464)" in sql
+    assert sql.endswith(
+        "s._cdcd_event_no, NULL, pmod(CAST(pmod(pmod(xxhash64(s.`id`), 65536), 65536) AS INT), 8))"
+    )
+    assert "_cdcd_bucket" not in merge("lake.t", "batch", FORM, hashes={3})
+    # A batch that touches them all, or has too many keys, says nothing by it.
+    assert "t._cdcd_bucket" not in merge("lake.t", "batch", FORM, hashes={0, 1}, buckets=2)
+    assert "xxhash64(t" not in merge("lake.t", "batch", FORM, hashes=range(NAMED_MAX + 1), buckets=2)
+    # What a truncate removes lies in every bucket.
+    assert " IN (" not in merge("lake.t", "batch", FORM, hashes={3}, buckets=8, truncated=(7, 2))
 
 
 def test_a_key_of_several_columns_is_compared_whole():

@@ -19,7 +19,14 @@ class Views(Fake):
         return bool(spark.catalog.tableExists(name))
 
     def _create(
-        self, spark: SparkSession, name: str, columns: str, properties: Any, view: Any = None
+        self,
+        spark: SparkSession,
+        name: str,
+        columns: str,
+        properties: Any,
+        *,
+        view: Any = None,
+        by: Any = None,
     ) -> None:
         spark.createDataFrame([], columns.replace("`", "")).createOrReplaceTempView(name)
 

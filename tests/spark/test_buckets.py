@@ -1,0 +1,136 @@
+"""A mirror in buckets: what a batch costs, what it is written anew from, and what is replaced."""
+
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType
+
+from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.buckets import BUCKET
+from cdcd.spark.targets.target import Kind, LaidOut, New
+from tests.spark.conftest import MakeTarget
+from tests.spark.counters import READ, SHUFFLED, counted
+from tests.spark.source_model import frame
+from tests.spark.test_target_tables import change, rows
+
+ROWS = 40_000
+CHANGES = 20
+BUCKETS = 512
+
+KEYED = TableSchema(
+    "shop.public.keyed",
+    "public",
+    "keyed",
+    "form-1",
+    ("id",),
+    (ColumnSchema("id", 1, "text", 25, -1, StringType()), ColumnSchema("n", 2, "bigint", 20, -1, LongType())),
+)
+
+
+def key(number: int) -> str:
+    """A text in whose order the numbers are scattered."""
+    return f"{number * 2654435761 % 2**32:010d}-{number}"
+
+
+def filled(spark: SparkSession, make_target: MakeTarget, count: int, buckets: int) -> tuple[Any, str]:
+    """A mirror that a snapshot filled."""
+    target = make_target()
+    name = target.name_of(KEYED, Kind.MIRROR)
+    target.prepare(spark, name, KEYED, Kind.MIRROR, (1, 0), buckets)
+    target.load(name, loaded(spark, count), 10, {0: 5})
+    return target, name
+
+
+def loaded(spark: SparkSession, count: int) -> Any:
+    numbers = spark.range(count)
+    scattered = sf.lpad((sf.col("id") * 2654435761 % 2**32).cast("string"), 10, "0")
+    text = sf.concat(scattered, sf.lit("-"), sf.col("id").cast("string"))
+    return numbers.select(sf.struct(text.alias("id"), sf.col("id").alias("n")).alias("after"))
+
+
+def update(number: int, lsn: int, value: int) -> dict[str, Any]:
+    row = (key(number), value)
+    return change("u", lsn, row, key=(row[0],), topic=KEYED.topic)
+
+
+def test_a_batch_reads_its_buckets_and_shuffles_next_to_nothing_of_the_table(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target, name = filled(spark, make_target, ROWS, BUCKETS)
+    # A row that was there at first, and others all over the table.
+    numbers = [0, *range(17, ROWS, ROWS // (CHANGES - 1))][:CHANGES]
+    batch = [update(number, 100 + place, -number) for place, number in enumerate(numbers)]
+    scan = name if target.format == "iceberg" else "parquet"
+    with counted(spark, scan.replace("`", "")) as counts:
+        assert target.apply(name, frame(spark, batch, KEYED)).changes == CHANGES
+    passes = 1 if target.format == "iceberg" else 3
+    assert 0 < counts[READ] <= passes * 0.05 * ROWS, counts
+    assert counts[SHUFFLED] <= 0.01 * ROWS, counts
+    assert spark.table(name).filter("n < 0").count() == CHANGES - 1
+    assert spark.table(name).count() == ROWS
+
+
+def test_a_table_without_buckets_shuffles_only_rows_of_the_batchs_hashes(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target, name = filled(spark, make_target, ROWS, 1)
+    with counted(spark, "") as counts:
+        target.apply(name, frame(spark, [update(7, 100, -7)], KEYED))
+    assert counts[SHUFFLED] <= 0.01 * ROWS, counts
+    assert rows(spark, name, "n")[:1] == [(-7,)]
+
+
+def test_a_table_is_laid_out_anew_in_one_commit_that_keeps_its_position(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target, name = filled(spark, make_target, 1000, 1)
+    target.apply(name, frame(spark, [update(7, 100, -7)], KEYED), consistent_lsn=100)
+    had, reached = rows(spark, name, "id", "n"), target.reached(spark, name)
+    # WHEN it gets buckets, by its own process or by a new one, and is asked for again
+    assert make_target().relayout(spark, name, 8, 1) == LaidOut(1, 8)
+    target = make_target()
+    assert target.relayout(spark, name, 8, 1) == LaidOut(8, 8)
+    # THEN rows and position are the same, and a batch that comes again changes nothing
+    assert spark.table(name).select(BUCKET).distinct().count() == 8
+    assert (rows(spark, name, "id", "n"), target.reached(spark, name).commit_lsn) == (had, reached.commit_lsn)
+    assert target.apply(name, frame(spark, [update(7, 100, 0)], KEYED)).changes == 0
+    # AND changes, new rows and new columns find their places, and a smaller number of buckets is taken too
+    new = [update(7, 110, 1), update(8, 111, 2), update(5000, 112, 3)]
+    assert target.apply(name, frame(spark, new, KEYED)).changes == 3
+    assert target.relayout(spark, name, None, 1 << 30) == LaidOut(8, 2)
+    assert spark.table(name).select(BUCKET).distinct().count() == 2
+    gone = change("d", 120, (key(8), 2), key=(key(8),), topic=KEYED.topic)
+    assert target.apply(name, frame(spark, [gone], KEYED)).changes == 1
+    expected = dict(had) | {key(7): 1, key(5000): 3}
+    del expected[key(8)]
+    assert dict(rows(spark, name, "id", "n")) == expected
+
+
+def test_a_mirror_with_buckets_becomes_a_changelog_and_a_mirror_again(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target, name = filled(spark, make_target, 100, 4)
+    numbers = loaded(spark, 10).withColumns({"op": sf.lit("r"), "before": sf.lit(None).cast(KEYED.row_type)})
+    keyless = replace(KEYED, schema_id="form-2", key=())
+    changes = frame(spark, [change("r", 20, (key(1), 1), key=(), topic=KEYED.topic)], keyless)
+    target.swap(name, New(keyless, Kind.CHANGELOG), changes, 20, {0: 6})
+    assert BUCKET not in spark.table(name).columns
+    target = make_target()
+    target.swap(name, New(KEYED, Kind.MIRROR), numbers, 30, {0: 7})
+    assert target.apply(name, frame(spark, [update(7, 100, -7)], KEYED)).changes == 1
+    assert len(rows(spark, name, "id")) == 10
+    assert spark.table(name).select(BUCKET).distinct().count() == 2
+
+
+def test_a_snapshot_replaces_rows_in_every_bucket_whatever_the_session_says(
+    spark: SparkSession, make_target: MakeTarget
+):
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        target, name = filled(spark, make_target, 500, 16)
+        target.load(name, loaded(spark, 3), 20, {0: 6})
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert rows(spark, name, "id", "n") == sorted((key(number), number) for number in range(3))
