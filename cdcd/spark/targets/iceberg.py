@@ -58,8 +58,8 @@ _BY_PARTITION: Final = {
     # Rows of one bucket come together, so that a commit writes one file for each bucket and not one for each task.
     "write.distribution-mode": "hash",
     "write.merge.distribution-mode": "hash",
-    # A task sorts its rows, which may go to disk, and has one file open. Otherwise it has one open for each bucket, each
-    # with megabytes of buffers.
+    # A task sorts its rows, which may go to disk, and has one file open. Otherwise it has one open for each bucket,
+    # each with megabytes of buffers.
     "write.spark.fanout.enabled": "false",
 }
 
