@@ -116,7 +116,9 @@ def test_a_mirror_with_buckets_becomes_a_changelog_and_a_mirror_again(
     keyless = replace(KEYED, schema_id="form-2", key=())
     changes = frame(spark, [change("r", 20, (key(1), 1), key=(), topic=KEYED.topic)], keyless)
     target.swap(name, New(keyless, Kind.CHANGELOG), changes, 20, {0: 6})
-    assert BUCKET not in spark.table(name).columns
+    new = change("r", 21, (key(2), 2), key=(), topic=KEYED.topic)
+    assert make_target().apply(name, frame(spark, [new], keyless)).changes == 1
+    assert rows(spark, name, "n", BUCKET) == [(1, None), (2, None)]
     target = make_target()
     target.swap(name, New(KEYED, Kind.MIRROR), numbers, 30, {0: 7})
     assert target.apply(name, frame(spark, [update(7, 100, -7)], KEYED)).changes == 1

@@ -48,7 +48,7 @@ from cdcd.spark.targets.evolution import (
 )
 from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge, placed
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -75,7 +75,7 @@ KIND: Final = "cdcd.kind"
 """Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
 BUCKETS: Final = "cdcd.buckets"
 """The property of a mirror that has buckets: how many. It never changes while the rows stay where they are. A changelog
-that was put in the place of such a mirror has it too."""
+that was put in the place of such a mirror has it too, and the column without a value."""
 SWAPPED: Final = "cdcd.swapped"
 """The property of a table that was put in the place of another one: what is older than its versions is not empty."""
 
@@ -307,9 +307,9 @@ class Lakehouse(OwnTables):
         try:
             with self._commit(spark, name, after_it) as state:
                 if table.kind is Kind.CHANGELOG:
-                    self._append(logged_rows(rows, table.schema, commit_lsn), name)
+                    self._append(_placed(logged_rows(rows, table.schema, commit_lsn), table.new), name)
                 else:
-                    overwrite(mirrored_rows(rows, table.schema, commit_lsn, table.buckets), name)
+                    overwrite(_placed(mirrored_rows(rows, table.schema, commit_lsn), table.new), name)
         except BaseException:
             self.forget(name)
             raise
@@ -350,7 +350,7 @@ class Lakehouse(OwnTables):
     def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
         new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
         with self._commit(spark, name, table.state) as table.state:
-            self._append(new.select(changelog.columns(table.schema)), name)
+            self._append(_placed(new.select(changelog.columns(table.schema)), table.new), name)
 
     def swap(  # noqa: PLR0917 - as `load`, and the form
         self,
@@ -368,11 +368,9 @@ class Lakehouse(OwnTables):
         assert table is not None, "there is something to replace"
         planned.buckets = _replacing(table.buckets, planned.buckets)
         after_it = loaded(name, table.state, commit_lsn, offsets, origin)
-        if planned.kind is Kind.CHANGELOG:
-            rows = logged_rows(rows, schema, commit_lsn)
-        else:
-            rows = mirrored_rows(rows, schema, commit_lsn, planned.buckets)
-        return self._put(spark, name, planned, rows, (commit_lsn, 0), after_it)
+        form = logged_rows if planned.kind is Kind.CHANGELOG else mirrored_rows
+        placed = _placed(form(rows, schema, commit_lsn), planned.new)
+        return self._put(spark, name, planned, placed, (commit_lsn, 0), after_it)
 
     def _put(  # noqa: PLR0917
         self, spark: SparkSession, name: str, planned: _Table, rows: DataFrame, at: At, after_it: State
@@ -401,9 +399,8 @@ class Lakehouse(OwnTables):
             wanted = buckets_for(self._bytes(spark, name), file_bytes) if buckets is None else buckets
             after = _replacing(before, wanted)
             if after != before:
-                rows = spark.table(name)
                 planned = replace(table, buckets=after)
-                rows = placed(rows.drop(BUCKET), table.schema, after)
+                rows = _placed(spark.table(name).drop(BUCKET), planned.new)
                 self._put(spark, name, planned, rows, table.schema_at, table.state)
         return LaidOut(before, self._tables[name].buckets)
 
@@ -477,7 +474,7 @@ class Lakehouse(OwnTables):
                 self._make(spark, name, table, found.last)
             with self._commit(spark, name, state) as state:
                 if table.empty:
-                    self._append(first_rows(source, table.schema, table.buckets), name)
+                    self._append(_placed(first_rows(source, table.schema), table.new), name)
                 else:
                     self._merge(spark, name, table, source, found)
             if found.moves:
@@ -536,7 +533,7 @@ class Lakehouse(OwnTables):
                     # A partition lags behind, or has what the daemon sent again.
                     had = (sf.col(LSN) >= found.first_lsn) & (sf.col(changelog.CHANGE) != "r")
                     new = changelog.without(new, spark.table(name).filter(had))
-                self._append(new.select(changelog.columns(table.schema)), name)
+                self._append(_placed(new.select(changelog.columns(table.schema)), table.new), name)
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
@@ -653,9 +650,19 @@ def _kept(changes: DataFrame) -> Iterator[DataFrame]:
 
 def _columns(new: New) -> str:
     source = {column.name: column.spark.simpleString() for column in new.schema.columns}
-    bucket = {} if _by(new) is None else {BUCKET: "INT"}
-    ordered = source | _MIRROR_COLUMNS | bucket if new.kind is Kind.MIRROR else changelog.COLUMNS | source
+    ordered = source | _MIRROR_COLUMNS if new.kind is Kind.MIRROR else changelog.COLUMNS | source
+    if new.buckets > 1:
+        ordered = ordered | {BUCKET: "INT"}
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
+
+
+def _placed(rows: DataFrame, new: New) -> DataFrame:
+    """The rows with the column BUCKET, if the table has it."""
+    if new.buckets == 1:
+        return rows
+    is_mirror = new.kind is Kind.MIRROR
+    bucket = sf.expr(bucket_of(new.schema, new.buckets)) if is_mirror else sf.lit(None).cast("int")
+    return rows.withColumn(BUCKET, bucket)
 
 
 def _by(new: New) -> str | None:
@@ -666,8 +673,8 @@ def _by(new: New) -> str | None:
 def _replacing(before: int, wanted: int) -> int:
     """The number of buckets of a table that takes the place of one with `before`.
 
-    A table that had buckets once has at least two from then on: Iceberg keeps the former layout beside the new one, and
-    cannot merge into a table that lacks the column by which it was partitioned.
+    A table that had buckets once keeps the column, and as a mirror at least two buckets. Iceberg keeps former
+    layouts beside the new one, and cannot merge into a table that lacks the column by which it was partitioned.
     """
     return wanted if before == 1 else max(2, wanted)
 

@@ -17,7 +17,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.merge import UNKNOWN, placed
+from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.table_format import having
@@ -53,15 +53,14 @@ def loaded(
     return replace(after, commit_lsn=commit_lsn)
 
 
-def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int, buckets: int) -> DataFrame:
-    """The rows of a mirror with so many buckets."""
-    rows = changes.select(
+def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:
+    """The rows of a mirror."""
+    return changes.select(
         *[sf.col("after")[column.name].alias(column.name) for column in schema.columns],
         sf.lit(commit_lsn).cast("bigint").alias(LSN),
         sf.lit(FIRST).cast("bigint").alias(EVENT),
         sf.lit(None).cast("array<string>").alias(UNKNOWN),
     )
-    return placed(rows, schema, buckets)
 
 
 def logged_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:

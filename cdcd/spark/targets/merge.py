@@ -83,15 +83,9 @@ def merge(
     return "\n".join(lines)
 
 
-def first_rows(source: DataFrame, schema: TableSchema, buckets: int = 1) -> DataFrame:
+def first_rows(source: DataFrame, schema: TableSchema) -> DataFrame:
     """What the MERGE of `source` inserts into a table that has no rows."""
     none = sf.array().cast("array<string>")
     unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
     names = [column.name for column in schema.columns]
-    rows = source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)
-    return placed(rows, schema, buckets)
-
-
-def placed(rows: DataFrame, schema: TableSchema, buckets: int) -> DataFrame:
-    """The rows of a mirror with the column BUCKET, if it has buckets."""
-    return rows if buckets == 1 else rows.withColumn(BUCKET, sf.expr(bucket_of(schema, buckets)))
+    return source.filter(sf.col(OP) != "d").select(*map(quoted, names), LSN, EVENT, unknown)
