@@ -1,5 +1,6 @@
 """`cdcd mirror`: topics to lakehouse tables. `spark-submit` is given this module, which is a program by itself."""
 
+import logging
 import os
 import signal
 import sys
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cdcd.cli.options import config_option
-from cdcd.errors import ConfigError, TransientError
+from cdcd.errors import CdcdError, ConfigError, TransientError
+from cdcd.facts import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cdcd.config.loading import Config
-    from cdcd.config.mirror import MirrorConfig
+    from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
+    from cdcd.facts import Fact, Observer
     from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
     from cdcd.spark.snapshot import Snapshot, SnapshotSource
@@ -88,57 +91,102 @@ def command(
     if find_spec("pyspark") is None:
         raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
 
+    say = log_to(config.log)
+    try:
+        _mirror(config, pipeline, say, once=once, consistent=consistent, replay=replay, tables=tables)
+    except CdcdError as error:
+        say(Failed(type(error).__name__, error.message, error.hint, error.exit_code))
+        raise
+    return 0
+
+
+def _mirror(
+    config: "MirrorConfig",
+    pipeline: "Config | None",
+    say: "Observer",
+    *,
+    once: bool,
+    consistent: bool,
+    replay: bool,
+    tables: "Sequence[str]",
+) -> None:
+    """Mirror until stopped. Raises what ended it, or the first of the errors that stopped single tables."""
     from cdcd.spark.job import Mirror  # noqa: PLC0415  loads pyspark
     from cdcd.spark.observed import count  # noqa: PLC0415
-    from cdcd.spark.progress import Fact, lines  # noqa: PLC0415
-    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415
+    from cdcd.spark.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
     from cdcd.telemetry.mirror import MirrorTelemetry, application  # noqa: PLC0415
 
     numbers = MirrorTelemetry()
 
-    def show(fact: Fact) -> None:
+    def observe(fact: "Fact") -> None:
         count(fact, numbers)
-        for line in lines(fact):
-            click.echo(line)
+        say(fact)
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    place = config.target
-    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
-    conf = {**own, **{name: str(value) for name, value in config.spark.items()}}
-    spark = session((place.format,), conf=conf, name=f"cdcd mirror {config.name}")
-    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    spark = _session(config, f"cdcd mirror {config.name}")
     settings, target = (
         settings_of(config, consistent=consistent, source=pipeline is not None),
         target_of(config),
     )
     read_from = None if pipeline is None else source_of(pipeline, settings)
-    mirror = Mirror(spark, settings, target, show, read_from)
+    mirror = Mirror(spark, settings, target, observe, read_from)
     try:
         if tables and read_from is not None:
-            load_tables(spark, settings, target, read_from, tables)
+            load_tables(spark, settings, target, read_from, tables, observe)
         if replay:
             mirror.replay()
         with nullcontext("") if once else serve(config.http, application(numbers)) as address:
             if address:
-                click.echo(f"http: {address} has /metrics and /healthz")
+                observe(MirrorServing(address))
             mirror.run(once=once, stop=stop)
     finally:
         mirror.close()
         spark.stop()
     for error in mirror.stopped.values():
         raise error
-    return 0
 
 
-def load_tables(
+def _session(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
+    """The session that the configuration asks for. `kafka`: with Spark's Kafka source."""
+    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
+
+    place = config.target
+    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
+    conf = {**own, **{key: str(value) for key, value in config.spark.items()}}
+    spark = session((place.format,), conf=conf, kafka=kafka, name=name)
+    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    return spark
+
+
+def log_to(log: "MirrorLogConfig") -> "Observer":
+    """Say facts on standard output, as `log` has it."""
+    from cdcd.spark.progress import lines  # noqa: PLC0415  --help needs none of it
+    from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
+
+    if log.format == "json":
+        if log.level != "debug":
+            # It says of each call from Java that there was one.
+            logging.getLogger("py4j").setLevel(logging.WARNING)
+        return configure_logging(log, sys.stdout)
+
+    def echo(fact: "Fact") -> None:
+        if LEVELS[fact.level] >= LEVELS[log.level]:
+            for line in lines(fact):
+                click.echo(line)
+
+    return echo
+
+
+def load_tables(  # noqa: PLR0917
     spark: Any,
     settings: "MirrorSettings",
     target: "Target",
     source: "SnapshotSource",
     tables: "Sequence[str]",
+    observe: "Observer",
 ) -> None:
     """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
 
@@ -146,11 +194,12 @@ def load_tables(
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
+    from cdcd.spark.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
     from cdcd.spark.snapshot import load_all, load_snapshot  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
-        click.echo(f"snapshot: waiting for {who or 'open transactions'} to end ({held.waited_s:.0f} s)")
+        observe(LoadWaiting(who or "open transactions", held.waited_s))
 
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
@@ -162,14 +211,11 @@ def load_tables(
             history=settings.keeps_history(table),
             variant=settings.variant,
         )
-        rate = done.rows / max(time.monotonic() - began, 1e-3)
-        click.echo(
-            f"snapshot: {table} {done.rows:,} rows, {rate:,.0f} rows/s, as of {done.lsn}"
-            + (f", {done.quarantined} in quarantine" if done.quarantined else "")
-        )
+        seconds = time.monotonic() - began
+        observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 
     def lost(error: TransientError) -> None:
-        click.echo(f"snapshot: {error.message}; once more, at a new one")
+        observe(LoadRestarted(error.message))
 
     load_all(spark, source, tables, load, on_wait=wait, on_lost=lost)
 

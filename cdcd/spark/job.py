@@ -34,10 +34,12 @@ from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
     Observer,
+    Progress,
     Retrying,
     SetChanged,
     TableFailed,
     TableMaintained,
+    TableStopped,
     TopicUnfit,
     Unmirrored,
 )
@@ -45,7 +47,7 @@ from cdcd.spark.reload import read_again
 from cdcd.spark.replay import replay_quarantine
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.snapshot import SnapshotSource
-from cdcd.spark.table import Progress, TableMirror, UnknownFormError
+from cdcd.spark.table import TableMirror, UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance, Target
@@ -276,7 +278,7 @@ class Mirror:
         if now - since > WAITS_S:
             self._waits_since = now
             for topic, error in self._waits():
-                self._observe(TableFailed(self._name(topic), error.message, error.hint, stopped=False))
+                self._observe(TableFailed(self._name(topic), error.message, error.hint))
 
     def _end_waiting(self, stop: threading.Event) -> None:
         """At the end of a run: wait for the checkpoint, and stop the tables whose changes still wait."""
@@ -394,7 +396,7 @@ class Mirror:
                 if known is not None or attempt == ATTEMPTS:
                     self._stop(topic, table.table, known or FatalError(_first_lines(error)))
                     return None
-                self._observe(TableFailed(table.table, _first_lines(error), "", stopped=False))
+                self._observe(TableFailed(table.table, _first_lines(error), ""))
         return None
 
     def _look_at_policies(self, topics: Collection[str]) -> None:
@@ -424,7 +426,7 @@ class Mirror:
         )
 
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
-        self._observe(TableFailed(table, error.message, error.hint, stopped=True))
+        self._observe(TableStopped(table, error.message, error.hint))
         self.stopped[topic] = error
 
     def _hold(self, topic: str, table: str, error: CdcdError) -> None:
@@ -432,7 +434,7 @@ class Mirror:
         if self._once:
             self._stop(topic, table, error)
         else:
-            self._observe(TableFailed(table, error.message, error.hint, stopped=False))
+            self._observe(TableFailed(table, error.message, error.hint))
 
     def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
         """Read a table again that its target cannot follow. False: it was not, which is then reported."""
@@ -542,7 +544,7 @@ class Mirror:
                         TableMaintained(name, done.compacted_files, done.written_files, done.expired_versions)
                     )
         except (PySparkException, Py4JError) as error:
-            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", "", stopped=False))
+            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", ""))
 
 
 def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:

@@ -16,6 +16,8 @@ from cdcd.spark.job import ATTEMPTS, WAITS_S, Mirror, _classified, policy_proble
 from cdcd.spark.kafka import KafkaSource, TopicFacts
 from cdcd.spark.progress import (
     BatchDone,
+    Progress,
+    TableStopped,
     Fact,
     Retrying,
     SetChanged,
@@ -25,7 +27,7 @@ from cdcd.spark.progress import (
     Unmirrored,
 )
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import Progress, UnknownFormError
+from cdcd.spark.table import UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
 from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance
@@ -106,7 +108,7 @@ def test_a_table_that_cannot_follow_stops_and_the_others_go_on(monkeypatch: pyte
     harness.advance()
     harness.advance()
     assert harness.done() == [["public.b"], ["public.b"]]
-    assert TableFailed("public.a", "no", "do this", stopped=True) in harness.facts
+    assert TableStopped("public.a", "no", "do this") in harness.facts
     assert list(harness.mirror.stopped) == ["shop.public.a"]
     assert bad.forgotten == 1
 
