@@ -289,7 +289,8 @@ class TableMirror:
             done: list[Applied] = []
             plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
             # What lies after the bound is left out from here on.
-            step = _Step(start, replace(reach, until={**ends, **held}), batch_id, cut)
+            waiting = sum(group.count for group in groups if group.held)
+            step = _Step(start, replace(reach, until={**ends, **held}, waiting=waiting), batch_id, cut)
             if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, reach.bound), form, now, step) if now else []
             else:
@@ -305,7 +306,7 @@ class TableMirror:
             records=sum(group.count for group in groups),
             changes=done[0].changes if done else 0,
             quarantined=quarantined,
-            held=sum(group.count for group in groups if group.held),
+            held=waiting,
             commit_lsn=max([group.last[0] for group in now], default=0),
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
@@ -536,7 +537,7 @@ class _Step:
     @property
     def arguments(self) -> dict[str, Any]:
         """For `Target.apply`."""
-        reach = Reach(self.reach.until) if self.all else None
+        reach = Reach(self.reach.until, waiting=self.reach.waiting) if self.all else None
         return {"batch_id": self.batch_id, "consistent_lsn": self.cut, "reach": reach}
 
 
