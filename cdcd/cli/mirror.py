@@ -1,7 +1,9 @@
 """`cdcd mirror`: topics to lakehouse tables. `spark-submit` is given this module, which is a program by itself."""
 
+import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -9,9 +11,10 @@ import time
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
 from cdcd.errors import CdcdError, ConfigError, TransientError
@@ -28,8 +31,11 @@ if TYPE_CHECKING:
     from cdcd.spark.snapshot import Snapshot, SnapshotSource
     from cdcd.spark.targets.target import Target
 
+_PIPE_COLUMNS: Final = 160
+"""Width of lines where no terminal says how wide it is."""
 
-@click.command("mirror")
+
+@click.group("mirror", invoke_without_command=True)
 @config_option(required=False)
 @click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
 @click.option(
@@ -58,7 +64,9 @@ if TYPE_CHECKING:
     help="The pipeline's configuration, which says where the database is.",
 )
 @click.option("--reference", is_flag=True, help="Print every key of the configuration, and end.")
+@click.pass_context
 def command(
+    context: click.Context,
     file: Path | None,
     *,
     once: bool,
@@ -74,23 +82,22 @@ def command(
     it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
     module to spark-submit.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return 0
     from cdcd.config.loading import load_config  # noqa: PLC0415  --help needs none of it
     from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
 
     if reference:
         click.echo(mirror_reference(), nl=False)
         return 0
-    if file is None:
-        raise click.UsageError("Missing option '--config'.")
-    config = load_mirror(file, os.environ)
+    config = load_mirror(_given(file), os.environ)
     source = source or (None if config.source is None else Path(config.source))
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
-    if find_spec("pyspark") is None:
-        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
-
+    _check_pyspark()
     say = log_to(config.log)
     try:
         _mirror(config, pipeline, say, once=once, consistent=consistent, replay=replay, tables=tables)
@@ -159,6 +166,71 @@ def _session(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
     spark = session((place.format,), conf=conf, kafka=kafka, name=name)
     spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
     return spark
+
+
+@command.command("status")
+@config_option(required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or an object for programs.",
+)
+@click.option("--kafka", is_flag=True, help="Also ask Kafka how far each table is behind its topic.")
+@click.pass_context
+def status(context: click.Context, file: Path | None, *, form: str, kafka: bool) -> int:
+    """Show what each table has, and what stopped it, also while the mirror is down.
+
+    Reads the lakehouse alone, unless --kafka is given, and changes nothing. Exits with 0, with 10 if a table is stopped
+    or cannot be read, and with the code of the failure if the lakehouse or Kafka could not be asked.
+    """
+    from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
+
+    assert context.parent is not None, "it is a command of `mirror`"
+    config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
+    _check_pyspark()
+
+    from cdcd.spark.status import look  # noqa: PLC0415  loads pyspark
+    from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
+
+    place = config.target
+    spark = _session(config, f"cdcd mirror status {config.name}", kafka=kafka)
+    try:
+        found = look(
+            spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
+        )
+    finally:
+        spark.stop()
+    if form == "json":
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+        for line in lines(found, width):
+            click.echo(line)
+    return found.exit_code
+
+
+def _refuse_options(context: click.Context) -> None:
+    """UsageError: an option stands before a command that does not have it."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name != "file" and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{parameter.opts[0]} is not for {context.invoked_subcommand}.", context)
+
+
+def _given(file: Path | None) -> Path:
+    """UsageError: no configuration is named."""
+    if file is None:
+        raise click.UsageError("Missing option '--config'.")
+    return file
+
+
+def _check_pyspark() -> None:
+    """ConfigError: it is not installed."""
+    if find_spec("pyspark") is None:
+        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
 
 
 def log_to(log: "MirrorLogConfig") -> "Observer":

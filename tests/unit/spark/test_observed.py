@@ -3,12 +3,11 @@ from datetime import UTC, datetime, timedelta
 from cdcd.spark.observed import count
 from cdcd.spark.progress import (
     BatchDone,
-    Progress,
-    TableStopped,
     MirrorStarted,
+    Progress,
     Retrying,
-    TableFailed,
     TableReloaded,
+    TableStopped,
     TopicUnfit,
 )
 from cdcd.telemetry.mirror import MirrorTelemetry

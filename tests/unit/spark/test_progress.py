@@ -2,9 +2,8 @@ from datetime import UTC, datetime, timedelta
 
 from cdcd.spark.progress import (
     BatchDone,
-    Progress,
-    TableStopped,
     MirrorStarted,
+    Progress,
     Replayed,
     Retrying,
     SetChanged,
@@ -12,6 +11,7 @@ from cdcd.spark.progress import (
     TableMaintained,
     TableReloaded,
     TableReloading,
+    TableStopped,
     Unmirrored,
     lines,
 )
