@@ -9,8 +9,8 @@ Fields hold values (an `Lsn`, seconds, bytes), never sentences made of them. doc
 module.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final, Literal
 
 from cdcd import __version__
@@ -26,6 +26,15 @@ class Fact:
 
     event: ClassVar[str]
     level: ClassVar[Level] = "info"
+
+    @classmethod
+    def fields_logged(cls) -> tuple[str, ...]:
+        """The names of what `logged` gives."""
+        return tuple([each.name for each in fields(cls)])
+
+    def logged(self) -> dict[str, object]:
+        """The fields of the event's line in the log. A kind of fact that has more than a line should show says less."""
+        return {name: getattr(self, name) for name in self.fields_logged()}
 
 
 Observer = Callable[[Fact], None]
@@ -518,11 +527,16 @@ class Failed(Fact):
     exit_code: int
 
 
-def all_facts() -> list[type[Fact]]:
-    """Every kind of fact, in the order of this module."""
+def facts_of(names: Mapping[str, object]) -> list[type[Fact]]:
+    """Every kind of fact among the names of a module, in their order."""
     # Not Fact.__subclasses__(): with slots, @dataclass makes a second class of each.
-    kinds = [kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, Fact)]
+    kinds = [kind for kind in names.values() if isinstance(kind, type) and issubclass(kind, Fact)]
     return [kind for kind in kinds if kind is not Fact]
+
+
+def all_facts() -> list[type[Fact]]:
+    """Every kind of fact of the daemon, in the order of this module."""
+    return facts_of(globals())
 
 
 _HEAD: Final = """\
@@ -533,16 +547,20 @@ is one of these names, and the fields. What libraries log has the event `depende
 `message`.
 
 | event | level | meaning | fields |
-|---|---|---|---|"""
+|---|---|---|---|
+"""
+
+
+def rows(kinds: Iterable[type[Fact]]) -> str:
+    """The rows of a table of events: event, level, meaning and fields."""
+    lines = []
+    for fact in kinds:
+        meaning = " ".join((fact.__doc__ or "").split())
+        names = ", ".join(f"`{name}`" for name in fact.fields_logged())
+        lines.append(f"| `{fact.event}` | {fact.level} | {meaning} | {names} |\n")
+    return "".join(lines)
 
 
 def markdown() -> str:
-    """docs/events.md: every event with its level, meaning and fields."""
-    lines = [_HEAD]
-    for fact in all_facts():
-        meaning = " ".join((fact.__doc__ or "").split())
-        fields = ", ".join(
-            f"`{name}`" for name in fact.__dataclass_fields__ if name not in {"event", "level"}
-        )
-        lines.append(f"| `{fact.event}` | {fact.level} | {meaning} | {fields} |")
-    return "\n".join(lines) + "\n"
+    """The daemon's part of docs/events.md."""
+    return _HEAD + rows(all_facts())

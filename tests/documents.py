@@ -9,6 +9,7 @@ from typing import Final
 
 from cdcd import facts
 from cdcd.protocol.peek import CHANGES
+from cdcd.spark import progress
 from cdcd.telemetry import metrics, mirror
 from cdcd.transactions.assembler import TRANSITIONS, State
 
@@ -64,7 +65,7 @@ def documents() -> dict[Path, str]:
     """Every document with a generated part, as it should be."""
     return {
         ARCHITECTURE: architecture(),
-        ROOT / "docs" / "events.md": facts.markdown(),
+        ROOT / "docs" / "events.md": facts.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }
 

@@ -1,6 +1,9 @@
 """`cdcd mirror`: topics to lakehouse tables. `spark-submit` is given this module, which is a program by itself."""
 
+import json
+import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -9,25 +12,31 @@ from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
-from cdcd.errors import ConfigError, TransientError
+from cdcd.errors import CdcdError, ConfigError, TransientError
+from cdcd.facts import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cdcd.config.loading import Config
-    from cdcd.config.mirror import MirrorConfig
+    from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
+    from cdcd.facts import Fact, Observer
     from cdcd.postgres.slot import SlotWait
     from cdcd.spark.settings import MirrorSettings
     from cdcd.spark.snapshot import Snapshot, SnapshotSource
     from cdcd.spark.targets.target import Target
 
+_PIPE_COLUMNS: Final = 160
+"""Width of lines where no terminal says how wide it is."""
 
-@click.command("mirror")
+
+@click.group("mirror", invoke_without_command=True)
 @config_option(required=False)
 @click.option("--once", is_flag=True, help="Mirror what is there now, and end.")
 @click.option(
@@ -64,7 +73,9 @@ if TYPE_CHECKING:
     help="The pipeline's configuration, which says where the database is.",
 )
 @click.option("--reference", is_flag=True, help="Print every key of the configuration, and end.")
+@click.pass_context
 def command(
+    context: click.Context,
     file: Path | None,
     *,
     once: bool,
@@ -81,76 +92,195 @@ def command(
     it loses nothing either. Needs `pip install 'cdcd[spark]'` and a Java runtime. On a cluster, give this command's
     module to spark-submit.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return 0
     from cdcd.config.loading import load_config  # noqa: PLC0415  --help needs none of it
     from cdcd.config.mirror import load_mirror, mirror_reference  # noqa: PLC0415
 
     if reference:
         click.echo(mirror_reference(), nl=False)
         return 0
-    if file is None:
-        raise click.UsageError("Missing option '--config'.")
-    config = load_mirror(file, os.environ)
+    config = load_mirror(_given(file), os.environ)
     source = source or (None if config.source is None else Path(config.source))
     if tables and source is None:
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
-    if find_spec("pyspark") is None:
-        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
+    _check_pyspark()
+    say = log_to(config.log)
+    try:
+        _mirror(
+            config,
+            pipeline,
+            say,
+            once=once,
+            consistent=consistent,
+            replay=replay,
+            relayout=relayout,
+            tables=tables,
+        )
+    except CdcdError as error:
+        say(Failed(type(error).__name__, error.message, error.hint, error.exit_code))
+        raise
+    return 0
 
+
+def _mirror(
+    config: "MirrorConfig",
+    pipeline: "Config | None",
+    say: "Observer",
+    *,
+    once: bool,
+    consistent: bool,
+    replay: bool,
+    relayout: "Sequence[str]",
+    tables: "Sequence[str]",
+) -> None:
+    """Mirror until stopped. Raises what ended it, or the first of the errors that stopped single tables."""
     from cdcd.spark.job import Mirror  # noqa: PLC0415  loads pyspark
     from cdcd.spark.observed import count  # noqa: PLC0415
-    from cdcd.spark.progress import Fact, lines  # noqa: PLC0415
-    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415
+    from cdcd.spark.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
     from cdcd.telemetry.mirror import MirrorTelemetry, application  # noqa: PLC0415
 
     numbers = MirrorTelemetry()
 
-    def show(fact: Fact) -> None:
+    def observe(fact: "Fact") -> None:
         count(fact, numbers)
-        for line in lines(fact):
-            click.echo(line)
+        say(fact)
 
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    place = config.target
-    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
-    conf = {**own, **{name: str(value) for name, value in config.spark.items()}}
-    spark = session((place.format,), conf=conf, name=f"cdcd mirror {config.name}")
-    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    spark = _session(config, f"cdcd mirror {config.name}")
     settings, target = (
         settings_of(config, consistent=consistent, source=pipeline is not None),
         target_of(config),
     )
     read_from = None if pipeline is None else source_of(pipeline, settings)
-    mirror = Mirror(spark, settings, target, show, read_from)
+    mirror = Mirror(spark, settings, target, observe, read_from)
     try:
         if tables and read_from is not None:
-            load_tables(spark, settings, target, read_from, tables)
+            load_tables(spark, settings, target, read_from, tables, observe)
         if replay:
             mirror.replay()
         if relayout:
             mirror.relayout(relayout)
         with nullcontext("") if once else serve(config.http, application(numbers)) as address:
             if address:
-                click.echo(f"http: {address} has /metrics and /healthz")
+                observe(MirrorServing(address))
             mirror.run(once=once, stop=stop)
     finally:
         mirror.close()
         spark.stop()
     for error in mirror.stopped.values():
         raise error
-    return 0
 
 
-def load_tables(
+def _session(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
+    """The session that the configuration asks for. `kafka`: with Spark's Kafka source."""
+    from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
+
+    place = config.target
+    own = {} if place.location is None else catalog_conf(place.format, place.catalog, place.location)
+    conf = {**own, **{key: str(value) for key, value in config.spark.items()}}
+    spark = session((place.format,), conf=conf, kafka=kafka, name=name)
+    spark.sparkContext.setLogLevel(str(config.spark.get("spark.log.level", "ERROR")))
+    return spark
+
+
+@command.command("status")
+@config_option(required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or an object for programs.",
+)
+@click.option("--kafka", is_flag=True, help="Also ask Kafka how far each table is behind its topic.")
+@click.pass_context
+def status(context: click.Context, file: Path | None, *, form: str, kafka: bool) -> int:
+    """Show what each table has, and what stopped it, also while the mirror is down.
+
+    Reads the lakehouse alone, unless --kafka is given, and changes nothing. Exits with 0, with 10 if a table is stopped
+    or cannot be read, and with the code of the failure if the lakehouse or Kafka could not be asked.
+    """
+    from cdcd.config.mirror import load_mirror  # noqa: PLC0415  --help needs none of it
+
+    assert context.parent is not None, "it is a command of `mirror`"
+    config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
+    _check_pyspark()
+
+    from cdcd.spark.status import look  # noqa: PLC0415  loads pyspark
+    from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
+
+    place = config.target
+    spark = _session(config, f"cdcd mirror status {config.name}", kafka=kafka)
+    try:
+        found = look(
+            spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
+        )
+    finally:
+        spark.stop()
+    if form == "json":
+        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_COLUMNS
+        for line in lines(found, width):
+            click.echo(line)
+    return found.exit_code
+
+
+def _refuse_options(context: click.Context) -> None:
+    """UsageError: an option stands before a command that does not have it."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name != "file" and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{parameter.opts[0]} is not for {context.invoked_subcommand}.", context)
+
+
+def _given(file: Path | None) -> Path:
+    """UsageError: no configuration is named."""
+    if file is None:
+        raise click.UsageError("Missing option '--config'.")
+    return file
+
+
+def _check_pyspark() -> None:
+    """ConfigError: it is not installed."""
+    if find_spec("pyspark") is None:
+        raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")
+
+
+def log_to(log: "MirrorLogConfig") -> "Observer":
+    """Say facts on standard output, as `log` has it."""
+    from cdcd.spark.progress import lines  # noqa: PLC0415  --help needs none of it
+    from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
+
+    if log.format == "json":
+        if log.level != "debug":
+            # It says of each call from Java that there was one.
+            logging.getLogger("py4j").setLevel(logging.WARNING)
+        return configure_logging(log, sys.stdout)
+
+    def echo(fact: "Fact") -> None:
+        if LEVELS[fact.level] >= LEVELS[log.level]:
+            for line in lines(fact):
+                click.echo(line)
+
+    return echo
+
+
+def load_tables(  # noqa: PLR0917
     spark: Any,
     settings: "MirrorSettings",
     target: "Target",
     source: "SnapshotSource",
     tables: "Sequence[str]",
+    observe: "Observer",
 ) -> None:
     """Read these tables (`schema.table`) from the database into the mirror, all at one snapshot.
 
@@ -158,11 +288,12 @@ def load_tables(
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
+    from cdcd.spark.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
     from cdcd.spark.snapshot import load_all, load_snapshot  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
-        click.echo(f"snapshot: waiting for {who or 'open transactions'} to end ({held.waited_s:.0f} s)")
+        observe(LoadWaiting(who or "open transactions", held.waited_s))
 
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
@@ -175,14 +306,11 @@ def load_tables(
             variant=settings.variant,
             buckets=partial(settings.buckets_of, table),
         )
-        rate = done.rows / max(time.monotonic() - began, 1e-3)
-        click.echo(
-            f"snapshot: {table} {done.rows:,} rows, {rate:,.0f} rows/s, as of {done.lsn}"
-            + (f", {done.quarantined} in quarantine" if done.quarantined else "")
-        )
+        seconds = time.monotonic() - began
+        observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 
     def lost(error: TransientError) -> None:
-        click.echo(f"snapshot: {error.message}; once more, at a new one")
+        observe(LoadRestarted(error.message))
 
     load_all(spark, source, tables, load, on_wait=wait, on_lost=lost)
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.loading import read_file, validated
 from cdcd.config.reference import reference_yaml
-from cdcd.config.sections.process import ListenConfig
+from cdcd.config.sections.process import ListenConfig, LogConfig
 from cdcd.config.sources import read_secret, read_yaml
 from cdcd.config.types import (
     GIB,
@@ -229,6 +229,15 @@ class MirrorHttpConfig(ListenConfig):
     )
 
 
+class MirrorLogConfig(LogConfig):
+    """What the mirror says, to standard output."""
+
+    format: Literal["json", "console"] = Field(
+        "console",
+        description="json: one object per line, with the events of docs/events.md; console: lines for people.",
+    )
+
+
 class MirrorConfig(Section):
     """One mirror: the topics of one pipeline to tables in one place."""
 
@@ -250,6 +259,9 @@ class MirrorConfig(Section):
     batches: BatchesConfig = Field(description="How much at a time.")
     maintenance: MaintenanceConfig = Field(description="Small files and former versions.")
     http: MirrorHttpConfig = Field(description="/metrics and /healthz, which fails while a table is stopped.")
+    log: MirrorLogConfig = Field(
+        description="What the mirror says, to standard output. What Spark and Java say goes to standard error."
+    )
     spark: dict[str, PropertyValue] = Field(
         default_factory=dict,
         description="Settings of Spark, such as spark.driver.memory and spark.sql.catalog.*; they win over cdcd's own.",

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -34,11 +35,14 @@ from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
     Observer,
+    Progress,
     Retrying,
     SetChanged,
     TableFailed,
     TableLaidOut,
     TableMaintained,
+    TableResumed,
+    TableStopped,
     TopicUnfit,
     Unmirrored,
 )
@@ -46,7 +50,8 @@ from cdcd.spark.reload import read_again
 from cdcd.spark.replay import replay_quarantine
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.snapshot import SnapshotSource
-from cdcd.spark.table import Progress, TableMirror, UnknownFormError
+from cdcd.spark.stops import STOPPED, Stop, Stops, read_stops, write_stops
+from cdcd.spark.table import TableMirror, UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance, Target
@@ -113,6 +118,8 @@ class Mirror:
         self._stopping = False
         self._failure: BaseException | None = None
         self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
+        self._stops = Stops()
+        self._stops_read = False
 
     def replay(self) -> None:
         """Bring records from quarantine into their tables that are understood by now; before `run`.
@@ -191,6 +198,7 @@ class Mirror:
         self._descriptions.refresh()
         self._observe(MirrorStarted(settings.name, len(self._wanted(self._descriptions.topics())), once))
         self._look_at_policies([settings.schemas])
+        self._read_stops()
         if settings.consistent:
             self._take_mark(settle=once)
         self._catch_up()
@@ -221,6 +229,7 @@ class Mirror:
                 query.stop()
             if once:
                 self._end_waiting(stop)
+                self._note_stops()
         except (PySparkException, Py4JError) as error:
             raise self._reason(error) from error
         if once and settings.maintenance_interval_s is not None:
@@ -307,7 +316,7 @@ class Mirror:
         if now - since > WAITS_S:
             self._waits_since = now
             for topic, error in self._waits():
-                self._observe(TableFailed(self._name(topic), error.message, error.hint, stopped=False))
+                self._observe(TableFailed(self._name(topic), error.message, error.hint))
 
     def _end_waiting(self, stop: threading.Event) -> None:
         """At the end of a run: wait for the checkpoint, and stop the tables whose changes still wait."""
@@ -364,6 +373,7 @@ class Mirror:
             self._publish(cut, batch_id, self._left_out(cut, ends, tables))
         if not quiet or any(table.records for table in tables):
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
+        self._note_stops()
 
     def _look_up(self, new: Collection[str]) -> None:
         """Ask Kafka about all topics whose tables begin now, together."""
@@ -397,7 +407,10 @@ class Mirror:
             if table is None:
                 table = self._tables[topic] = self._new_table(topic)
             try:
-                return table.advance(ends, batch_id, cut, lambda: tips.of(topic))
+                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
+                if self._stops.went_on(topic):
+                    self._observe(TableResumed(table.table))
+                return progress
             except UnknownFormError as error:
                 table.forget()
                 self._hold(topic, table.table, error)
@@ -425,7 +438,7 @@ class Mirror:
                 if known is not None or attempt == ATTEMPTS:
                     self._stop(topic, table.table, known or FatalError(_first_lines(error)))
                     return None
-                self._observe(TableFailed(table.table, _first_lines(error), "", stopped=False))
+                self._observe(TableFailed(table.table, _first_lines(error), ""))
         return None
 
     def _look_at_policies(self, topics: Collection[str]) -> None:
@@ -456,15 +469,43 @@ class Mirror:
         )
 
     def _stop(self, topic: str, table: str, error: CdcdError) -> None:
-        self._observe(TableFailed(table, error.message, error.hint, stopped=True))
+        self._observe(TableStopped(table, error.message, error.hint))
         self.stopped[topic] = error
+        self._stops.failed(topic, Stop(table, datetime.now(UTC), False, error.message, error.hint))
 
     def _hold(self, topic: str, table: str, error: CdcdError) -> None:
         """The next batch tries the table again; a run that ends has none."""
         if self._once:
             self._stop(topic, table, error)
         else:
-            self._observe(TableFailed(table, error.message, error.hint, stopped=False))
+            self._observe(TableFailed(table, error.message, error.hint))
+            self._stops.failed(topic, Stop(table, datetime.now(UTC), True, error.message, error.hint))
+
+    def _read_stops(self) -> None:
+        """Read which tables were stopped when a process before this one ended."""
+        if self._stops_read:
+            return
+        try:
+            self._stops.found(read_stops(self._spark, self._target))
+        except (PySparkException, Py4JError) as error:
+            raise self._reason(error) from error
+        self._stops_read = True
+
+    def _note_stops(self) -> None:
+        """Record which tables are stopped, if that has changed. What cannot be written now is written later."""
+        changes = self._stops.changes(datetime.now(UTC))
+        if not changes:
+            return
+        try:
+            self._write_stops(changes)
+        except (PySparkException, Py4JError) as error:
+            name = self._target.own_name(STOPPED)
+            self._observe(TableFailed(name, f"stopped tables are not recorded: {_first_lines(error)}", ""))
+        else:
+            self._stops.written(changes)
+
+    def _write_stops(self, changes: Mapping[str, Stop | None]) -> None:
+        write_stops(self._spark, self._target, changes)
 
     def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
         """Read a table again that its target cannot follow. False: it was not, which is then reported."""
@@ -574,7 +615,7 @@ class Mirror:
                         TableMaintained(name, done.compacted_files, done.written_files, done.expired_versions)
                     )
         except (PySparkException, Py4JError) as error:
-            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", "", stopped=False))
+            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", ""))
 
 
 def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:

@@ -1,79 +1,249 @@
-"""What a mirror tells while it runs: frozen facts, and lines of them for a person."""
+"""What a mirror tells while it runs: frozen facts, and lines of them for a person.
 
-from collections.abc import Callable, Iterator
+The facts are the daemon's kind (`cdcd.facts`), so that one mechanism logs both. docs/events.md lists them. Nothing here
+needs PySpark.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import ClassVar, Final
 
+from cdcd.facts import Fact, Level, Observer, facts_of, rows
 from cdcd.protocol.lsn import Lsn
-from cdcd.spark.table import Progress
+
+__all__ = [
+    "BatchDone",
+    "Fact",
+    "LoadRestarted",
+    "LoadWaiting",
+    "MirrorServing",
+    "MirrorStarted",
+    "Observer",
+    "Progress",
+    "Replayed",
+    "Retrying",
+    "SetChanged",
+    "TableFailed",
+    "TableLoaded",
+    "TableMaintained",
+    "TableReloaded",
+    "TableReloading",
+    "TableResumed",
+    "TableStopped",
+    "TopicUnfit",
+    "Unmirrored",
+    "lag_s",
+    "lines",
+    "markdown",
+]
 
 SHOWN_MAX: Final = 12
 """Tables of a batch that are shown by name, those with most changes first."""
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorStarted:
-    """The stream begins, or goes on."""
+class Progress:
+    """What became of one table in one batch.
 
+    Attributes:
+        records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
+        changes: that were new to the target.
+        quarantined: records that went to the quarantine table.
+        held: records that wait for the next batch, because they lie after the bound of the step's `Reach`.
+        commit_lsn: of the newest change that the target has.
+        commit_time: when that was committed, by the source's clock; None where the batch had none.
+        seconds: that it took.
+        ahead: the table was read again at an LSN that is later than this batch's common one.
+    """
+
+    table: str
+    records: int = 0
+    changes: int = 0
+    quarantined: int = 0
+    held: int = 0
+    commit_lsn: int = 0
+    commit_time: datetime | None = None
+    seconds: float = 0.0
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStarted(Fact):
+    """The stream begins, or goes on. `once`: it ends when what is there now is mirrored."""
+
+    event: ClassVar[str] = "mirror.started"
     name: str
     topics: int
     once: bool
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDone:
-    """A batch is in every table that had changes and is not stopped.
+class MirrorServing(Fact):
+    """The HTTP server of the mirror answers at `address`."""
 
-    `cut`: with consistent batches, the common LSN; None also where it has not risen, and nothing was done.
+    event: ClassVar[str] = "mirror.serving"
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone(Fact):
+    """A batch is in every table that had changes and is not stopped. `tables` has the 12 tables with most changes, each
+    with `table`, `changes`, `quarantined`, `held`, `commit_lsn`, `lag_s` and `seconds`; `more_tables` is the number of
+    the others.
     """
 
+    # `cut`: with consistent batches, the common LSN; None also where it has not risen, and nothing was done.
+
+    event: ClassVar[str] = "mirror.batch"
     batch_id: int
     tables: tuple[Progress, ...]
     seconds: float
     cut: int | None = None
 
+    @property
+    def changes(self) -> int:
+        """Changes that were new to the tables."""
+        return sum(table.changes for table in self.tables)
+
+    @property
+    def quarantined(self) -> int:
+        """Records that went to the quarantine table."""
+        return sum(table.quarantined for table in self.tables)
+
+    @property
+    def commit_lsn(self) -> int:
+        """The common LSN, or that of the newest change of all tables; 0: there was none."""
+        return max([table.commit_lsn for table in self.tables], default=0) if self.cut is None else self.cut
+
+    @property
+    def named(self) -> tuple[list[Progress], int]:
+        """The tables that are shown by name, and the number of the others."""
+        most = sorted(self.tables, key=lambda table: -table.changes)
+        return [table for table in most[:SHOWN_MAX] if table.records], max(0, len(most) - SHOWN_MAX)
+
+    @classmethod
+    def fields_logged(cls) -> tuple[str, ...]:
+        return (
+            "batch_id", "seconds", "changes", "quarantined", "commit_lsn", "consistent_lsn", "tables", "more_tables",
+        )  # fmt: skip
+
+    def logged(self) -> dict[str, object]:
+        now = datetime.now(UTC)
+        shown, others = self.named
+        return {
+            "batch_id": self.batch_id,
+            "seconds": round(self.seconds, 3),
+            "changes": self.changes,
+            "quarantined": self.quarantined,
+            "commit_lsn": self.commit_lsn,
+            "consistent_lsn": self.cut,
+            "tables": [
+                {
+                    "table": table.table,
+                    "changes": table.changes,
+                    "quarantined": table.quarantined,
+                    "held": table.held,
+                    "commit_lsn": str(Lsn(table.commit_lsn)),
+                    "lag_s": None if table.commit_time is None else round(lag_s(table.commit_time, now), 3),
+                    "seconds": round(table.seconds, 3),
+                }
+                for table in shown
+            ],
+            "more_tables": others,
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class TableFailed:
-    """A table could not follow; `stopped`: it is left alone until the next start, else it is tried again."""
+class TableFailed(Fact):
+    """A table could not follow, or could not be tidied up. It is tried again."""
 
+    event: ClassVar[str] = "table.retrying"
+    level: ClassVar[Level] = "warning"
+    stopped: ClassVar[bool] = False
     table: str
     message: str
     hint: str
-    stopped: bool
 
 
 @dataclass(frozen=True, slots=True)
-class TableReloading:
-    """A table that could not follow is read again from its database; `waiting`: for what, if for something."""
+class TableStopped(TableFailed):
+    """A table could not follow, and is left as it is until the next start; the others go on. `hint` says what to do."""
 
+    event: ClassVar[str] = "table.stopped"
+    level: ClassVar[Level] = "error"
+    stopped: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class TableResumed(Fact):
+    """A table that had stopped, in this process or in one before it, goes on."""
+
+    event: ClassVar[str] = "table.resumed"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableReloading(Fact):
+    """A table that could not follow is read again from its database. `waiting`: for what, or empty."""
+
+    event: ClassVar[str] = "table.reloading"
+    level: ClassVar[Level] = "warning"
     table: str
     message: str
     waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TableReloaded:
-    """The table was read again, and goes on from `lsn`."""
+class TableReloaded(Fact):
+    """The table was read again, and goes on from `commit_lsn`."""
 
+    event: ClassVar[str] = "table.reloaded"
     table: str
     rows: int
     quarantined: int
-    lsn: int
+    commit_lsn: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """Quarantine was replayed for a table.
+class TableLoaded(Fact):
+    """`--snapshot` read the table whole, as of `commit_lsn`."""
 
-    Attributes:
-        replayed: number of records that are in the table now.
-        left: number of records that are still no changes.
-        gone: number of records that the topic has no more.
+    event: ClassVar[str] = "table.loaded"
+    table: str
+    rows: int
+    quarantined: int
+    commit_lsn: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWaiting(Fact):
+    """A snapshot begins when the transactions that are open at the source have ended: `waiting` says which."""
+
+    event: ClassVar[str] = "load.waiting"
+    level: ClassVar[Level] = "warning"
+    waiting: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRestarted(Fact):
+    """A snapshot was lost while tables were read at it. Those that are left are read at a new one."""
+
+    event: ClassVar[str] = "load.restarted"
+    level: ClassVar[Level] = "warning"
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed(Fact):
+    """Quarantine was replayed for a table: `replayed` records are in the table now, `left` are still no changes, `gone`
+    are in the topic no more.
     """
 
+    event: ClassVar[str] = "quarantine.replayed"
     table: str
     replayed: int
     left: int
@@ -81,17 +251,22 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class SetChanged:
-    """With consistent batches: from the common LSN `cut` on, the tables `without` are not part of the common points."""
+class SetChanged(Fact):
+    """With consistent batches: from the common LSN `consistent_lsn` on, the tables `without` are not part of the common
+    points.
+    """
 
-    cut: int
+    event: ClassVar[str] = "points.changed"
+    level: ClassVar[Level] = "warning"
+    consistent_lsn: int
     without: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TableMaintained:
+class TableMaintained(Fact):
     """Small files were written together, former versions let go."""
 
+    event: ClassVar[str] = "table.maintained"
     table: str
     compacted_files: int
     written_files: int
@@ -99,9 +274,10 @@ class TableMaintained:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLaidOut:
+class TableLaidOut(Fact):
     """A mirror was written anew in another number of buckets. If both numbers are the same, it was left alone."""
 
+    event: ClassVar[str] = "table.laid_out"
     table: str
     before: int
     after: int
@@ -109,73 +285,78 @@ class TableLaidOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Unmirrored:
-    """A topic of the pipeline that no description fits."""
+class Unmirrored(Fact):
+    """A topic of the pipeline that no description fits is not mirrored."""
 
+    event: ClassVar[str] = "topic.unmirrored"
+    level: ClassVar[Level] = "warning"
     topic: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class TopicUnfit:
+class TopicUnfit(Fact):
     """A topic whose settings let records go that the mirror needs."""
 
+    event: ClassVar[str] = "topic.unfit"
+    level: ClassVar[Level] = "warning"
     topic: str
     message: str
     hint: str
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying:
-    """Something is away; the stream starts again after so many seconds."""
+class Retrying(Fact):
+    """Something that all tables need is away. The stream starts again after `wait_s`."""
 
+    event: ClassVar[str] = "mirror.retrying"
+    level: ClassVar[Level] = "warning"
     message: str
     hint: str
     wait_s: float
 
 
-Fact = (
-    MirrorStarted
-    | BatchDone
-    | TableFailed
-    | TableReloading
-    | TableReloaded
-    | SetChanged
-    | Replayed
-    | TableLaidOut
-    | TableMaintained
-    | Unmirrored
-    | TopicUnfit
-    | Retrying
-)
-Observer = Callable[[Fact], None]
-
-
-def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
+def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C901, PLR0912  a table, by kind
     """A fact for a person. `now`: with a time zone; lag is counted to it."""
     match fact:
         case MirrorStarted():
             mode = "what is there now" if fact.once else "what comes"
             yield f"{fact.name}: {fact.topics} tables, {mode}"
+        case MirrorServing():
+            yield f"http: {fact.address} has /metrics and /healthz"
         case BatchDone():
             yield from _batch(fact, now or datetime.now(UTC))
         case TableFailed():
             yield f"{fact.table} {'STOPPED' if fact.stopped else 'failed, trying again'}: {fact.message}"
             if fact.hint:
                 yield f"  {fact.hint}"
+        case TableResumed():
+            yield f"{fact.table} goes on again"
         case TableReloading():
             waits = f" Waiting for {fact.waiting}." if fact.waiting else ""
             yield f"{fact.table} is read again from the database: {fact.message}{waits}"
         case TableReloaded():
-            bad = f", {fact.quarantined} to quarantine" if fact.quarantined else ""
-            yield f"{fact.table} was read again: {fact.rows} rows in {fact.seconds:.1f} s, as of {Lsn(fact.lsn)}{bad}"
+            yield (
+                f"{fact.table} was read again: {fact.rows} rows in {fact.seconds:.1f} s, as of"
+                f" {Lsn(fact.commit_lsn)}{_bad(fact.quarantined, 'to')}"
+            )
+        case TableLoaded():
+            rate = fact.rows / max(fact.seconds, 1e-3)
+            yield (
+                f"snapshot: {fact.table} {fact.rows:,} rows, {rate:,.0f} rows/s, as of {Lsn(fact.commit_lsn)}"
+                f"{_bad(fact.quarantined, 'in')}"
+            )
+        case LoadWaiting():
+            yield f"snapshot: waiting for {fact.waiting} to end ({fact.waited_s:.0f} s)"
+        case LoadRestarted():
+            yield f"snapshot: {fact.message}; once more, at a new one"
         case Replayed():
             gone = f", {fact.gone} gone from the topic" if fact.gone else ""
             yield f"{fact.table}: {fact.replayed} records from quarantine, {fact.left} stay{gone}"
         case SetChanged():
             whole = "all tables are in the common points"
             left = f"not in the common points: {', '.join(fact.without)}"
-            yield f"from LSN {Lsn(fact.cut)} on, {left if fact.without else whole}"
+            yield f"from LSN {Lsn(fact.consistent_lsn)} on, {left if fact.without else whole}"
         case TableLaidOut() if fact.before == fact.after:
             yield f"{fact.table} has {fact.after} buckets already"
         case TableLaidOut():
@@ -194,28 +375,43 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:
             yield f"{fact.message} Trying again in {fact.wait_s:.1f} s. {fact.hint}"
 
 
+def _bad(quarantined: int, where: str) -> str:
+    return f", {quarantined} {where} quarantine" if quarantined else ""
+
+
 def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
-    changes = sum(table.changes for table in fact.tables)
-    quarantined = sum(table.quarantined for table in fact.tables)
+    changes, lsn = fact.changes, fact.commit_lsn
     rate = changes / fact.seconds if fact.seconds else 0.0
-    lsn = max([table.commit_lsn for table in fact.tables], default=0) if fact.cut is None else fact.cut
     consistent = "" if fact.cut is None else ", all tables consistent"
     where = f", LSN {Lsn(lsn)}{consistent}" if lsn else ""
-    bad = f", {quarantined} records to quarantine" if quarantined else ""
+    bad = f", {fact.quarantined} records to quarantine" if fact.quarantined else ""
     yield f"batch {fact.batch_id}: {changes} changes in {fact.seconds:.1f} s, {rate:.0f}/s{where}{bad}"
-    shown = sorted(fact.tables, key=lambda table: -table.changes)
-    for table in shown[:SHOWN_MAX]:
-        if not table.records:
-            continue
+    shown, others = fact.named
+    for table in shown:
         lag = "" if table.commit_time is None else f", {lag_s(table.commit_time, now):.1f} s behind"
         held = f", {table.held} waiting for the others" if table.held else ""
-        bad = f", {table.quarantined} to quarantine" if table.quarantined else ""
+        bad = _bad(table.quarantined, "to")
         yield f"  {table.table}: {table.changes} changes in {table.seconds:.1f} s{lag}{held}{bad}"
-    if len(shown) > SHOWN_MAX:
-        yield f"  and {len(shown) - SHOWN_MAX} more tables"
+    if others:
+        yield f"  and {others} more tables"
 
 
 def lag_s(commit_time: datetime, now: datetime) -> float:
     """How long ago a commit was, as a batch gives its time. `now`: with a time zone."""
     # Spark hands out instants in local time without a zone.
     return max(0.0, (now - commit_time.astimezone(UTC)).total_seconds())
+
+
+_HEAD: Final = """
+## The mirror
+
+Made from `cdcd/spark/progress.py`. `cdcd mirror` logs them with `log.format: json`, and `fatal` when an error ends it.
+
+| event | level | meaning | fields |
+|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The mirror's part of docs/events.md."""
+    return _HEAD + rows(facts_of(globals()))

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import reduce
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.frontier import Tip, first_change
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets, TopicFacts
+from cdcd.spark.progress import Progress
 from cdcd.spark.replaced import Part, takeover
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.evolution import (
@@ -59,32 +59,6 @@ LABELS_S: Final = 15.0
 _PAUSE_S: Final = 0.5
 
 PLACE: Final = ("topic", "partition", "offset")
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What became of one table in one batch.
-
-    Attributes:
-        records: that were read; tombstones are not counted, nor repeats in a batch that went in at once.
-        changes: that were new to the target.
-        quarantined: records that went to the quarantine table.
-        held: records that wait for the next batch, because they lie after the bound of the step's `Reach`.
-        commit_lsn: of the newest change that the target has.
-        commit_time: when that was committed, by the source's clock; None where the batch had none.
-        seconds: that it took.
-        ahead: the table was read again at an LSN that is later than this batch's common one.
-    """
-
-    table: str
-    records: int = 0
-    changes: int = 0
-    quarantined: int = 0
-    held: int = 0
-    commit_lsn: int = 0
-    commit_time: datetime | None = None
-    seconds: float = 0.0
-    ahead: bool = False
 
 
 class UnknownFormError(TransientError):
@@ -319,7 +293,8 @@ class TableMirror:
             done: list[Applied] = []
             plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
             # What lies after the bound is left out from here on.
-            step = _Step(start, replace(reach, until={**ends, **held}), batch_id, cut)
+            waiting = sum(group.count for group in groups if group.held)
+            step = _Step(start, replace(reach, until={**ends, **held}, waiting=waiting), batch_id, cut)
             if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, reach.bound), form, now, step) if now else []
             else:
@@ -335,7 +310,7 @@ class TableMirror:
             records=sum(group.count for group in groups),
             changes=done[0].changes if done else 0,
             quarantined=quarantined,
-            held=sum(group.count for group in groups if group.held),
+            held=waiting,
             commit_lsn=max([group.last[0] for group in now], default=0),
             commit_time=max([group.commit_time for group in now if group.commit_time], default=None),
         )
@@ -571,7 +546,7 @@ class _Step:
     @property
     def arguments(self) -> dict[str, Any]:
         """For `Target.apply`."""
-        reach = Reach(self.reach.until) if self.all else None
+        reach = Reach(self.reach.until, waiting=self.reach.waiting) if self.all else None
         return {"batch_id": self.batch_id, "consistent_lsn": self.cut, "reach": reach}
 
 

@@ -8,7 +8,6 @@ of libraries come in by the standard library's logging and go out in the same fo
 import logging
 import sys
 from collections.abc import Callable, MutableMapping
-from dataclasses import fields
 from typing import Any, Final, Protocol
 
 import structlog
@@ -21,7 +20,7 @@ from cdcd.protocol.lsn import Lsn
 
 DEPENDENCY_EVENT: Final = "dependency.log"
 
-_LEVELS: Final = {
+LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
@@ -76,7 +75,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     for old in [handler for handler in root.handlers if isinstance(handler, _Handler)]:
         root.removeHandler(old)
     root.addHandler(handler)
-    root.setLevel(_LEVELS[log.level])
+    root.setLevel(LEVELS[log.level])
     logging.captureWarnings(True)
     logger = structlog.wrap_logger(
         logging.getLogger("cdcd"),
@@ -88,11 +87,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
 
 def _observer(log: Callable[..., Any]) -> Observer:
     def observe(fact: Fact) -> None:
-        log(
-            _LEVELS[fact.level],
-            fact.event,
-            **{field.name: getattr(fact, field.name) for field in fields(fact)},
-        )
+        log(LEVELS[fact.level], fact.event, **fact.logged())
 
     return observe
 

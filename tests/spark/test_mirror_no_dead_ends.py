@@ -218,7 +218,7 @@ def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_i
         source.execute(f"ALTER TABLE {table} {CHANGES[table][1]}")
     insert(7)
     # THEN what the hint says brings them back, whatever the daemon delivers then
-    load_tables(spark, job.settings(), job.target, job.database, tables)
+    load_tables(spark, job.settings(), job.target, job.database, tables, job.facts.append)
     source.daemon.start()
     source.daemon.await_streaming()
     insert(8)
@@ -252,7 +252,7 @@ def test_a_table_that_stops_leaves_the_common_points_and_the_others_go_on(
         (scaled,) = compare(source.dsn, spark, job.target, ["public.scaled"])
         assert scaled.equal, str(scaled)
     # Read again, it comes back with the first point after that.
-    load_tables(spark, job.settings(), job.target, job.database, ["public.typed"])
+    load_tables(spark, job.settings(), job.target, job.database, ["public.typed"], job.facts.append)
     source.execute("INSERT INTO scaled VALUES (3, 3)")
     source.deliver()
     assert job.once(batches=consistent, tables=both).stopped == {}

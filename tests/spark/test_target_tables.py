@@ -30,6 +30,7 @@ from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.state import Reach
 from cdcd.spark.targets.target import Kind, Maintenance, New, UnfitError
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
@@ -486,3 +487,52 @@ def test_many_small_batches_leave_few_files(
         [*[(lsn - 3, lsn) for lsn in range(10, 34)], (31, 31), (32, 32), (33, 33)], key=str
     )
     assert make_target().reached(spark, name).commit_lsn == 33
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_table_says_without_a_scan_what_its_last_batch_with_changes_brought(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    target = make_target()
+    name = start(spark, target, kind=kind)
+    assert list(target.list_tables(spark)) == [name]
+    empty = target.inspect(spark, name)
+    assert empty is not None
+    assert (empty.state, empty.written_at, empty.files.data) == (None, None, 0)
+    # Of the batch one change lies after the bound and waits.
+    batch = [change("c", 10, (1, 1, "a")), change("c", 20, (2, 2, "b"))]
+    target.apply(name, frame(spark, batch, FORM), reach=Reach({0: 21}, (15, 0)))
+    first = make_target().inspect(spark, name)
+    assert first is not None
+    assert first.state is not None
+    assert (first.state.commit_lsn, first.state.held) == (10, 1)
+    assert first.state.commit_time == (EPOCH + dt.timedelta(seconds=10)).astimezone(dt.UTC)
+    assert (first.schema, first.kind, first.files.data) == (FORM, kind, 1)
+    assert first.files.size > 0
+    target.apply(name, frame(spark, batch, FORM), reach=Reach({0: 21}))
+    second = make_target().inspect(spark, name)
+    # Commits that bring no change, those of maintenance and of a property, take the time along.
+    target.maintain(spark, name, Maintenance(keep_s=3600, small_files_min=2))
+    target.prepare(spark, name, replace(FORM, schema_id="form-2"), kind, (30, 1))
+    third = make_target().inspect(spark, name)
+    assert second is not None
+    assert third is not None
+    assert second.state is not None
+    assert third.state is not None
+    assert (third.state.held, third.state.commit_time) == (0, second.state.commit_time)
+    assert third.written_at == second.written_at
+    assert first.written_at is not None
+    assert second.written_at is not None
+    assert second.written_at > first.written_at
+
+
+def test_rows_of_a_table_of_our_own_are_replaced_and_taken_away(spark: SparkSession, target: Lakehouse):
+    name = target.own_name("notes")
+    columns = "id string, note string, gone boolean"
+    target.put(name, spark.createDataFrame([("a", "1", False), ("b", "1", False)], columns), "id", "gone")
+    changes = [("a", "2", False), ("b", None, True), ("c", None, True), ("d", "1", False)]
+    target.put(name, spark.createDataFrame(changes, columns), "id", "gone")
+    assert rows(spark, name, "*") == [("a", "2"), ("d", "1")]
+    # It is tidied up with the other tables of our own, and it is none of the source's.
+    assert list(target.own_tables()) == [name]
+    assert target.inspect(spark, name) is None

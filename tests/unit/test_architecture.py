@@ -30,6 +30,7 @@ LAYERS["spark"] = set(PATH)
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
     "cdcd.spark.observed": {"telemetry"},
+    "cdcd.spark.status": {"telemetry"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.spark.page_source": {"postgres"},
     "cdcd.spark.reload": {"postgres"},

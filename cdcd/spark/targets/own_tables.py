@@ -1,11 +1,14 @@
-"""Tables of the mirror's own, which no source table has: the quarantine, and the points of consistent batches.
+"""Tables of the mirror's own, which no source table has: the quarantine, the points of consistent batches, and the
+tables that are stopped.
 
-They only grow, and know each row by some columns: what is appended again is left out. `prune` lets go of what is old.
+The first two only grow, and know each row by some columns: what is appended again is left out. `prune` lets go of what
+is old. The last one has the rows that hold now (`put`).
 """
 
 import time
 from collections.abc import Sequence
 from threading import Lock
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -16,7 +19,7 @@ from cdcd.spark.targets.target import Maintenance
 
 
 class OwnTables(TableFormat):
-    """`append`, `prune` and `own_tables` of a `Target`, for any format."""
+    """`append`, `put`, `prune` and `own_tables` of a `Target`, for any format."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,11 +37,7 @@ class OwnTables(TableFormat):
         rows = rows.dropDuplicates(list(unique)).persist()
         try:
             with self._own_tables:
-                if not self._exists(spark, name):
-                    columns = ", ".join(
-                        f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema
-                    )
-                    self._create(spark, name, columns, {})
+                self._create_for(rows, name)
                 there = spark.table(name).columns
                 for part in rows.schema:
                     if part.name not in there:
@@ -53,6 +52,32 @@ class OwnTables(TableFormat):
         finally:
             rows.unpersist()
         return count
+
+    def _create_for(self, rows: DataFrame, name: str) -> None:
+        """Create the table if it is not there. The caller holds the lock."""
+        if not self._exists(rows.sparkSession, name):
+            columns = ", ".join(f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema)
+            self._create(rows.sparkSession, name, columns, {})
+
+    def put(self, name: str, rows: DataFrame, unique: str, gone: str) -> None:
+        spark = rows.sparkSession
+        columns = [column for column in rows.columns if column != gone]
+        listed = ", ".join(map(quoted, columns))
+        values = ", ".join(f"s.{quoted(column)}" for column in columns)
+        changed = ", ".join(f"t.{quoted(column)} = s.{quoted(column)}" for column in columns)
+        view = f"cdcd_put_{uuid4().hex}"
+        rows.createOrReplaceTempView(view)
+        try:
+            with self._own_tables:
+                self._create_for(rows.drop(gone), name)
+                spark.sql(
+                    f"MERGE INTO {name} t USING {view} s ON t.{quoted(unique)} = s.{quoted(unique)}"
+                    f" WHEN MATCHED AND s.{quoted(gone)} THEN DELETE WHEN MATCHED THEN UPDATE SET {changed}"
+                    f" WHEN NOT MATCHED AND NOT s.{quoted(gone)} THEN INSERT ({listed}) VALUES ({values})"
+                )
+                self._appended.add(name)
+        finally:
+            spark.catalog.dropTempView(view)
 
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
         if not self._exists(spark, name):

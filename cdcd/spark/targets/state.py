@@ -18,6 +18,7 @@ each partition that was there when the table began with it.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from cdcd.errors import PositionError
@@ -69,10 +70,12 @@ class Reach:
         until: by partition, the offset before which they are all, from what the table has on.
         bound: all of the topic up to here lies before `until`. What lies after it comes again, with more of the other
             partitions. None: nothing does.
+        waiting: number of changes after the bound that were left out before.
     """
 
     until: Mapping[int, int]
     bound: At | None = None
+    waiting: int = 0
 
     def places(self, last: At, held: Mapping[int, int]) -> dict[int, Place]:
         """What a table has of each partition if `last` is the last change that went in.
@@ -97,6 +100,9 @@ class State:
         batch_id: of the stream, to be shown.
         origin: the topic that `partitions` is of.
         stamp: who made the commit.
+        commit_time: of the newest change of the last batch, by the source's clock, with a time zone; None: the rows are
+            a snapshot's, or a former version wrote the state.
+        held: number of changes that had been read by then and waited for other partitions or for a common LSN.
     """
 
     commit_lsn: int = 0
@@ -106,6 +112,8 @@ class State:
     batch_id: int = 0
     origin: Origin = Origin()
     stamp: Stamp = NOBODY
+    commit_time: datetime | None = None
+    held: int = 0
 
     def advanced(
         self,
@@ -115,8 +123,14 @@ class State:
         consistent_lsn: int | None = None,
         batch_id: int = 0,
         origin: Origin | None = None,
+        commit_time: datetime | None = None,
+        held: int = 0,
     ) -> "State":
-        """The state when changes up to `places` are in too. Nothing ever goes back."""
+        """The state when changes up to `places` are in too. Nothing ever goes back.
+
+        Args:
+            commit_time: of the newest of them. Without a time zone it is local time, as Spark gives it.
+        """
         partitions = dict(self.partitions)
         for partition, place in places.items():
             had = partitions.get(partition, place)
@@ -130,6 +144,8 @@ class State:
             truncated=max(truncates, default=None),
             batch_id=batch_id,
             origin=origin or self.origin,
+            commit_time=self.commit_time if commit_time is None else commit_time.astimezone(UTC),
+            held=held,
         )
 
     @property
@@ -156,6 +172,8 @@ class State:
                 "topic_id": self.origin.topic_id,
                 "first": {str(number): offset for number, offset in sorted(self.origin.first.items())},
                 "stamp": list(self.stamp),
+                "commit_time": None if self.commit_time is None else self.commit_time.isoformat(),
+                "held": self.held,
             },
             separators=(",", ":"),
         )
@@ -164,7 +182,7 @@ class State:
     def from_json(cls, text: str) -> "State":
         """What `to_json` wrote. ValueError, KeyError: it is something else."""
         data = json.loads(text)
-        truncated = data["truncated"]
+        truncated, committed = data["truncated"], data.get("commit_time")
         return cls(
             commit_lsn=data["commit_lsn"],
             consistent_lsn=data["consistent_lsn"],
@@ -176,6 +194,8 @@ class State:
                 {int(number): offset for number, offset in data.get("first", {}).items()},
             ),
             stamp=Stamp(*data.get("stamp", ())),
+            commit_time=None if committed is None else datetime.fromisoformat(committed),
+            held=data.get("held", 0),
         )
 
 

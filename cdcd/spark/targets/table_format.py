@@ -1,16 +1,31 @@
 """What a table format does in its own way; `lakehouse` has the rest."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from threading import Lock
+from typing import Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets.state import State
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
+
+_ABSENT: Final = re.compile(r"SCHEMA_NOT_FOUND|NoSuchNamespaceException")
+
+
+class Commit(NamedTuple):
+    """A commit of a table: its version, the state that it carries, and when it was made."""
+
+    version: str
+    state: State
+    at: datetime
 
 
 class TableFormat(ABC):
@@ -61,10 +76,6 @@ class TableFormat(ABC):
         """
 
     @abstractmethod
-    def _bytes(self, spark: SparkSession, name: str) -> int:
-        """The size of the files of the table's newest version."""
-
-    @abstractmethod
     def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         """Commits that are made meanwhile carry `state`."""
 
@@ -73,8 +84,14 @@ class TableFormat(ABC):
         return nullcontext()
 
     @abstractmethod
-    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
-        """Version and state of each commit that carries one, newest first."""
+    def list_tables(self, spark: SparkSession) -> Iterator[str]: ...
+
+    @abstractmethod
+    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+        """Each commit that carries a state, newest first."""
+
+    @abstractmethod
+    def _files(self, spark: SparkSession, name: str) -> Files: ...
 
     @abstractmethod
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
@@ -104,6 +121,17 @@ def creation(  # noqa: PLR0917 - the parts of the statement, in their order
         f"CREATE OR REPLACE TABLE {name} USING {format_}{partitioned} TBLPROPERTIES ({properties})"
         f" AS SELECT * FROM {view}"
     )
+
+
+def listed(spark: SparkSession, statement: str) -> list[Row]:
+    """The rows of a SHOW statement; none if the place that it is about is not there yet."""
+    try:
+        return list(spark.sql(statement).collect())
+    except (PySparkException, Py4JJavaError) as error:
+        # Iceberg's own exception for a folder comes as Java raised it, that of other catalogs as Spark's.
+        if _ABSENT.search(str(error)):
+            return []
+        raise
 
 
 @contextmanager

@@ -8,7 +8,7 @@ The caller owes: one thread at a time for each table; changes of one topic, in o
 any error of a table.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -109,6 +109,38 @@ class LaidOut:
 
     before: int
     after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the newest version of a table consists of, as far as the format says without a scan.
+
+    Attributes:
+        data: number of data files.
+        deletes: number of files with deleted rows beside them; None: the format has none.
+        size: bytes of all of them.
+    """
+
+    data: int
+    deletes: int | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What a table says of itself, without a look at its rows.
+
+    Attributes:
+        state: of its newest commit that carries one; None: no commit has brought changes yet.
+        written_at: when the commit was made that brought the newest changes.
+    """
+
+    name: str
+    schema: TableSchema
+    kind: Kind
+    state: State | None
+    written_at: datetime | None
+    files: Files
 
 
 class Target(Protocol):
@@ -270,6 +302,18 @@ class Target(Protocol):
     def own_name(self, name: str) -> str:
         """The name in SQL of a table that no source table has (quarantine, control)."""
 
+    def list_tables(self, spark: SparkSession) -> Iterator[str]:
+        """The names in SQL of all tables in the place, also of those that are no target's."""
+
+    def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
+        """What a table says of itself. Several threads may ask, and another process may write to it.
+
+        None: it is not of this program.
+
+        Raises:
+            PositionError: it has versions, and none says how far it has come.
+        """
+
     def has(self, spark: SparkSession, name: str) -> bool:
         """Whether there is such a table."""
 
@@ -278,6 +322,11 @@ class Target(Protocol):
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         """Append to such a table, created as needed, the rows whose columns `unique` are not in it; how many."""
+
+    def put(self, name: str, rows: DataFrame, unique: str, gone: str) -> None:
+        """Put rows into such a table, created as needed, in the place of those with the same value of the column
+        `unique`, in one commit. Rows whose column `gone` is true leave the table; it does not have that column.
+        """
 
     def forget(self, name: str) -> None:
         """Look at the table anew when it is next used."""

@@ -1,11 +1,15 @@
+import json
+import logging
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from cdcd.cli.__main__ import main
-from cdcd.cli.mirror import settings_of, target_of
-from cdcd.config.mirror import parse_mirror
+from cdcd.cli.mirror import log_to, settings_of, target_of
+from cdcd.config.mirror import MirrorLogConfig, parse_mirror
+from cdcd.spark.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
 
 CONFIG = """
 name: shop
@@ -15,6 +19,16 @@ tables: {include: ["public.*"], exclude: ["public.x"], history: ["public.o*"], j
 batches: {interval_s: 1, records_max: 2000, threads: 3}
 maintenance: {keep_s: 60}
 """
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
 
 
 def run(*arguments: str) -> int:
@@ -61,6 +75,70 @@ def test_without_pyspark_it_says_what_to_install(
     monkeypatch.setattr("cdcd.cli.mirror.find_spec", lambda _: None)
     assert run("--config", str(file)) == 2
     assert "cdcd[spark]" in capsys.readouterr().err
+
+
+def test_status_says_what_is_missing_before_spark_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    file = tmp_path / "mirror.yaml"
+    assert run("status") == 2
+    assert "--config" in capsys.readouterr().err
+    file.write_text("name: shop\n")
+    assert run("status", "--config", str(file)) == 2
+    assert "kafka.bootstrap_servers: is required" in capsys.readouterr().err
+    file.write_text(CONFIG)
+    monkeypatch.setattr("cdcd.cli.mirror.find_spec", lambda _: None)
+    # The option may stand before the command, as it stands before the mirror's other options.
+    for arguments in (["status", "--config", str(file)], ["--config", str(file), "status"]):
+        assert run(*arguments) == 2
+        assert "cdcd[spark]" in capsys.readouterr().err
+
+
+def test_options_of_the_mirror_are_not_for_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert run("--once", "status", "--config", str(tmp_path / "x")) == 2
+    assert "--once is not for status" in capsys.readouterr().err
+
+
+def test_what_is_said_goes_to_standard_output_as_lines_or_as_json(capsys: pytest.CaptureFixture[str]):
+    batch = BatchDone(7, (Progress("public.a", 3, 2, 1, 0, 0x30, None, 0.5), Progress("public.idle")), 1.0)
+    for log in ({"format": "console"}, {"format": "json"}):
+        say = log_to(MirrorLogConfig.model_validate(log))
+        say(batch)
+        say(TableStopped("public.a", "n changed", "read it again"))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:4] == [
+        "batch 7: 2 changes in 1.0 s, 2/s, LSN 0/30, 1 records to quarantine",
+        "  public.a: 2 changes in 0.5 s, 1 to quarantine",
+        "public.a STOPPED: n changed",
+        "  read it again",
+    ]
+    done, stopped = map(json.loads, shown[4:])
+    assert list(done)[:3] == ["timestamp", "level", "event"]
+    assert (done["event"], done["level"], done["batch_id"], done["commit_lsn"]) == (
+        "mirror.batch", "info", 7, "0/30",
+    )  # fmt: skip
+    assert done["tables"] == [
+        {
+            "table": "public.a", "changes": 2, "quarantined": 1, "held": 0, "commit_lsn": "0/30", "lag_s": None,
+            "seconds": 0.5,
+        }
+    ]  # fmt: skip
+    assert set(done) == {"timestamp", "level", "event", *BatchDone.fields_logged()}
+    assert (stopped["event"], stopped["level"], stopped["hint"]) == (
+        "table.stopped",
+        "error",
+        "read it again",
+    )
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_what_is_below_the_level_is_not_said(form: str, capsys: pytest.CaptureFixture[str]):
+    say = log_to(MirrorLogConfig.model_validate({"format": form, "level": "error"}))
+    say(MirrorStarted("shop", 3, once=True))
+    say(TableFailed("public.a", "no", ""))
+    assert capsys.readouterr().out == ""
+    say(TableStopped("public.a", "no", ""))
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")

@@ -17,15 +17,19 @@ from cdcd.spark.kafka import KafkaSource, TopicFacts
 from cdcd.spark.progress import (
     BatchDone,
     Fact,
+    Progress,
     Retrying,
     SetChanged,
     TableFailed,
     TableMaintained,
+    TableResumed,
+    TableStopped,
     TopicUnfit,
     Unmirrored,
 )
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import Progress, UnknownFormError
+from cdcd.spark.stops import Stop
+from cdcd.spark.table import UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
 from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Maintained, Maintenance
@@ -77,6 +81,7 @@ class Harness:
         self.admin = FakeAdmin()
         monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: self.admin)
         self.facts: list[Fact] = []
+        self.fails_to_note = False
         self.published: list[tuple[int, tuple[str, ...]]] = []
         given = MirrorSettings(
             "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
@@ -90,8 +95,16 @@ class Harness:
             )
             self.mirror._descriptions._take(form.record()[1], f"shop.schemas[0]@{number}")
         monkeypatch.setattr(self.mirror, "_new_table", fakes.__getitem__)
+        self.noted: list[dict[str, Stop | None]] = []
+        monkeypatch.setattr(self.mirror, "_write_stops", self._note)
         monkeypatch.setattr(self.mirror, "_publish", lambda *told: self.published.append((told[0], told[2])))
         self.ends = {topic: {0: 5} for topic in fakes}
+
+    def _note(self, changes: Mapping[str, Stop | None]) -> None:
+        self.noted.append(dict(changes))
+        if self.fails_to_note:
+            self.fails_to_note = False
+            raise AnalysisException("no")
 
     def advance(self) -> None:
         self.mirror._advance(self.ends, 1)
@@ -106,9 +119,38 @@ def test_a_table_that_cannot_follow_stops_and_the_others_go_on(monkeypatch: pyte
     harness.advance()
     harness.advance()
     assert harness.done() == [["public.b"], ["public.b"]]
-    assert TableFailed("public.a", "no", "do this", stopped=True) in harness.facts
+    assert TableStopped("public.a", "no", "do this") in harness.facts
     assert list(harness.mirror.stopped) == ["shop.public.a"]
     assert bad.forgotten == 1
+
+
+def test_what_stopped_is_recorded_once_until_it_goes_on(monkeypatch: pytest.MonkeyPatch):
+    bad, good = FakeTable("public.a", FatalError("no", hint="do this"), 1), FakeTable("public.b")
+    harness = Harness(monkeypatch, bad, good)
+    harness.advance()
+    harness.advance()
+    ((topic, stop),) = harness.noted[0].items()
+    assert topic == "shop.public.a"
+    assert stop is not None
+    assert (stop.table, stop.waits, stop.message, stop.hint) == ("public.a", False, "no", "do this")
+    assert len(harness.noted) == 1
+    # As after a start, which tries it again.
+    harness.mirror.stopped.clear()
+    harness.advance()
+    assert harness.noted[1:] == [{"shop.public.a": None}]
+    assert [fact for fact in harness.facts if isinstance(fact, TableResumed)] == [TableResumed("public.a")]
+
+
+def test_what_cannot_be_recorded_is_said_and_recorded_after_the_next_batch(monkeypatch: pytest.MonkeyPatch):
+    bad = FakeTable("public.a", FatalError("no"), 1)
+    harness = Harness(monkeypatch, bad, FakeTable("public.b"))
+    harness.fails_to_note = True
+    monkeypatch.setattr(harness.mirror, "_target", SimpleNamespace(own_name=lambda name: f"cdcd.{name}"))
+    harness.advance()
+    (said,) = [fact for fact in harness.facts if isinstance(fact, TableFailed) and not fact.stopped]
+    assert (said.table, said.message) == ("cdcd.stopped", "stopped tables are not recorded: no")
+    harness.advance()
+    assert [list(noted) for noted in harness.noted] == [["shop.public.a"]] * 2
 
 
 def test_what_may_pass_is_tried_again_from_what_the_target_has(monkeypatch: pytest.MonkeyPatch):
@@ -458,6 +500,7 @@ def test_a_failure_beside_the_query_ends_the_query_before_another_one_is_started
         if mirror._waiting:
             raise SinkUnavailableError("away", hint="")
 
+    monkeypatch.setattr(mirror, "_read_stops", lambda: None)
     monkeypatch.setattr(mirror, "_catch_up", away)
     # Nothing waits while it starts; then something does, and Kafka is away.
     original = mirror._look_after_waiting

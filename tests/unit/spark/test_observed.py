@@ -4,12 +4,12 @@ from cdcd.spark.observed import count
 from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
+    Progress,
     Retrying,
-    TableFailed,
     TableReloaded,
+    TableStopped,
     TopicUnfit,
 )
-from cdcd.spark.table import Progress
 from cdcd.telemetry.mirror import MirrorTelemetry
 
 
@@ -23,7 +23,7 @@ def test_what_a_mirror_tells_is_in_its_numbers():
         "public.a", records=9, changes=7, quarantined=1, held=1, commit_lsn=70, commit_time=committed
     )
     count(BatchDone(3, (done, Progress("public.b")), 1.5, 65), numbers)
-    count(TableFailed("public.b", "no", "", stopped=True), numbers)
+    count(TableStopped("public.b", "no", ""), numbers)
     count(TableReloaded("public.a", 10, 0, 80, 2.0), numbers)
     count(TopicUnfit("shop.public.a", "is compacted", "do"), numbers)
     a, b = numbers.tables["public.a"], numbers.tables["public.b"]

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
+    Progress,
     Replayed,
     Retrying,
     SetChanged,
@@ -10,10 +11,10 @@ from cdcd.spark.progress import (
     TableMaintained,
     TableReloaded,
     TableReloading,
+    TableStopped,
     Unmirrored,
     lines,
 )
-from cdcd.spark.table import Progress
 
 NOW = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
 ORDERS = Progress("public.orders", 900, 800, 2, 3, 0x2A, NOW - timedelta(seconds=4), 1.5)
@@ -39,13 +40,11 @@ def test_of_many_tables_those_with_most_changes_are_named():
 
 
 def test_other_facts_are_a_line_and_a_hint():
-    assert list(lines(TableFailed("public.x", "cannot", "do this", stopped=True))) == [
+    assert list(lines(TableStopped("public.x", "cannot", "do this"))) == [
         "public.x STOPPED: cannot",
         "  do this",
     ]
-    assert list(lines(TableFailed("public.x", "cannot", "", stopped=False))) == [
-        "public.x failed, trying again: cannot"
-    ]
+    assert list(lines(TableFailed("public.x", "cannot", ""))) == ["public.x failed, trying again: cannot"]
     assert list(lines(MirrorStarted("shop", 3, once=True))) == ["shop: 3 tables, what is there now"]
     assert list(lines(TableMaintained("t", 9, 1, 2))) == ["t: 9 files into 1, 2 former versions gone"]
     assert list(lines(Unmirrored("shop.a.b", "no"))) == ["shop.a.b is not mirrored: no"]

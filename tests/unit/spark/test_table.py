@@ -7,8 +7,9 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import PositionError
 from cdcd.spark.frontier import Tip
 from cdcd.spark.kafka import TopicFacts
+from cdcd.spark.progress import Progress
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.table import Progress, TableMirror, _slice, is_due
+from cdcd.spark.table import TableMirror, _slice, is_due
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, UnfitError

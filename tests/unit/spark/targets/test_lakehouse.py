@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,8 +18,11 @@ from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import BUCKETS, KIND, SCHEMA, SCHEMA_AT, Lakehouse
 from cdcd.spark.targets.state import Place, State
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+from cdcd.spark.targets.table_format import Commit
+from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 from tests.spark.source_model import FORM
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class FakeSpark:
@@ -71,17 +75,21 @@ class Fake(Lakehouse):
     ) -> None:
         self.tables[name] = {"columns": columns, "by": by or "", **properties}
 
-    def _bytes(self, spark: SparkSession, name: str) -> int:
-        return 300 << 20
-
     @contextmanager
     def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
         yield
         self.carried.append(state)
         self.versions.insert(0, (str(len(self.versions)), state))
 
-    def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
-        yield from self.versions
+    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+        for number, (version, state) in enumerate(self.versions):
+            yield Commit(version, state, NOW - timedelta(minutes=number))
+
+    def _files(self, spark: SparkSession, name: str) -> Files:
+        return Files(2, None, 100)
+
+    def list_tables(self, spark: SparkSession) -> Iterator[str]:
+        yield from self.tables
 
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
         return self.whole
@@ -221,3 +229,30 @@ def test_a_table_as_of_an_lsn_is_the_newest_version_that_is_not_later(spark_: An
     target.whole = False
     with pytest.raises(PositionError, match="no version from LSN 60"):
         target.read(spark_, "t", 60)
+
+
+def test_a_table_says_when_its_newest_changes_were_written(spark_: Any):
+    target = Fake()
+    target.tables["t"] = made()
+    old = State(commit_lsn=60, partitions={0: Place(60, 1, 1, 4)})
+    new = State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)})
+    # Two commits that changed no row came after the one that brought the changes.
+    target.versions = [("4", new), ("3", new), ("2", new), ("1", old)]
+    found = target.inspect(spark_, "t")
+    assert found is not None
+    assert (found.state, found.written_at) == (new, NOW - timedelta(minutes=2))
+    assert (found.schema, found.kind, found.files) == (FORM, Kind.MIRROR, Files(2, None, 100))
+
+
+def test_a_table_without_a_position_is_empty_or_refused_and_one_of_somebody_else_is_passed_over(spark_: Any):
+    target = Fake()
+    target.tables |= {"t": made(), "other": {"owner": "bob"}}
+    assert target.inspect(spark_, "other") is None
+    found = target.inspect(spark_, "t")
+    assert found is not None
+    assert (found.state, found.written_at) == (None, None)
+    target.whole = False
+    with pytest.raises(PositionError, match="No version of t"):
+        target.inspect(spark_, "t")
+    # To look takes no notice of who writes: another process may do so at any time.
+    assert target._fence._known == {}

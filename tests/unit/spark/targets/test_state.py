@@ -1,3 +1,5 @@
+from datetime import UTC
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,18 @@ origins = st.builds(
     Origin, st.none() | st.text(), st.dictionaries(st.integers(0, 500), st.integers(0, 2**62), max_size=4)
 )
 stamps = st.builds(Stamp, st.text(), st.integers(0, 10**9))
+times = st.none() | st.datetimes(timezones=st.just(UTC))
 states = st.builds(
-    State, lsns, st.none() | lsns, by_partition, positions, st.integers(0, 10**9), origins, stamps
+    State,
+    lsns,
+    st.none() | lsns,
+    by_partition,
+    positions,
+    st.integers(0, 10**9),
+    origins,
+    stamps,
+    times,
+    st.integers(0, 10**9),
 )
 
 

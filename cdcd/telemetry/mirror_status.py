@@ -1,0 +1,337 @@
+"""What `cdcd mirror status` says of a mirror: values, what among them is a problem, and how they are shown.
+
+The values come from the lakehouse alone (`cdcd.spark.status` reads them), so that they can be had while the mirror is
+down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
+"""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+Level = Literal["ok", "warning", "error"]
+
+FOUND: Final = 10
+"""The exit code if a table is stopped or cannot be read (`errors.EXIT_CODES`)."""
+
+_ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
+_MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
+_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
+_NAME_MIN: Final = 16
+"""Width of the column of names on a terminal that is too narrow for the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Why a table does not go on.
+
+    Attributes:
+        since: when a mirror first recorded that.
+        waits: a running mirror tries it again with each batch; else at its next start.
+    """
+
+    since: datetime
+    waits: bool
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStatus:
+    """One table of the lakehouse, by what its newest commits say.
+
+    Attributes:
+        kind: mirror or changelog.
+        name: in SQL.
+        lsn: commit LSN of the newest change in it; None: it has no change yet.
+        consistent_lsn: the last common LSN at which a commit was made in it; None: there was none.
+        commit_time: when the newest change was committed at the source, by the source's clock; None: not known.
+        written_at: when the commit was made that brought the newest changes; None: there is none.
+        held: changes that had been read by then, and waited for other partitions or a common LSN.
+        behind: offsets of the topic after what it has, Kafka's own markers included; None: nobody asked Kafka.
+        schema_id: the fingerprint of its form.
+        columns: number of columns of the source.
+        files: number of data files.
+        delete_files: number of files with deleted rows; None: the format has none.
+        size: bytes of all files.
+    """
+
+    kind: str
+    name: str
+    lsn: str | None
+    consistent_lsn: str | None
+    commit_time: datetime | None
+    written_at: datetime | None
+    held: int
+    behind: int | None
+    schema_id: str
+    columns: int
+    files: int
+    delete_files: int | None
+    size: int
+
+    @property
+    def delay_s(self) -> float | None:
+        """How long the newest change took from its commit at the source into the table, over the clocks of both."""
+        if self.commit_time is None or self.written_at is None:
+            return None
+        return max(0.0, (self.written_at - self.commit_time).total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """One table of the source.
+
+    Attributes:
+        table: `schema.table`.
+        quarantined: number of its records in quarantine, by reason.
+        left_out: it is not as of the last common LSN.
+    """
+
+    table: str
+    topic: str
+    targets: tuple[TargetStatus, ...] = ()
+    stopped: Stopped | None = None
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    left_out: bool = False
+
+    @property
+    def level(self) -> Level:
+        """error: a person must act. warning: rows are missing or late, and the table goes on."""
+        if self.stopped is not None and not self.stopped.waits:
+            return "error"
+        return "warning" if self.stopped is not None or self.quarantined or self.left_out else "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A table that could not be asked."""
+
+    name: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The last common LSN of a consistent mirror, and when it was recorded."""
+
+    lsn: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """A mirror at one moment, `at`. `place` is where its tables are, for people."""
+
+    name: str
+    format: str
+    place: str
+    at: datetime
+    tables: Sequence[TableStatus]
+    unreadable: Sequence[Unreadable] = ()
+    point: Point | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0, or FOUND if a table is stopped or cannot be read."""
+        return FOUND if self.unreadable or any(table.level == "error" for table in self.tables) else 0
+
+    @property
+    def ordered(self) -> list[TableStatus]:
+        """The tables with problems first, then by name."""
+        return sorted(self.tables, key=lambda table: (_ORDER[table.level], table.table))
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs. Keys are always there; what is not known is null. Times are ISO 8601, in UTC."""
+        return {
+            "name": self.name,
+            "format": self.format,
+            "at": _time(self.at),
+            "exit_code": self.exit_code,
+            "consistent": None if self.point is None else {"lsn": self.point.lsn, "at": _time(self.point.at)},
+            "unreadable": [
+                {"name": each.name, "message": each.message, "hint": each.hint} for each in self.unreadable
+            ],
+            "tables": [self._table(table) for table in self.ordered],
+        }
+
+    def _table(self, table: TableStatus) -> dict[str, Any]:
+        stopped = table.stopped
+        return {
+            "table": table.table,
+            "topic": table.topic,
+            "level": table.level,
+            "stopped": None
+            if stopped is None
+            else {
+                "since": _time(stopped.since),
+                "waits": stopped.waits,
+                "message": stopped.message,
+                "hint": stopped.hint,
+            },
+            "quarantined": dict(table.quarantined),
+            "left_out": table.left_out,
+            "targets": [
+                {
+                    "kind": target.kind,
+                    "name": target.name,
+                    "lsn": target.lsn,
+                    "consistent_lsn": target.consistent_lsn,
+                    "commit_time": _time(target.commit_time),
+                    "written_at": _time(target.written_at),
+                    "written_age_s": _age(target.written_at, self.at),
+                    "delay_s": None if target.delay_s is None else round(target.delay_s, 3),
+                    "held": target.held,
+                    "behind": target.behind,
+                    "schema_id": target.schema_id,
+                    "columns": target.columns,
+                    "files": target.files,
+                    "delete_files": target.delete_files,
+                    "bytes": target.size,
+                }
+                for target in table.targets
+            ],
+        }
+
+
+def lines(status: MirrorStatus, width: int) -> Iterator[str]:
+    """For people: what is wrong first, then a line for each table of the lakehouse. `width`: columns of the screen."""
+    yield from _head(status)
+    problems = [line for table in status.ordered for line in _problems(table, status.at, width)]
+    for each in status.unreadable:
+        problems += [f"CANNOT BE READ {_plain(each.name)}", *_wrapped(each.message, each.hint, width)]
+    if problems:
+        yield ""
+        yield from problems
+    rows = [_row(table, target, status.at) for table in status.ordered for target in table.targets]
+    if rows:
+        yield ""
+        yield from _columns(rows, width, behind=any(row["behind"] for row in rows))
+
+
+def _head(status: MirrorStatus) -> Iterator[str]:
+    tables = status.tables
+    yield f"{status.name}: {_number(len(tables), 'table')}, {status.format} in {status.place}"
+    stopped = sum(table.level == "error" for table in tables)
+    waiting = sum(table.stopped is not None and table.stopped.waits for table in tables)
+    quarantined = sum(bool(table.quarantined) for table in tables)
+    counts = {
+        "stopped": stopped,
+        "cannot be read": len(status.unreadable),
+        "waiting": waiting,
+        "with records in quarantine": quarantined,
+    }
+    said = [f"{count} {what}" for what, count in counts.items() if count]
+    if status.point is not None:
+        without = sum(table.left_out for table in tables)
+        said += [f"{without} not as of the common LSN"] if without else []
+        yield f"common LSN {status.point.lsn}, recorded {_ago(status.point.at, status.at)} ago"
+    yield ", ".join(said) if said else "no problem found"
+    written = [target.written_at for table in tables for target in table.targets if target.written_at]
+    if written:
+        yield f"the newest change in any table was written {_ago(max(written), status.at)} ago"
+
+
+def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
+    name, stopped = _plain(table.table), table.stopped
+    if stopped is not None:
+        what = "WAITING" if stopped.waits else "STOPPED"
+        yield f"{what} {name}, for {_ago(stopped.since, now)}, since {stopped.since:%Y-%m-%d %H:%M:%S} UTC"
+        yield from _wrapped(stopped.message, stopped.hint, width)
+    if table.quarantined:
+        yield f"QUARANTINE {name}: {_number(sum(table.quarantined.values()), 'record')}"
+        for reason, count in sorted(table.quarantined.items(), key=lambda item: -item[1]):
+            yield from _wrapped(f"{count} × {reason}", "", width)
+    if table.left_out:
+        yield f"NOT AS OF THE COMMON LSN {name}"
+
+
+def _wrapped(message: str, hint: str, width: int) -> Iterator[str]:
+    for text in (message, hint):
+        yield from textwrap.wrap(
+            _plain(text),
+            max(width, 40),
+            initial_indent="    ",
+            subsequent_indent="    ",
+            # Commands and names of columns are to be copied from it.
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+
+
+_HEADS: Final = {
+    "table": "TABLE",
+    "lsn": "NEWEST LSN",
+    "written": "WRITTEN",
+    "delay": "DELAY",
+    "held": "HELD",
+    "behind": "BEHIND",
+    "columns": "COLUMNS",
+    "files": "FILES",
+}
+"""The columns of the table in their order. The first one gets the room that the others leave."""
+
+
+def _row(table: TableStatus, target: TargetStatus, now: datetime) -> dict[str, str]:
+    delay = target.delay_s
+    log = "" if target.kind == "mirror" else f" {target.kind}"
+    return {
+        "table": f"{_MARKS[table.level]} {_plain(table.table)}{log}",
+        "lsn": target.lsn or "-",
+        "written": "-" if target.written_at is None else _ago(target.written_at, now),
+        "delay": "-" if delay is None else _seconds(delay),
+        "held": str(target.held or "-"),
+        "behind": "" if target.behind is None else str(target.behind),
+        "columns": str(target.columns),
+        "files": str(target.files + (target.delete_files or 0)),
+    }
+
+
+def _columns(rows: Sequence[Mapping[str, str]], width: int, *, behind: bool) -> Iterator[str]:
+    heads = {key: head for key, head in _HEADS.items() if key != "behind" or behind}
+    all_ = [{**heads, "table": f"  {heads['table']}"}, *rows]
+    widths = {key: max(len(row[key]) for row in all_) for key in heads}
+    others = sum(size + 1 for key, size in widths.items() if key != "table")
+    widths["table"] = max(_NAME_MIN, min(widths["table"], width - others))
+    for row in all_:
+        name = _cut(row["table"], widths["table"]).ljust(widths["table"])
+        rest = [row[key].rjust(widths[key]) for key in heads if key != "table"]
+        yield " ".join([name, *rest]).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """The text, or its beginning and its end: schemas and tables differ in either."""
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[-end:]}"
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey: names and messages may be anybody's."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _ago(then: datetime, now: datetime) -> str:
+    return _seconds(max(0.0, (now - then).total_seconds()))
+
+
+def _seconds(seconds: float) -> str:
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def _age(then: datetime | None, now: datetime) -> float | None:
+    return None if then is None else max(0.0, round((now - then).total_seconds(), 3))
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.astimezone(UTC).isoformat()

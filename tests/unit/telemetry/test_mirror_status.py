@@ -1,0 +1,185 @@
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from cdcd.errors import EXIT_CODES
+from cdcd.telemetry.mirror_status import (
+    FOUND,
+    MirrorStatus,
+    Point,
+    Stopped,
+    TableStatus,
+    TargetStatus,
+    Unreadable,
+    lines,
+)
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+TARGET = TargetStatus(
+    kind="mirror",
+    name="`lake`.`public`.`orders`",
+    lsn="0/16B3748",
+    consistent_lsn=None,
+    commit_time=NOW - timedelta(seconds=14),
+    written_at=NOW - timedelta(seconds=12),
+    held=0,
+    behind=None,
+    schema_id="00000000000000aa",
+    columns=7,
+    files=3,
+    delete_files=2,
+    size=1000,
+)
+HEALTHY = TableStatus("public.healthy", "shop.public.healthy", (TARGET,))
+STOPPED = TableStatus(
+    "public.stopped",
+    "shop.public.stopped",
+    (replace(TARGET, written_at=NOW - timedelta(hours=3)),),
+    stopped=Stopped(
+        NOW - timedelta(hours=3), False, "column n changed from integer to text.", "Read it again."
+    ),
+)
+WAITING = replace(
+    HEALTHY, table="public.waiting", stopped=Stopped(NOW - timedelta(minutes=2), True, "No description.", "")
+)
+POISONED = replace(HEALTHY, table="public.poisoned", quarantined={"it is no JSON": 2, "it has no key": 10})
+
+
+def status(*tables: TableStatus, **more: object) -> MirrorStatus:
+    return replace(MirrorStatus("shop", "iceberg", "/lake", NOW, tables), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("table", "level"),
+    [
+        (HEALTHY, "ok"),
+        (STOPPED, "error"),
+        (WAITING, "warning"),
+        (POISONED, "warning"),
+        (replace(HEALTHY, left_out=True), "warning"),
+        (replace(STOPPED, quarantined={"x": 1}), "error"),
+        (replace(HEALTHY, targets=(replace(TARGET, held=5),)), "ok"),
+    ],
+)
+def test_only_what_a_person_must_mend_is_an_error(table: TableStatus, level: str):
+    assert table.level == level
+    assert status(table).exit_code == (FOUND if level == "error" else 0)
+
+
+def test_a_table_that_cannot_be_read_is_an_error_and_the_code_is_documented():
+    assert status(HEALTHY, unreadable=(Unreadable("x", "gone", "look"),)).exit_code == FOUND
+    assert "cdcd mirror status" in EXIT_CODES[FOUND]
+
+
+def test_problems_come_first_and_then_the_names():
+    tables = (replace(HEALTHY, table="public.a"), POISONED, WAITING, STOPPED)
+    assert [table.table for table in status(*tables).ordered] == [
+        "public.stopped", "public.poisoned", "public.waiting", "public.a",
+    ]  # fmt: skip
+
+
+def test_the_delay_is_known_where_both_times_are_and_never_below_zero():
+    assert TARGET.delay_s == 2.0
+    assert replace(TARGET, commit_time=None).delay_s is None
+    assert replace(TARGET, written_at=None).delay_s is None
+    # Two machines have two clocks.
+    assert replace(TARGET, commit_time=NOW + timedelta(hours=1)).delay_s == 0.0
+
+
+def test_a_person_reads_the_problems_before_the_tables():
+    shown = list(lines(status(HEALTHY, POISONED, WAITING, STOPPED, point=Point("0/1000", NOW)), 80))
+    assert shown == [
+        "shop: 4 tables, iceberg in /lake",
+        "common LSN 0/1000, recorded 0.0 s ago",
+        "1 stopped, 1 waiting, 1 with records in quarantine",
+        "the newest change in any table was written 12 s ago",
+        "",
+        "STOPPED public.stopped, for 3 h, since 2026-01-01 09:00:00 UTC",
+        "    column n changed from integer to text.",
+        "    Read it again.",
+        "QUARANTINE public.poisoned: 12 records",
+        "    10 × it has no key",
+        "    2 × it is no JSON",
+        "WAITING public.waiting, for 2 min, since 2026-01-01 11:58:00 UTC",
+        "    No description.",
+        "",
+        "  TABLE           NEWEST LSN WRITTEN DELAY HELD COLUMNS FILES",
+        "! public.stopped   0/16B3748     3 h 0.0 s    -       7     5",
+        "? public.poisoned  0/16B3748    12 s 2.0 s    -       7     5",
+        "? public.waiting   0/16B3748    12 s 2.0 s    -       7     5",
+        "  public.healthy   0/16B3748    12 s 2.0 s    -       7     5",
+    ]
+
+
+def test_without_a_problem_that_is_said():
+    shown = list(lines(status(HEALTHY), 80))
+    assert shown[:2] == ["shop: 1 table, iceberg in /lake", "no problem found"]
+    assert list(lines(status(), 80)) == ["shop: 0 tables, iceberg in /lake", "no problem found"]
+
+
+def test_three_hundred_tables_fit_a_screen_of_eighty_columns():
+    message = "the target cannot follow: " + "a long explanation of what changed and why that is so, " * 3
+    long = "a_namespace_of_thirty_letters.a_table_with_a_name_as_long_as_postgresql_lets_it_be_63"
+    target = replace(TARGET, lsn="FFFFFFFF/FFFFFFFF", held=12345, behind=1234567, files=12345, columns=1600)
+    tables = [
+        TableStatus(f"{long}_{number}", f"t{number}", (target, replace(target, kind="changelog")))
+        for number in range(300)
+    ]
+    stop = Stopped(
+        NOW - timedelta(days=40), False, message, "cdcd mirror --config FILE --snapshot public.orders"
+    )
+    tables[299] = replace(tables[299], stopped=stop)
+    shown = list(lines(status(*tables), 80))
+    # A name is never broken, because people copy it.
+    assert [line for line in shown if len(line) > 80] == [
+        f"STOPPED {long}_299, for 40 d, since 2025-11-22 12:00:00 UTC"
+    ]
+    rows = shown[shown.index("") + 1 :]
+    assert rows[0].startswith("STOPPED")
+    listed = [line for line in shown if "FFFFFFFF/FFFFFFFF" in line]
+    assert len(listed) == 600
+    assert listed[0].startswith("! ")
+    assert " changelog" not in listed[0]
+    assert "changelog" in listed[1]
+
+
+def test_what_a_terminal_would_obey_is_not_shown():
+    evil = replace(STOPPED, table="a\x1b[31m.b", stopped=Stopped(NOW, False, "x\x07\ny", ""))
+    assert not {"\x1b", "\x07"} & set(
+        "\n".join(lines(status(evil, unreadable=(Unreadable("\x1b", "\x1b", ""),)), 80))
+    )
+
+
+def test_a_program_finds_every_key_whatever_is_known():
+    nothing = replace(
+        TARGET,
+        lsn=None,
+        commit_time=None,
+        written_at=None,
+        delete_files=None,
+        behind=None,
+        consistent_lsn=None,
+    )
+    full = status(
+        STOPPED, POISONED, point=Point("0/1000", NOW), unreadable=(Unreadable("x", "gone", "look"),)
+    )
+    bare = status(replace(HEALTHY, targets=(nothing,)))
+    told, silent = full.to_json(), bare.to_json()
+    assert told.keys() == silent.keys()
+    assert told["tables"][0].keys() == silent["tables"][0].keys()
+    assert told["tables"][0]["targets"][0].keys() == silent["tables"][0]["targets"][0].keys()
+    assert json.loads(json.dumps(told)) == told
+    assert told["exit_code"] == FOUND
+    assert told["at"] == "2026-01-01T12:00:00+00:00"
+    assert told["consistent"] == {"lsn": "0/1000", "at": "2026-01-01T12:00:00+00:00"}
+    assert told["tables"][0]["stopped"] == {
+        "since": "2026-01-01T09:00:00+00:00",
+        "waits": False,
+        "message": "column n changed from integer to text.",
+        "hint": "Read it again.",
+    }
+    assert (silent["consistent"], silent["tables"][0]["stopped"]) == (None, None)
+    assert silent["tables"][0]["targets"][0]["written_age_s"] is None
+    assert told["tables"][1]["targets"][0]["written_age_s"] == 12.0
