@@ -200,6 +200,11 @@ def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
         yield f"  and {len(shown) - SHOWN_MAX} more tables"
 
 
+def first_lines(error: Exception) -> str:
+    """What an error of Spark's says first; a stack trace in Java follows."""
+    return " ".join(str(error).split("\n\n")[0].split())[:600]
+
+
 def lag_s(commit_time: datetime, now: datetime) -> float:
     """How long ago a commit was, as a batch gives its time. `now`: with a time zone."""
     # Spark hands out instants in local time without a zone.

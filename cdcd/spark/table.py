@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
+from threading import Lock
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -99,7 +100,8 @@ class UnknownFormError(TransientError):
 
 
 class TableMirror:
-    """Keeps the targets of one topic. One thread at a time.
+    """Keeps the targets of one topic. One thread at a time: whoever calls a method that looks at the targets has taken
+    `busy` before.
 
     Args:
         spark: a session of its own, since a target sets its configuration.
@@ -124,6 +126,7 @@ class TableMirror:
         compacted: bool = False,
     ) -> None:
         self.topic = topic
+        self.busy = Lock()
         self._spark = spark
         self._source = source
         self._admin = admin
@@ -239,7 +242,7 @@ class TableMirror:
         return any(floor is not None and floor[0] > cut for floor in floors)
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-        """Tidy up every target of the table, where there is something to do; between batches."""
+        """Tidy up every target of the table, where there is something to do."""
         now = time.monotonic()
         if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
             return

@@ -4,7 +4,7 @@ They only grow, and know each row by some columns: what is appended again is lef
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,11 +12,11 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets.table_format import TableFormat
-from cdcd.spark.targets.target import Maintenance
+from cdcd.spark.targets.target import Maintained, Maintenance
 
 
 class OwnTables(TableFormat):
-    """`append`, `prune` and `own_tables` of a `Target`, for any format."""
+    """`append`, `prune` and `maintain_own` of a `Target`, for any format. Only one of them writes at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,8 +26,11 @@ class OwnTables(TableFormat):
     def has(self, spark: SparkSession, name: str) -> bool:
         return self._exists(spark, name)
 
-    def own_tables(self) -> Sequence[str]:
-        return sorted(self._appended)
+    def maintain_own(self, spark: SparkSession, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+        for name in sorted(self._appended):
+            with self._own_tables:
+                done = self.maintain(spark, name, policy)
+            yield name, done
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         spark = rows.sparkSession
