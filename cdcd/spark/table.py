@@ -246,10 +246,12 @@ class TableMirror:
         now = time.monotonic()
         if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
             return
-        self._maintained_at = now
-        for name, _ in self._names(self._descriptions.newest(self.topic)):
+        # Not those of the newest description, which a batch may be reading just now.
+        for name in sorted(self._named):
             if self._target.schema(self._spark, name) is not None:
                 yield name, self._target.maintain(self._spark, name, policy)
+        # One that failed is still due.
+        self._maintained_at = now
 
     def _start(self) -> dict[int, int]:
         """Where to read on: after what every target of the table has."""
