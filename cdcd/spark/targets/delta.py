@@ -6,9 +6,11 @@ passed over when it is looked for.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -19,6 +21,12 @@ from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import creation, having
 from cdcd.spark.targets.target import Kind, Maintained, Maintenance
+
+DEFAULT_CATALOG: Final = "spark_catalog"
+"""The name of Spark's own catalog, which also finds tables by their paths."""
+
+LOOKED_AT: Final = 5
+"""How many of the newest commits are looked at one by one. Those of an OPTIMIZE and a VACUUM may be the newest ones."""
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -66,7 +74,7 @@ class DeltaTarget(Lakehouse):
         self,
         path: str | None = None,
         *,
-        catalog: str = "spark_catalog",
+        catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -152,15 +160,55 @@ class DeltaTarget(Lakehouse):
     def _states(self, spark: SparkSession, name: str) -> Iterator[tuple[str, State]]:
         # The newest commits nearly always have it; the whole history is read where they do not.
         seen = None
-        for limit in (5, 1_000_000):
-            history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {limit}").select("version", "userMetadata")
-            for row in history.collect():
-                if seen is not None and row.version >= seen:
+        for look in (self._newest, self._history):
+            for version, metadata in look(spark, name):
+                if seen is not None and version >= seen:
                     continue
-                seen = row.version
-                found = _state(row.userMetadata)
+                seen = version
+                found = _state(metadata)
                 if found is not None:
-                    yield str(row.version), found
+                    yield str(version), found
+            if seen == 0:
+                return
+
+    def _newest(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None]]:
+        """Version and metadata of the newest commits, from Delta's own objects.
+
+        They are looked at before and after each commit, and DESCRIBE HISTORY is a job of Spark's each time.
+        """
+        jvm: Any = spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
+        # What Delta does not tell in this way, the history has: of another catalog's class of tables, or of a commit
+        # whose file is gone.
+        with suppress(PySparkException, Py4JError):
+            table = self._load(spark, name)
+            snapshot, log = table.update(), table.deltaLog()
+            files = delta.util.DeltaCommitFileProvider.apply(snapshot)
+            for version in range(snapshot.version(), max(-1, snapshot.version() - LOOKED_AT), -1):
+                info = delta.DeltaHistoryManager.getCommitInfoOpt(
+                    log.store(), files.deltaFile(version), log.newDeltaHadoopConf()
+                )
+                metadata = info.get().userMetadata() if info.isDefined() else None
+                yield version, metadata.get() if metadata is not None and metadata.isDefined() else None
+
+    def _load(self, spark: SparkSession, name: str) -> Any:
+        """The table as Delta's own object."""
+        jvm, gateway = spark._jvm, spark.sparkContext._gateway
+        assert jvm is not None
+        assert gateway is not None
+        state = spark._jsparkSession.sessionState()
+        parts = state.sqlParser().parseMultipartIdentifier(name)
+        catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
+        namespace = gateway.new_array(jvm.java.lang.String, 1)
+        namespace[0] = parts.apply(parts.size() - 2)
+        identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, parts.last())
+        return state.catalogManager().catalog(catalog).loadTable(identifier)
+
+    def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None]]:
+        """Version and metadata of all commits that the table's log has."""
+        history = spark.sql(f"DESCRIBE HISTORY {name}").select("version", "userMetadata")
+        for row in history.collect():
+            yield row.version, row.userMetadata
 
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
