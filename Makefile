@@ -73,6 +73,7 @@ lock:
 	$(LOCK) --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml -c requirements.lock -o requirements-runtime.lock
 	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
+	$(LOCK) --extra spark-test pyproject.toml -c requirements-spark.lock -o requirements-spark-test.lock
 	$(LOCK) --extra deploy pyproject.toml -c requirements.lock -o requirements-deploy.lock
 	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
@@ -98,8 +99,9 @@ build/compiled/stamp: .venv/stamp setup.py $(shell find cdcd -name '*.py')
 	mkdir -p build/compiled && cd build/compiled && ../../.venv/bin/python -m zipfile -e ../wheel/*.whl .
 	touch $@
 
-.venv/stamp-spark: .venv/stamp requirements-spark.lock
+.venv/stamp-spark: .venv/stamp requirements-spark.lock requirements-spark-test.lock
 	.venv/bin/pip install -q --disable-pip-version-check --no-build-isolation --require-hashes -r requirements-spark.lock
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-spark-test.lock
 	touch $@
 
 .venv/stamp-deploy: .venv/stamp requirements-deploy.lock

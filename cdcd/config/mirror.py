@@ -210,7 +210,8 @@ class MaintenanceConfig(Section):
     """Small files and former versions."""
 
     interval_s: Annotated[float, Field(ge=1, le=2_592_000)] | None = Field(
-        600, description="How often tables are tidied up, between batches. null: never by the mirror."
+        600,
+        description="How often tables are tidied up, beside the stream, in seconds. null: never by the mirror.",
     )
     keep_s: int = Field(86_400, ge=0, le=315_360_000, description="How long former versions can be read.")
     keep_versions: int = Field(10, ge=1, le=1_000_000, description="How many are kept whatever their age.")

@@ -40,11 +40,11 @@ from cdcd.spark.progress import (
     SetChanged,
     TableFailed,
     TableLaidOut,
-    TableMaintained,
     TableResumed,
     TableStopped,
     TopicUnfit,
     Unmirrored,
+    first_lines,
 )
 from cdcd.spark.reload import read_again
 from cdcd.spark.replay import replay_quarantine
@@ -54,7 +54,8 @@ from cdcd.spark.stops import STOPPED, Stop, Stops, read_stops, write_stops
 from cdcd.spark.table import TableMirror, UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import OriginError
-from cdcd.spark.targets.target import Kind, Maintained, Maintenance, Target
+from cdcd.spark.targets.target import Kind, Target
+from cdcd.spark.upkeep import Upkeep
 
 ATTEMPTS: Final = 3
 """How often a table is tried in one batch when it fails for a reason that may pass."""
@@ -63,7 +64,7 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 POLL_S: Final = 1
 STOP_S: Final = 60.0
-"""How long a batch may take to finish when the mirror is asked to stop."""
+"""How long the batch and the maintenance that are under way may take when the mirror is asked to stop, in seconds."""
 
 SETTLE_S: Final = 30.0
 """How long transactions are waited for that are open at the start of a consistent run, or at the end of any."""
@@ -117,9 +118,10 @@ class Mirror:
         self._working = threading.Lock()
         self._stopping = False
         self._failure: BaseException | None = None
-        self._maintain_at = time.monotonic() + (settings.maintenance_interval_s or 0)
         self._stops = Stops()
         self._stops_read = False
+        self._passed_over: set[str] = set()
+        self._upkeep = Upkeep(spark, target, settings, observe)
 
     def replay(self) -> None:
         """Bring records from quarantine into their tables that are understood by now; before `run`.
@@ -174,8 +176,14 @@ class Mirror:
             TransientError: with `once`, when Kafka or the catalog is away.
             FatalError: a person must act.
         """
-        wait_s = RETRY_FIRST_S
         self._once = once
+        try:
+            self._keep_running(once, stop)
+        finally:
+            self._upkeep.end(STOP_S)
+
+    def _keep_running(self, once: bool, stop: threading.Event) -> None:
+        wait_s = RETRY_FIRST_S
         while not stop.is_set():
             began = time.monotonic()
             try:
@@ -188,7 +196,12 @@ class Mirror:
                     wait_s = RETRY_FIRST_S
                 self._observe(Retrying(error.message, error.hint, wait_s))
                 for table in self._tables.values():
-                    table.forget()
+                    # One that is maintained was in no part of what failed.
+                    if table.busy.acquire(blocking=False):
+                        try:
+                            table.forget()
+                        finally:
+                            table.busy.release()
                 stop.wait(wait_s)
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
 
@@ -232,24 +245,31 @@ class Mirror:
                 self._note_stops()
         except (PySparkException, Py4JError) as error:
             raise self._reason(error) from error
-        if once and settings.maintenance_interval_s is not None:
-            self._maintain()
+        if once:
+            self._upkeep.finish(self._followed(), stop)
 
     def _follow(self, query: StreamingQuery, stop: threading.Event) -> bool:
         """Wait for the end of the query, which raises what ended it. False: it was asked to stop before."""
         while not query.awaitTermination(POLL_S):
             if stop.is_set():
                 self._stopping = True
+                deadline = time.monotonic() + STOP_S
+                self._upkeep.end(STOP_S)
                 # A batch that is under way is let finish; it would only come again.
-                if self._working.acquire(timeout=STOP_S):
+                if self._working.acquire(timeout=max(0.0, deadline - time.monotonic())):
                     self._working.release()
                 return False
+            self._upkeep.look(self._followed())
             if self._working.acquire(blocking=False):
                 try:
+                    self._look_after_passed_over()
                     self._look_after_waiting()
                 finally:
                     self._working.release()
         return True
+
+    def _followed(self) -> list[TableMirror]:
+        return [table for topic, table in list(self._tables.items()) if topic not in self.stopped]
 
     def _reason(self, error: Exception) -> BaseException:
         """Why the query ended: what was raised in a batch, else what Spark says."""
@@ -292,7 +312,6 @@ class Mirror:
                 self._advance(ends, batch_id)
                 if self._settings.consistent:
                     self._take_mark(settle=False)
-                self._maintain_if_due()
         except BaseException as error:
             self._failure = error if isinstance(error, CdcdError) else None
             raise
@@ -304,6 +323,11 @@ class Mirror:
         if batch_id is not None:
             ends = batch_ends(self._spark, settings.checkpoint_location, batch_id)
             self._advance(ends, batch_id, quiet=True)
+
+    def _look_after_passed_over(self) -> None:
+        """Catch up the tables that a batch passed over, once their maintenance has ended. No batch may follow."""
+        if any(not self._tables[topic].busy.locked() for topic in self._passed_over):
+            self._catch_up()
 
     def _look_after_waiting(self) -> None:
         """Try again the tables whose changes wait for a checkpoint. Spark starts no batch if nothing is written."""
@@ -351,6 +375,7 @@ class Mirror:
         if self._settings.consistent and (cut is None or cut <= self._published):
             return
         topics = [topic for topic in self._wanted(ends.keys()) if topic not in self.stopped]
+        self._passed_over = set()
         self._look_up([topic for topic in topics if topic not in self._tables])
         tips = self._tips(
             [topic for topic in topics if len(ends[topic]) > 1 and self._may_lack(topic, ends[topic])]
@@ -401,11 +426,29 @@ class Mirror:
     def _table(
         self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None, tips: Tips
     ) -> Progress | None:
-        """One table's part of a batch; None where it failed, which is then reported."""
+        """One table's part of a batch; None where it failed, which is then reported, or where it is maintained now."""
+        table = self._tables.get(topic)
+        if table is None:
+            table = self._tables[topic] = self._new_table(topic)
+        # A common LSN, and the end of a run, wait for all tables; else the table catches up when it is free.
+        if not table.busy.acquire(blocking=cut is not None or self._once):
+            self._passed_over.add(topic)
+            return None
+        try:
+            return self._attempt(topic, table, ends, batch_id, cut, tips)
+        finally:
+            table.busy.release()
+
+    def _attempt(  # noqa: PLR0917 - as `_table`, and the table
+        self,
+        topic: str,
+        table: TableMirror,
+        ends: Mapping[int, int],
+        batch_id: int,
+        cut: int | None,
+        tips: Tips,
+    ) -> Progress | None:
         for attempt in range(1, ATTEMPTS + 1):
-            table = self._tables.get(topic)
-            if table is None:
-                table = self._tables[topic] = self._new_table(topic)
             try:
                 progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
                 if self._stops.went_on(topic):
@@ -436,9 +479,9 @@ class Mirror:
                 if isinstance(known, TransientError):
                     raise known from error
                 if known is not None or attempt == ATTEMPTS:
-                    self._stop(topic, table.table, known or FatalError(_first_lines(error)))
+                    self._stop(topic, table.table, known or FatalError(first_lines(error)))
                     return None
-                self._observe(TableFailed(table.table, _first_lines(error), ""))
+                self._observe(TableFailed(table.table, first_lines(error), ""))
         return None
 
     def _look_at_policies(self, topics: Collection[str]) -> None:
@@ -500,7 +543,7 @@ class Mirror:
             self._write_stops(changes)
         except (PySparkException, Py4JError) as error:
             name = self._target.own_name(STOPPED)
-            self._observe(TableFailed(name, f"stopped tables are not recorded: {_first_lines(error)}", ""))
+            self._observe(TableFailed(name, f"stopped tables are not recorded: {first_lines(error)}", ""))
         else:
             self._stops.written(changes)
 
@@ -582,41 +625,6 @@ class Mirror:
         self._target.append(self._target.own_name(CONTROL), row, ["commit_lsn"])
         self._published = cut
 
-    # Maintenance.
-
-    def _maintain_if_due(self) -> None:
-        interval_s = self._settings.maintenance_interval_s
-        if interval_s is not None and time.monotonic() >= self._maintain_at:
-            self._maintain()
-            self._maintain_at = time.monotonic() + interval_s
-
-    def _maintain(self) -> None:
-        policy = self._settings.maintenance
-        tables = [table for topic, table in self._tables.items() if topic not in self.stopped]
-        with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
-            work = [pool.submit(self._tidy, table.table, table.maintain(policy)) for table in tables]
-            for each in work:
-                each.result()
-        self._tidy("cdcd", self._maintain_own(policy))
-
-    def _maintain_own(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-        if self._settings.consistent:
-            # A point is of use for as long as there is a version of the tables from it.
-            self._target.prune(self._spark, self._target.own_name(CONTROL), "commit_lsn", policy)
-        for name in self._target.own_tables():
-            yield name, self._target.maintain(self._spark, name, policy)
-
-    def _tidy(self, table: str, work: Iterable[tuple[str, Maintained]]) -> None:
-        """A table that cannot be tidied up now is as good as before; the next time it is tried again."""
-        try:
-            for name, done in work:
-                if done.compacted_files or done.expired_versions:
-                    self._observe(
-                        TableMaintained(name, done.compacted_files, done.written_files, done.expired_versions)
-                    )
-        except (PySparkException, Py4JError) as error:
-            self._observe(TableFailed(table, f"maintenance: {_first_lines(error)}", ""))
-
 
 def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:
     """Judge a topic by its `cleanup.policy`. None: it keeps what the mirror needs, or the policy is unknown ("").
@@ -642,19 +650,15 @@ def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | N
     return None
 
 
-def _first_lines(error: Exception) -> str:
-    return " ".join(str(error).split("\n\n")[0].split())[:600]
-
-
 def _classified(error: Exception, servers: str) -> CdcdError | None:
     """What Spark or Java raised, if it is about Kafka."""
     text = str(error)
     if _LOST.search(text):
         return SinkError(
-            f"Records that the mirror has not read are gone from Kafka: {_first_lines(error)}",
+            f"Records that the mirror has not read are gone from Kafka: {first_lines(error)}",
             hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in "
             "the target: drop the table there, and have the daemon read the source's table again.",
         )
     if _KAFKA.search(text):
-        return kafka_failure(_first_lines(error), servers)
+        return kafka_failure(first_lines(error), servers)
     return None

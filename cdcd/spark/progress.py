@@ -277,7 +277,7 @@ class TableMaintained(Fact):
 class TableLaidOut(Fact):
     """A mirror was written anew in another number of buckets. If both numbers are the same, it was left alone."""
 
-    event: ClassVar[str] = "table.laid_out"
+    event: ClassVar[str] = "table.relayout"
     table: str
     before: int
     after: int
@@ -394,6 +394,11 @@ def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
         yield f"  {table.table}: {table.changes} changes in {table.seconds:.1f} s{lag}{held}{bad}"
     if others:
         yield f"  and {others} more tables"
+
+
+def first_lines(error: Exception) -> str:
+    """What an error of Spark's says first; a stack trace in Java follows."""
+    return " ".join(str(error).split("\n\n")[0].split())[:600]
 
 
 def lag_s(commit_time: datetime, now: datetime) -> float:

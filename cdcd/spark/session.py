@@ -32,6 +32,9 @@ _ALWAYS: Final = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Jobs of the pool "maintenance" (`upkeep`) and those of the stream get the same number of cores. With FIFO, Spark's
+    # default, a batch would wait for the tasks of a compaction.
+    "spark.scheduler.mode": "FAIR",
 }
 
 REWRITING: Final = {

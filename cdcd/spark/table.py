@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
+from threading import Lock
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -74,7 +75,8 @@ class UnknownFormError(TransientError):
 
 
 class TableMirror:
-    """Keeps the targets of one topic. One thread at a time.
+    """Keeps the targets of one topic. One thread at a time: whoever calls a method that looks at the targets has taken
+    `busy` before.
 
     Args:
         spark: a session of its own, since a target sets its configuration.
@@ -101,6 +103,7 @@ class TableMirror:
         buckets: int = 1,
     ) -> None:
         self.topic = topic
+        self.busy = Lock()
         self._spark = spark
         self._source = source
         self._admin = admin
@@ -217,14 +220,16 @@ class TableMirror:
         return any(floor is not None and floor[0] > cut for floor in floors)
 
     def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-        """Tidy up every target of the table, where there is something to do; between batches."""
+        """Tidy up every target of the table, where there is something to do."""
         now = time.monotonic()
         if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
             return
-        self._maintained_at = now
-        for name, _ in self._names(self._descriptions.newest(self.topic)):
+        # Not those of the newest description, which a batch may be reading just now.
+        for name in sorted(self._named):
             if self._target.schema(self._spark, name) is not None:
                 yield name, self._target.maintain(self._spark, name, policy)
+        # One that failed is still due.
+        self._maintained_at = now
 
     def _start(self) -> dict[int, int]:
         """Where to read on: after what every target of the table has."""

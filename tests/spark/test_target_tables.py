@@ -336,9 +336,9 @@ def test_rows_of_a_table_of_our_own_are_there_once(spark: SparkSession, target: 
     assert target.append(name, one.unionByName(two), place) == 1
     assert rows(spark, name, "offset") == [(1,), (2,)]
     # It is tidied up as the others are.
-    assert target.own_tables() == [name]
-    done = target.maintain(spark, name, Maintenance(keep_s=0, keep_versions=1, small_files_min=2))
-    assert (done.compacted_files, done.written_files) == (2, 1)
+    policy = Maintenance(keep_s=0, keep_versions=1, small_files_min=2)
+    ((tidied, done),) = target.maintain_own(spark.newSession(), policy)
+    assert (tidied, done.compacted_files, done.written_files) == (name, 2, 1)
     assert rows(spark, name, "offset") == [(1,), (2,)]
 
 
@@ -534,5 +534,5 @@ def test_rows_of_a_table_of_our_own_are_replaced_and_taken_away(spark: SparkSess
     target.put(name, spark.createDataFrame(changes, columns), "id", "gone")
     assert rows(spark, name, "*") == [("a", "2"), ("d", "1")]
     # It is tidied up with the other tables of our own, and it is none of the source's.
-    assert list(target.own_tables()) == [name]
+    assert [own for own, _ in target.maintain_own(spark, Maintenance())] == [name]
     assert target.inspect(spark, name) is None

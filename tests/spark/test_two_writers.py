@@ -1,11 +1,14 @@
 """Two processes that mirror into one table: the later one ends by name. And changes that a topic has twice."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.errors import FencedError
+from cdcd.spark.targets.delta import LOOKED_AT, DeltaTarget
 from cdcd.spark.targets.target import Kind, Maintenance
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import frame
@@ -70,6 +73,43 @@ def test_a_process_whose_commit_another_one_lies_under_ends_as_well(
         old.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
     # THEN no row is there twice
     assert rows(spark, name, "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("in_catalog", [True, False])
+def test_delta_finds_the_newest_commits_without_a_job_and_also_below_those_of_others(
+    spark: SparkSession, warehouse: Path, unique: str, in_catalog: bool
+):
+    def make() -> DeltaTarget:
+        return DeltaTarget(namespace=unique) if in_catalog else DeltaTarget(str(warehouse / "delta" / unique))
+
+    target = make()
+    name = start(spark, target)
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    target.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
+    context = spark.sparkContext
+    context.setJobGroup(unique, "the look at the newest commits")
+    try:
+        target._check_writer(spark, name)
+        assert list(context.statusTracker().getJobIdsForGroup(unique)) == []
+        list(target._history(spark, name))
+        assert list(context.statusTracker().getJobIdsForGroup(unique)) != []
+    finally:
+        java: Any = context._jsc
+        java.sc().clearJobGroup()
+    # WHEN others tidy up, more often than is looked at one by one
+    spark.sql(f"OPTIMIZE {name}")
+    for number in range(LOOKED_AT):
+        spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('others' = '{number}')")
+    # THEN the position is found, and the process goes on
+    assert make().reached(spark, name).commit_lsn == 20
+    other = make()
+    other.reached(spark, name)
+    target.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    # AND the commit of another process below those
+    spark.sql(f"OPTIMIZE {name}")
+    with pytest.raises(FencedError):
+        other.apply(name, frame(spark, [change("c", 30, (3, 3, "c"))], FORM))
+    assert rows(spark, name, "id") == [(1,), (2,), (3,)]
 
 
 @pytest.mark.parametrize("key", [(), FORM.key])

@@ -6,10 +6,12 @@ passed over when it is looked for.
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -20,6 +22,12 @@ from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
+
+DEFAULT_CATALOG: Final = "spark_catalog"
+"""The name of Spark's own catalog, which also finds tables by their paths."""
+
+LOOKED_AT: Final = 5
+"""How many of the newest commits are looked at one by one. Those of an OPTIMIZE and a VACUUM may be the newest ones."""
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -67,7 +75,7 @@ class DeltaTarget(Lakehouse):
         self,
         path: str | None = None,
         *,
-        catalog: str = "spark_catalog",
+        catalog: str = DEFAULT_CATALOG,
         namespace: str | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -101,7 +109,7 @@ class DeltaTarget(Lakehouse):
         files = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles").head()
         # Each of these commits carries the position: it is looked for in the newest.
         with self._committing(spark), nullcontext() if state is None else self._carrying(spark, state):
-            if files is not None and files[0] >= policy.small_files_min:
+            if files is not None and files[0] >= policy.small_files_min * self._buckets(name):
                 with having(spark, settings):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
                 if metrics is not None:
@@ -182,19 +190,58 @@ class DeltaTarget(Lakehouse):
     def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         # The newest commits nearly always have it; the whole history is read where they do not.
         seen = None
-        for limit in (5, 50, 1_000_000):
-            history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {limit}")
-            read = 0
-            for row in history.select("version", "userMetadata", "timestamp").collect():
-                read += 1
-                if seen is not None and row.version >= seen:
+        for look in (self._newest, self._history):
+            for version, metadata, at in look(spark, name):
+                if seen is not None and version >= seen:
                     continue
-                seen = row.version
-                found = _state(row.userMetadata)
+                seen = version
+                found = _state(metadata)
                 if found is not None:
-                    yield Commit(str(row.version), found, row.timestamp.astimezone(UTC))
-            if read < limit:
+                    yield Commit(str(version), found, at)
+            if seen == 0:
                 return
+
+    def _newest(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
+        """Version, metadata and time of the newest commits, from Delta's own objects.
+
+        They are looked at before and after each commit, and DESCRIBE HISTORY is a job of Spark's each time.
+        """
+        jvm: Any = spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
+        # What Delta does not tell in this way, the history has: of another catalog's class of tables, or of a commit
+        # whose file is gone.
+        with suppress(PySparkException, Py4JError):
+            table = self._load(spark, name)
+            snapshot, log = table.update(), table.deltaLog()
+            files = delta.util.DeltaCommitFileProvider.apply(snapshot)
+            for version in range(snapshot.version(), max(-1, snapshot.version() - LOOKED_AT), -1):
+                info = delta.DeltaHistoryManager.getCommitInfoOpt(
+                    log.store(), files.deltaFile(version), log.newDeltaHadoopConf()
+                )
+                if info.isEmpty():
+                    return
+                metadata = info.get().userMetadata()
+                at = datetime.fromtimestamp(info.get().timestamp().getTime() / 1000, UTC)
+                yield version, metadata.get() if metadata.isDefined() else None, at
+
+    def _load(self, spark: SparkSession, name: str) -> Any:
+        """The table as Delta's own object."""
+        jvm, gateway = spark._jvm, spark.sparkContext._gateway
+        assert jvm is not None
+        assert gateway is not None
+        state = spark._jsparkSession.sessionState()
+        parts = state.sqlParser().parseMultipartIdentifier(name)
+        catalog = DEFAULT_CATALOG if self._path is not None else parts.head()
+        namespace = gateway.new_array(jvm.java.lang.String, 1)
+        namespace[0] = parts.apply(parts.size() - 2)
+        identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(namespace, parts.last())
+        return state.catalogManager().catalog(catalog).loadTable(identifier)
+
+    def _history(self, spark: SparkSession, name: str) -> Iterator[tuple[int, str | None, datetime]]:
+        """Version, metadata and time of all commits that the table's log has."""
+        history = spark.sql(f"DESCRIBE HISTORY {name}").select("version", "userMetadata", "timestamp")
+        for row in history.collect():
+            yield row.version, row.userMetadata, row.timestamp.astimezone(UTC)
 
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()

@@ -404,6 +404,11 @@ class Lakehouse(OwnTables):
         )
         return state
 
+    def _buckets(self, name: str) -> int:
+        """How many buckets a table has that was looked at."""
+        table = self._tables.get(name)
+        return 1 if table is None else table.buckets
+
     def relayout(self, spark: SparkSession, name: str, buckets: int | None, file_bytes: int) -> LaidOut:
         table = self._look(spark, name)
         assert table is not None, "there is something to lay out"

@@ -6,7 +6,7 @@ is old. The last one has the rows that hold now (`put`).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from uuid import uuid4
 
@@ -15,11 +15,11 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets.table_format import TableFormat
-from cdcd.spark.targets.target import Maintenance
+from cdcd.spark.targets.target import Maintained, Maintenance
 
 
 class OwnTables(TableFormat):
-    """`append`, `put`, `prune` and `own_tables` of a `Target`, for any format."""
+    """`append`, `put`, `prune` and `maintain_own` of a `Target`, for any format. Only one of them writes at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +29,11 @@ class OwnTables(TableFormat):
     def has(self, spark: SparkSession, name: str) -> bool:
         return self._exists(spark, name)
 
-    def own_tables(self) -> Sequence[str]:
-        return sorted(self._appended)
+    def maintain_own(self, spark: SparkSession, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+        for name in sorted(self._appended):
+            with self._own_tables:
+                done = self.maintain(spark, name, policy)
+            yield name, done
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         spark = rows.sparkSession

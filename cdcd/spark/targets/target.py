@@ -292,7 +292,7 @@ class Target(Protocol):
         """
 
     def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
-        """Write small files together and let go of former versions. Between batches, not during one."""
+        """Write small files together and let go of former versions. Not while the table gets changes."""
 
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
         """Let go of rows of a table of our own as of former versions: those with an `at` before what `policy` keeps,
@@ -317,8 +317,8 @@ class Target(Protocol):
     def has(self, spark: SparkSession, name: str) -> bool:
         """Whether there is such a table."""
 
-    def own_tables(self) -> Sequence[str]:
-        """The names of those to which this process has appended."""
+    def maintain_own(self, spark: SparkSession, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+        """As `maintain`, for each of those to which this process has appended. Appending waits meanwhile."""
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
         """Append to such a table, created as needed, the rows whose columns `unique` are not in it; how many."""

@@ -1,7 +1,6 @@
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from cdcd.spark.progress import (
     Retrying,
     SetChanged,
     TableFailed,
-    TableMaintained,
     TableResumed,
     TableStopped,
     TopicUnfit,
@@ -32,7 +30,6 @@ from cdcd.spark.stops import Stop
 from cdcd.spark.table import UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
 from cdcd.spark.targets.state import OriginError
-from cdcd.spark.targets.target import Maintained, Maintenance
 
 
 class FakeTable:
@@ -40,6 +37,7 @@ class FakeTable:
 
     def __init__(self, name: str, error: Exception | None = None, times: int = 1) -> None:
         self.table = name
+        self.busy = threading.Lock()
         self.advanced: list[int | None] = []
         self.forgotten = 0
         self._error = error
@@ -346,48 +344,62 @@ def test_records_that_are_gone_are_not_taken_for_a_broker_that_is_away():
     assert _classified(Exception("something else"), "b:1") is None
 
 
-def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody(
+def test_a_batch_passes_over_a_table_that_is_maintained_which_catches_up_afterwards(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    class Tidy(FakeTable):
-        def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-            if self._error is not None:
-                raise self._error
-            yield f"lake.{self.table}", Maintained(9, 1, 3)
-            yield f"lake.{self.table}_changes", Maintained(0, 0, 0)
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two)
+    mirror = harness.mirror
+    monkeypatch.setattr(mirror, "_catch_up", harness.advance)
+    # GIVEN the maintenance of one table, WHEN batches come, THEN the other one gets its changes
+    with one.busy:
+        harness.advance()
+        harness.advance()
+        mirror._look_after_passed_over()
+    assert harness.done() == [["public.b"], ["public.b"]]
+    # WHEN the maintenance has ended, THEN the table catches up without a batch, once
+    mirror._look_after_passed_over()
+    mirror._look_after_passed_over()
+    assert harness.done()[2:] == [["public.a", "public.b"]]
 
-    pruned: list[tuple[str, str]] = []
 
-    class Target:
-        def own_tables(self) -> list[str]:
-            return ["lake.cdcd.quarantine"]
+@pytest.mark.parametrize("consistent", [True, False])
+def test_a_common_lsn_and_the_end_of_a_run_wait_for_a_table_that_is_maintained(
+    monkeypatch: pytest.MonkeyPatch, consistent: bool
+):
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two, consistent=consistent)
+    harness.mirror._once = not consistent
+    harness.mirror._cuts.take(Mark(42, {topic: {0: 5} for topic in harness.ends}))
+    advanced = two.advance
 
-        def own_name(self, name: str) -> str:
-            return f"lake.cdcd.{name}"
+    def then_free(*given: Any) -> Progress:
+        one.busy.release()
+        return advanced(*given)
 
-        def prune(self, _spark: Any, name: str, order: str, policy: Maintenance) -> int:
-            pruned.append((name, order))
-            return 1
+    # GIVEN the maintenance of one table, which ends when the other one has got its changes
+    monkeypatch.setattr(two, "advance", then_free)
+    one.busy.acquire()
+    harness.advance()
+    assert harness.done() == [["public.a", "public.b"]]
 
-        def maintain(self, _spark: Any, name: str, policy: Maintenance) -> Maintained:
-            return Maintained(4, 1, 0)
 
-    tables = (Tidy("public.a", AnalysisException("conflict")), Tidy("public.b"))
-    harness = Harness(monkeypatch, *tables)
-    harness.mirror._tables = cast("Any", {f"shop.{table.table}": table for table in tables})
-    harness.mirror._target = cast("Any", Target())
-    harness.mirror._maintain()
-    assert [fact.table for fact in harness.facts if isinstance(fact, TableMaintained)] == [
-        "lake.public.b",
-        "lake.cdcd.quarantine",
-    ]
-    (failed,) = [fact for fact in harness.facts if isinstance(fact, TableFailed)]
-    assert (failed.table, failed.stopped, failed.message) == ("public.a", False, "maintenance: conflict")
-    # AND consistent points, where there are such, are let go of with the versions.
-    assert pruned == []
-    harness.mirror._settings = replace(harness.mirror._settings, consistent=True)
-    harness.mirror._maintain()
-    assert pruned == [("lake.cdcd.consistent", "commit_lsn")]
+def test_after_a_failure_all_tables_are_looked_at_anew_but_one_that_is_maintained(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(monkeypatch, one, two)
+    harness.advance()
+    stop = threading.Event()
+
+    def fail(*_: Any) -> None:
+        stop.set()
+        raise TransientError("away")
+
+    monkeypatch.setattr(harness.mirror, "_run_query", fail)
+    with one.busy:
+        harness.mirror.run(once=False, stop=stop)
+    assert (one.forgotten, two.forgotten) == (0, 1)
 
 
 def test_topics_are_looked_up_together_when_their_tables_begin_and_alone_when_one_begins_anew(

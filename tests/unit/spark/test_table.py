@@ -2,6 +2,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import PositionError
@@ -12,7 +13,7 @@ from cdcd.spark.schema import TableSchema
 from cdcd.spark.table import TableMirror, _slice, is_due
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import WHOLE, Reach, State
-from cdcd.spark.targets.target import Applied, Kind, UnfitError
+from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
 from tests.spark.topic_model import NEW, TOPIC, Described, Topic, record
 
 
@@ -206,3 +207,25 @@ def test_a_consistent_mirror_that_is_far_behind_has_each_slice_as_of_an_lsn(
     ]  # fmt: skip
     # What commits later than the common LSN waits.
     assert len(reaches(spark, monkeypatch, {0: 35}, tip=Tip(ends, 0), ends={0: 4, 1: 0}, cut=99)) == 1
+
+
+def test_a_table_whose_maintenance_failed_is_still_due():
+    done = Maintained(0, 0, 0)
+    answers: list[Maintained | Exception] = [AnalysisException("conflict"), done]
+
+    class Target(FakeTarget):
+        def maintain(self, _spark: Any, _name: str, _policy: Maintenance) -> Maintained:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    admin = FakeAdmin()
+    given = {"facts": admin.facts, "target": Target(NEW.schema), "descriptions": Described()}
+    fakes = cast("Any", {"admin": admin, **given})
+    table = TableMirror(cast("Any", None), Topic(), TOPIC, **fakes)
+    table._start()
+    with pytest.raises(AnalysisException):
+        list(table.maintain(Maintenance()))
+    assert [each for _, each in table.maintain(Maintenance())] == [done]
+    assert list(table.maintain(Maintenance())) == []
