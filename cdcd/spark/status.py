@@ -22,7 +22,7 @@ from cdcd.spark.kafka import Admin
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.stops import Stop, read_stops
 from cdcd.spark.table import QUARANTINE
-from cdcd.spark.targets.target import Inspected, Target
+from cdcd.spark.targets.target import Inspected, Kind, Target
 from cdcd.telemetry.mirror_status import (
     MirrorStatus,
     Point,
@@ -109,7 +109,7 @@ def assemble(
         topic = each.schema.topic
         if is_ours(topic, each.schema.table):
             had = of(topic, each.schema.table)
-            tables[topic] = replace(had, targets=(*had.targets, _target(each)))
+            tables[topic] = replace(had, targets=(*had.targets, _target(each, settings)))
     for topic, stop in found.stops.items():
         if is_ours(topic, stop.table):
             stopped = Stopped(stop.since, stop.waits, stop.message, stop.hint)
@@ -137,7 +137,7 @@ def _short(error: Exception) -> str:
     return " ".join(said.split("\n\n")[0].split())[:600]
 
 
-def _target(inspected: Inspected) -> TargetStatus:
+def _target(inspected: Inspected, settings: MirrorSettings) -> TargetStatus:
     state, files = inspected.state, inspected.files
     consistent = None if state is None else state.consistent_lsn
     return TargetStatus(
@@ -154,6 +154,8 @@ def _target(inspected: Inspected) -> TargetStatus:
         files.data,
         files.deletes,
         files.size,
+        inspected.buckets,
+        settings.buckets_of(inspected.schema.table, files.size) if inspected.kind is Kind.MIRROR else 1,
     )
 
 

@@ -15,6 +15,9 @@ Level = Literal["ok", "warning", "error"]
 FOUND: Final = 10
 """The exit code if a table is stopped or cannot be read (`errors.EXIT_CODES`)."""
 
+OUTGROWN: Final = 8
+"""A table with so many times fewer buckets than are apt is named."""
+
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
 _UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
@@ -55,6 +58,8 @@ class TargetStatus:
         files: number of data files.
         delete_files: number of files with deleted rows; None: the format has none.
         size: bytes of all files.
+        buckets: number of buckets of a mirror; 1: it has none.
+        buckets_apt: the number that the configuration says, or that the size asks for.
     """
 
     kind: str
@@ -70,6 +75,13 @@ class TargetStatus:
     files: int
     delete_files: int | None
     size: int
+    buckets: int = 1
+    buckets_apt: int = 1
+
+    @property
+    def is_outgrown(self) -> bool:
+        """A merge looks at much more of the table than it would with the apt number of buckets."""
+        return self.buckets_apt >= OUTGROWN * self.buckets
 
     @property
     def delay_s(self) -> float | None:
@@ -190,6 +202,8 @@ class MirrorStatus:
                     "files": target.files,
                     "delete_files": target.delete_files,
                     "bytes": target.size,
+                    "buckets": target.buckets,
+                    "buckets_apt": target.buckets_apt,
                 }
                 for target in table.targets
             ],
@@ -246,6 +260,12 @@ def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
             yield from _wrapped(f"{count} × {reason}", "", width)
     if table.left_out:
         yield f"NOT AS OF THE COMMON LSN {name}"
+    for target in table.targets:
+        if target.is_outgrown:
+            yield f"LARGE {name}: {target.size:,} bytes in {_number(target.buckets, 'bucket')}"
+            message = f"{target.buckets_apt} buckets are apt, so that a batch looks at less of the table."
+            hint = f"Stop the mirror, then: cdcd mirror --config FILE --relayout {table.table}"
+            yield from _wrapped(message, hint, width)
 
 
 def _wrapped(message: str, hint: str, width: int) -> Iterator[str]:

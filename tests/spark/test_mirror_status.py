@@ -98,6 +98,7 @@ def test_a_stopped_table_and_one_with_quarantine_are_named_while_the_mirror_is_d
     assert 0 <= healthy["written_age_s"] < 600
     assert healthy["files"] >= 1
     assert healthy["bytes"] > 0
+    assert (healthy["buckets"], healthy["buckets_apt"]) == (1, 1)
     # AND a person reads the same
     if table_format == ICEBERG:
         shown = status(job, tmp_path, warehouse)

@@ -479,7 +479,8 @@ class Lakehouse(OwnTables):
         if state is None:
             self._check_whole(spark, name)
         schema, kind = TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND])
-        return Inspected(name, schema, kind, state, at, self._files(spark, name))
+        buckets = int(properties.get(BUCKETS, 1))
+        return Inspected(name, schema, kind, state, at, self._files(spark, name), buckets)
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)

@@ -133,6 +133,7 @@ class Inspected:
     Attributes:
         state: of its newest commit that carries one; None: no commit has brought changes yet.
         written_at: when the commit was made that brought the newest changes.
+        buckets: as in `New`.
     """
 
     name: str
@@ -141,6 +142,7 @@ class Inspected:
     state: State | None
     written_at: datetime | None
     files: Files
+    buckets: int = 1
 
 
 class Target(Protocol):

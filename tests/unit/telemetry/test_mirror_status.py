@@ -47,6 +47,11 @@ WAITING = replace(
 POISONED = replace(HEALTHY, table="public.poisoned", quarantined={"it is no JSON": 2, "it has no key": 10})
 
 
+LARGE = replace(
+    HEALTHY, table="public.large", targets=(replace(TARGET, size=9_600_000_000, buckets=2, buckets_apt=16),)
+)
+
+
 def status(*tables: TableStatus, **more: object) -> MirrorStatus:
     return replace(MirrorStatus("shop", "iceberg", "/lake", NOW, tables), **more)  # type: ignore[arg-type]
 
@@ -183,3 +188,13 @@ def test_a_program_finds_every_key_whatever_is_known():
     assert (silent["consistent"], silent["tables"][0]["stopped"]) == (None, None)
     assert silent["tables"][0]["targets"][0]["written_age_s"] is None
     assert told["tables"][1]["targets"][0]["written_age_s"] == 12.0
+
+
+def test_a_table_that_has_outgrown_its_buckets_is_named_with_the_command_and_is_no_problem():
+    said = "\n".join(lines(status(LARGE), 200))
+    assert "LARGE public.large: 9,600,000,000 bytes in 2 buckets" in said
+    assert "--relayout public.large" in said
+    assert (LARGE.level, status(LARGE).exit_code) == ("ok", 0)
+    assert status(LARGE).to_json()["tables"][0]["targets"][0]["buckets_apt"] == 16
+    fitting = replace(LARGE, targets=(replace(TARGET, buckets=4, buckets_apt=16),))
+    assert "LARGE" not in "\n".join(lines(status(fitting), 200))
