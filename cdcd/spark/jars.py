@@ -39,8 +39,8 @@ _JARS: Final = {
     KAFKA: {
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3":
             "cb31ffd9c8f5527dba061db8af671d295562092e4f3f5ff42fc249fab8a8fde6",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1":
-            "ab6e27a8a47ce63348dd0ecbd5543dc6212b4783180305cde5749e79684ea97b",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.1":
+            "e510adc37b03d01d0a190d0dab472b5538e05eaa77454f7e9477156d7a6820ae",
         "org.apache.kafka:kafka-clients:3.9.1":
             "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
         "org.apache.commons:commons-pool2:2.12.1":

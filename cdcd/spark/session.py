@@ -37,6 +37,8 @@ _ALWAYS: Final = {
     "spark.scheduler.mode": "FAIR",
 }
 
+_LISTS: Final = ("spark.jars", "spark.sql.extensions")
+
 REWRITING: Final = {
     # Iceberg sets it by itself when it writes small files together, but in the session that is active in one thread,
     # and looks for it in that of another.
@@ -102,7 +104,7 @@ def session(
     """The session for tables of these `formats` (ICEBERG, DELTA), with Spark's Kafka source unless told otherwise.
 
     Args:
-        conf: more settings, or others in place of those given here.
+        conf: more settings, or others in place of those given here. Jars and extensions come beside those given here.
         cores: of this machine, where it runs locally.
 
     Raises:
@@ -123,6 +125,14 @@ def session(
         settings |= _LOCAL | {"spark.sql.shuffle.partitions": str(cores)}
         parts = (*formats, KAFKA) if kafka else formats
         settings["spark.jars"] = ",".join(map(str, jars(parts)))
-    for key, value in (settings | dict(conf or {})).items():
+    for key, value in _joined(settings, conf or {}).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:
+    """Our settings and the user's, which win. Lists of jars and of extensions are put together."""
+    both = {
+        key: ",".join([settings[key], conf[key]]) for key in _LISTS if settings.get(key) and conf.get(key)
+    }
+    return {**settings, **conf, **both}

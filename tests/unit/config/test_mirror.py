@@ -82,3 +82,11 @@ def test_every_key_is_described(path: tuple[str, ...]):
     field = field_at(path, MirrorConfig)
     assert field is not None
     assert field.description
+
+
+@pytest.mark.parametrize("file", sorted(FILE.parent.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_example_loads_and_says_where_the_streams_position_is(file: Path):
+    environment = dict.fromkeys(("CATALOG_CLIENT_ID", "CATALOG_CLIENT_SECRET", "CATALOG_PASSWORD"), "x")
+    config = load_mirror(file, environment)
+    assert config.stream_checkpoint().startswith(("/", "s3a://", "hdfs://"))
+    assert (config.target.location is None) == any(key.endswith(".type") for key in config.spark)

@@ -1,0 +1,88 @@
+"""The examples of catalogs: each loads, and those that can run on one machine are run."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from cdcd.cli.mirror import target_of
+from cdcd.config.mirror import load_mirror
+from cdcd.spark.targets.target import Kind
+from tests.spark.source_model import FORM, change, frame
+from tests.spark.stage import Stage
+
+EXAMPLES = Path(__file__).parents[2] / "config" / "mirror"
+CATALOG = "spark.sql.catalog.lake"
+
+
+@contextlib.contextmanager
+def having(spark: SparkSession, settings: Mapping[str, Any]) -> Iterator[None]:
+    for key, value in settings.items():
+        spark.conf.set(key, str(value))
+    try:
+        yield
+    finally:
+        for key in settings:
+            spark.conf.unset(key)
+
+
+def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
+    # GIVEN the example, under a name that no other test's catalog has, with a metastore in this process
+    config = load_mirror(EXAMPLES / "hive-metastore.yaml", {})
+    given = {key.replace(CATALOG, f"{CATALOG}_hive"): value for key, value in config.spark.items()}
+    catalog = f"{CATALOG}_hive"
+    del given[f"{catalog}.uri"]
+    given |= {
+        f"{catalog}.warehouse": tmp_path / "lake",
+        f"{catalog}.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={tmp_path}/meta;create=true",
+        f"{catalog}.hadoop.datanucleus.schema.autoCreateAll": "true",
+        f"{catalog}.hadoop.hive.metastore.schema.verification": "false",
+    }
+    place = config.target.model_copy(update={"catalog": "lake_hive"})
+    target = target_of(config.model_copy(update={"target": place}))
+    with having(spark, given):
+        # WHEN a table is made, merged into and looked for
+        name = target.name_of(FORM, Kind.MIRROR)
+        target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), 4)
+        target.apply(name, frame(spark, [change("c", 10, 1), change("c", 11, 2)]))
+        target.apply(name, frame(spark, [change("d", 12, 1)]))
+        # THEN another process finds it by the catalog alone
+        other = target_of(config.model_copy(update={"target": place}))
+        (found,) = other.list_tables(spark)
+        assert [row.id for row in other.read(spark, found).collect()] == [2]
+        assert other.reached(spark, found).commit_lsn == 12
+
+
+@pytest.mark.timeout(600)
+def test_a_mirror_in_a_jdbc_catalog(stage: Stage, tmp_path: Path):
+    # GIVEN the example with a database of the test's own for its catalog; Spark fetches the driver that it names
+    config = load_mirror(EXAMPLES / "jdbc-catalog.yaml", {"CATALOG_PASSWORD": "unused"})
+    stage.postgres.execute("CREATE DATABASE iceberg_catalog")
+    catalog = psycopg.conninfo.conninfo_to_dict(stage.postgres.dsn("iceberg_catalog"))
+    given = {
+        **config.spark,
+        f"{CATALOG}.uri": f"jdbc:postgresql://{catalog['host']}:{catalog['port']}/iceberg_catalog",
+        f"{CATALOG}.jdbc.user": catalog["user"],
+        f"{CATALOG}.warehouse": str(tmp_path / "lake"),
+    }
+    place = {"location": None, "stream_checkpoint": str(tmp_path / "stream")}
+    with stage.source("catalogued", "CREATE TABLE t (id int PRIMARY KEY, n int)") as source:
+        mirror = source.mirror("iceberg", target=place, spark=given)
+        source.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 10) n")
+        source.deliver()
+        assert mirror.once() == 0
+        source.execute("UPDATE t SET n = -n WHERE id < 5")
+        source.execute("DELETE FROM t WHERE id = 9")
+        source.deliver()
+        # WHEN a second process goes on from what the catalog says
+        said: list[str] = []
+        assert mirror.once(say=said.append) == 0
+        # THEN it has the changes that are new, and no others
+        assert any("batch 1: 5 changes" in line for line in said), said
+    with psycopg.connect(stage.postgres.dsn("iceberg_catalog")) as connection:
+        tables = connection.execute("SELECT table_namespace, table_name FROM iceberg_tables").fetchall()
+    assert tables == [("public", "t")]
