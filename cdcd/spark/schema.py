@@ -5,8 +5,7 @@ A table has as many descriptions as it had forms; each has an id, the fingerprin
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import DataType, StructField, StructType
@@ -144,51 +143,3 @@ def _column(data: dict[str, Any]) -> ColumnSchema:
     spark = StructField.fromJson({"name": "", "type": data["spark"], "nullable": True, "metadata": {}})
     labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
     return ColumnSchema(**{**data, "spark": spark.dataType, "labels": labels})
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPosition:
-    """Where a table is when a batch of its changes is in; recorded by the target in the commit of the batch.
-
-    Attributes:
-        commit_lsn: all changes of the table that committed at or before it are in.
-        positions: by partition of the topic: (commit LSN, number of the event in its transaction) of the last change.
-            What is at or before it is a repeat.
-        offsets: by partition: the next offset to be read.
-        batch_id: of the stream; only to be shown.
-    """
-
-    commit_lsn: int
-    positions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    offsets: Mapping[int, int] = field(default_factory=dict)
-    batch_id: int = 0
-
-    def to_json(self) -> str:
-        return json.dumps(
-            {
-                "commit_lsn": self.commit_lsn,
-                "positions": {str(partition): list(at) for partition, at in self.positions.items()},
-                "offsets": {str(partition): offset for partition, offset in self.offsets.items()},
-                "batch_id": self.batch_id,
-            },
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> "BatchPosition":
-        """What `to_json` wrote. ValueError, KeyError: it is something else."""
-        data = json.loads(text)
-        return cls(
-            commit_lsn=data["commit_lsn"],
-            positions={int(partition): (at[0], at[1]) for partition, at in data["positions"].items()},
-            offsets={int(partition): offset for partition, offset in data["offsets"].items()},
-            batch_id=data["batch_id"],
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """What a target knows of itself: the position in its last commit and the form that it has."""
-
-    position: BatchPosition
-    schema: TableSchema

@@ -23,7 +23,6 @@ from typing import Final, NamedTuple
 
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
-from cdcd.spark.schema import BatchPosition
 from cdcd.spark.targets.fencing import NOBODY, Stamp
 
 PROPERTY: Final = "cdcd.state"
@@ -146,18 +145,6 @@ class State:
             origin=origin or self.origin,
             commit_time=self.commit_time if commit_time is None else commit_time.astimezone(UTC),
             held=held,
-        )
-
-    @property
-    def position(self) -> BatchPosition:
-        """The same for readers."""
-        return BatchPosition(
-            commit_lsn=self.commit_lsn,
-            positions={
-                number: (place.commit_lsn, place.event_no) for number, place in self.partitions.items()
-            },
-            offsets={number: place.offset + 1 for number, place in self.partitions.items()},
-            batch_id=self.batch_id,
         )
 
     def to_json(self) -> str:

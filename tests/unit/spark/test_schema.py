@@ -1,7 +1,7 @@
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, IntegerType, LongType, StringType
 
-from cdcd.spark.schema import BatchPosition, ColumnSchema, TableSchema
+from cdcd.spark.schema import ColumnSchema, TableSchema
 
 TABLE = TableSchema(
     topic="shop.public.orders",
@@ -40,8 +40,3 @@ def test_a_column_is_found_by_its_name():
 
 def test_a_table_reads_back_as_it_was_written():
     assert TableSchema.from_json(TABLE.to_json()) == TABLE
-
-
-def test_a_position_reads_back_as_it_was_written():
-    position = BatchPosition(0x1_0000_0008, {0: (77, 3), 12: (78, 1)}, {0: 100, 12: 0}, 9)
-    assert BatchPosition.from_json(position.to_json()) == position

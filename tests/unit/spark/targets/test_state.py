@@ -63,13 +63,6 @@ def test_a_consistent_lsn_holds_until_the_next():
     assert state.advanced({}).consistent_lsn == 10
 
 
-def test_readers_get_the_next_offset_and_the_position():
-    position = State().advanced({3: Place(10, 2, 1, 7)}, batch_id=4).position
-    assert (position.commit_lsn, position.batch_id) == (10, 4)
-    assert position.positions == {3: (10, 2)}
-    assert position.offsets == {3: 8}
-
-
 AT_5 = {0: Place(10, 1, 1, 5)}
 
 
