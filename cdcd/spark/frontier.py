@@ -18,11 +18,10 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import SinkError
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
 from cdcd.spark.changes import head, header
 from cdcd.spark.consistency import newest_checkpoints
-from cdcd.spark.kafka import Admin, KafkaSource, Offsets
+from cdcd.spark.kafka import Admin, KafkaSource, Offsets, records_gone
 from cdcd.spark.targets.state import At
 
 PEEK: Final = 64
@@ -59,7 +58,7 @@ class Tips:
                 self._found |= self.look(self.topics if together else [topic])
             tip = self._found.get(topic)
         if tip is None:
-            raise SinkError(f"The topic {topic} is gone.", hint="Was it deleted while the mirror read it?")
+            raise records_gone(f"there is no topic {topic}")
         return tip
 
 

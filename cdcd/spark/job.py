@@ -25,11 +25,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from cdcd.errors import CdcdError, ConfigError, FatalError, FencedError, SinkError, TransientError
+from cdcd.errors import CdcdError, ConfigError, FatalError, FencedError, TransientError
 from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.frontier import Tip, Tips, look_up_tips
-from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure
+from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure, records_gone
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
 from cdcd.spark.progress import (
     BatchDone,
@@ -654,11 +654,7 @@ def _classified(error: Exception, servers: str) -> CdcdError | None:
     """What Spark or Java raised, if it is about Kafka."""
     text = str(error)
     if _LOST.search(text):
-        return SinkError(
-            f"Records that the mirror has not read are gone from Kafka: {first_lines(error)}",
-            hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in "
-            "the target: drop the table there, and have the daemon read the source's table again.",
-        )
+        return records_gone(first_lines(error))
     if _KAFKA.search(text):
         return kafka_failure(first_lines(error), servers)
     return None

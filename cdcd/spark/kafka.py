@@ -251,6 +251,15 @@ _AWAY: Final = re.compile(
 )
 
 
+def records_gone(what: str) -> SinkError:
+    """Kafka has records no more that a table lacks."""
+    return SinkError(
+        f"Records that the mirror has not read are gone from Kafka: {what}",
+        hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in the "
+        "target: drop the table there, and have the daemon read the source's table again.",
+    )
+
+
 def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError:
     """What an exception of Kafka's client, in its words, means to us."""
     if _AWAY.search(reason):

@@ -160,8 +160,9 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
     finally:
         mirror.close()
     errors += mirror.stopped.values()
-    assert errors
-    assert all("gone from Kafka" in error.message and "drop the table" in error.hint for error in errors)
+    said = [(error.message, error.hint) for error in errors]
+    assert said
+    assert all("gone from Kafka" in message and "drop the table" in hint for message, hint in said), said
 
 
 @pytest.mark.timeout(600)
