@@ -18,7 +18,7 @@ from functools import reduce
 from threading import Lock
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from cdcd.errors import TransientError
@@ -38,7 +38,7 @@ from cdcd.spark.targets.evolution import (
     same_labels,
     upgrade,
 )
-from cdcd.spark.targets.reduction import UNFIT, is_new
+from cdcd.spark.targets.reduction import UNFIT, is_after, is_new
 from cdcd.spark.targets.state import WHOLE, Origin, Reach, State, check_origin
 from cdcd.spark.targets.target import (
     Applied,
@@ -469,10 +469,11 @@ class TableMirror:
             found = takeover(parts, has, reached, lambda forms: self._ahead(step.start, forms))
             parts, end = found.parts, found.end
         elif not _is_one_way([part.form.schema for part in parts]):
-            # What cannot be brought to the newest form has columns of its own in a changelog: form by form.
+            # What cannot be brought to the newest form has columns of its own in a changelog: one run after the other.
+            one_by_one = runs(parts)
             done: list[Applied] = []
-            for part in parts:
-                done += self._bring(name, kind, [part], step if part is parts[-1] else step.not_all())
+            for part in one_by_one:
+                done += self._bring(name, kind, [part], step if part is one_by_one[-1] else step.not_all())
             return done
         if not parts:
             return []
@@ -564,6 +565,35 @@ def _parts(
         if group.schema_id is not None:
             last[group.schema_id] = max(last.get(group.schema_id, group.last), group.last)
     return [Part(forms[each], changes[each], last[each]) for each in sorted(last, key=last.__getitem__)]
+
+
+def runs(parts: Sequence[Part]) -> list[Part]:
+    """The changes of a batch in their order, cut where their form changes. A form that came back has several runs.
+
+    Each run is a commit, after which all that lies before its end counts as applied.
+    """
+    lsn, event = sf.col("commit_lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event_no")
+    placed = [
+        part.changes.select(sf.lit(number).alias("part"), lsn, event) for number, part in enumerate(parts)
+    ]
+    order = Window.orderBy("commit_lsn", "event_no")
+    after = sf.lead("part").over(order)
+    ends = (
+        reduce(DataFrame.unionByName, placed)
+        .withColumn("after", after)
+        .filter(sf.col("after").isNull() | (sf.col("after") != sf.col("part")))
+        .orderBy("commit_lsn", "event_no")
+        .collect()
+    )
+    found: list[Part] = []
+    for row in ends:
+        end = (row["commit_lsn"], row["event_no"])
+        part = parts[row["part"]]
+        changes = part.changes.filter(~is_after(lsn, event, end))
+        if found:
+            changes = changes.filter(is_after(lsn, event, found[-1].last))
+        found.append(replace(part, changes=changes, last=end))
+    return found
 
 
 def _is_one_way(schemas: Sequence[TableSchema]) -> bool:

@@ -259,3 +259,23 @@ def test_a_table_that_stops_leaves_the_common_points_and_the_others_go_on(
     assert job.points()[0]["without"] == []
     verdicts = compare(source.dsn, spark, job.target, ["public.typed", "public.scaled"])
     assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
+
+
+@FORMATS
+def test_a_changelog_has_every_change_of_a_form_that_came_back(
+    stage: Stage, name: str, spark: SparkSession, tmp_path: Path, table_format: str
+) -> None:
+    with stage.source(name, "CREATE TABLE bare (id int, v int)") as source:
+        job = Job(spark, source, tmp_path, table_format)
+        # GIVEN one batch in which a column is integer, then text, then integer again
+        source.execute("INSERT INTO bare VALUES (1, 1)")
+        source.execute("ALTER TABLE bare ALTER v TYPE text")
+        source.execute("INSERT INTO bare VALUES (2, 'two')")
+        source.execute("ALTER TABLE bare ALTER v TYPE int USING 0")
+        source.execute("INSERT INTO bare VALUES (3, 3)")
+        source.deliver()
+        # WHEN it is mirrored, and once more
+        assert job.once().stopped == {}
+        assert job.once().stopped == {}
+        # THEN each change is there once
+        assert sorted(row.id for row in job.table(source, "bare").collect()) == [1, 2, 3]

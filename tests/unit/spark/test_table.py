@@ -9,8 +9,9 @@ from cdcd.errors import PositionError
 from cdcd.spark.frontier import Tip
 from cdcd.spark.kafka import TopicFacts
 from cdcd.spark.progress import Progress
+from cdcd.spark.replaced import Part
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.table import TableMirror, _slice, is_due
+from cdcd.spark.table import TableMirror, _slice, is_due, runs
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
@@ -229,3 +230,17 @@ def test_a_table_whose_maintenance_failed_is_still_due():
         list(table.maintain(Maintenance()))
     assert [each for _, each in table.maintain(Maintenance())] == [done]
     assert list(table.maintain(Maintenance())) == []
+
+
+def test_a_form_that_comes_back_is_taken_in_runs(spark: SparkSession):
+    # Two forms, of which the first one comes back; changes of one transaction may be of both.
+    at = "commit_lsn bigint, event_no bigint, name string"
+    one = spark.createDataFrame([(10, 1, "a"), (10, 2, "b"), (30, 1, "f"), (30, 1, "g")], at)
+    two = spark.createDataFrame([(10, 3, "c"), (20, None, "d"), (20, 1, "e")], at)
+    forms: list[Any] = ["one", "two"]
+    found = runs([Part(forms[1], two, (20, 1)), Part(forms[0], one, (30, 1))])
+    assert [(cast("Any", part.form), part.last) for part in found] == [
+        ("one", (10, 2)), ("two", (20, 1)), ("one", (30, 1)),
+    ]  # fmt: skip
+    names = [sorted(row["name"] for row in part.changes.collect()) for part in found]
+    assert names == [["a", "b"], ["c", "d", "e"], ["f", "g"]]
