@@ -1,18 +1,27 @@
 """A mirror in buckets: what a batch costs, what it is written anew from, and what is replaced."""
 
+import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType
 
+from cdcd.errors import ConfigError
+from cdcd.spark.jars import DELTA, ICEBERG
+from cdcd.spark.progress import TableLaidOut
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.target import Kind, LaidOut, New
+from deploy.demo.mirrored import compare
 from tests.spark.conftest import MakeTarget
 from tests.spark.counters import READ, SHUFFLED, counted
+from tests.spark.jobs import Job
 from tests.spark.source_model import frame
+from tests.spark.stage import Stage
 from tests.spark.test_target_tables import change, rows
 
 ROWS = 40_000
@@ -136,3 +145,50 @@ def test_a_snapshot_replaces_rows_in_every_bucket_whatever_the_session_says(
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert rows(spark, name, "id", "n") == sorted((key(number), number) for number in range(3))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
+def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
+    stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str
+):
+    # GIVEN a mirror that was made without buckets, and a table that comes when the configuration has some
+    tables = (
+        "CREATE TABLE old (id text PRIMARY KEY, n int)",
+        "CREATE TABLE young (id int PRIMARY KEY, n int)",
+    )
+    with stage.source(f"laid_{table_format}", *tables) as source:
+        job = Job(spark, source, tmp_path, table_format)
+        source.execute("INSERT INTO old SELECT 'k' || n, n FROM generate_series(1, 100) n")
+        source.deliver()
+        job.once()
+        source.execute("INSERT INTO young SELECT n, n FROM generate_series(1, 100) n")
+        source.deliver()
+        sections = {"tables": {"buckets": 4, "buckets_for": {"public.old": 8}}}
+        assert job.once(**sections).stopped == {}
+        assert BUCKET not in job.table(source, "old").columns
+        assert job.table(source, "young").select(BUCKET).distinct().count() == 4
+        # WHEN the former one is laid out anew, and a name is wrong
+        mirror = job.mirror(**sections)
+        try:
+            with pytest.raises(ConfigError, match=r"--relayout public\.gone"):
+                mirror.relayout(["public.gone"])
+            mirror.relayout(["public.old", "public.young"])
+            done = [(fact.table, fact.before, fact.after) for fact in job.all(TableLaidOut)]
+            assert done == [("public.old", 1, 8), ("public.young", 4, 4)]
+            source.execute("UPDATE old SET n = -n, id = 'new' || n WHERE n < 20")
+            source.execute("DELETE FROM young WHERE n < 50")
+            source.execute("ALTER TABLE old RENAME id TO name")
+            source.execute("UPDATE old SET n = 0 WHERE name IN ('new7', 'k30')")
+            source.deliver()
+            mirror.run(once=True, stop=threading.Event())
+        finally:
+            mirror.close()
+        # THEN both are equal, and the next process goes on
+        assert mirror.stopped == {}
+        source.execute("INSERT INTO old VALUES ('late', 1)")
+        source.deliver()
+        assert job.once().stopped == {}
+        verdicts = compare(source.dsn, spark, job.target, ["public.old", "public.young"])
+        assert all(verdict.equal for verdict in verdicts), list(map(str, verdicts))
+        assert job.table(source, "old").select(BUCKET).distinct().count() == 8
