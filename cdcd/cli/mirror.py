@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -289,7 +288,8 @@ def load_tables(  # noqa: PLR0917
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
     from cdcd.spark.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
-    from cdcd.spark.snapshot import load_all, load_snapshot  # noqa: PLC0415
+    from cdcd.spark.reload import load_as_set  # noqa: PLC0415
+    from cdcd.spark.snapshot import load_all  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
@@ -297,15 +297,7 @@ def load_tables(  # noqa: PLR0917
 
     def load(snapshot: "Snapshot", table: str) -> None:
         began = time.monotonic()
-        done = load_snapshot(
-            spark,
-            snapshot,
-            table,
-            target,
-            history=settings.keeps_history(table),
-            variant=settings.variant,
-            buckets=partial(settings.buckets_of, table),
-        )
+        done = load_as_set(spark, snapshot, table, target, settings)
         seconds = time.monotonic() - began
         observe(TableLoaded(table, done.rows, done.quarantined, int(done.lsn), seconds))
 

@@ -148,14 +148,8 @@ class Mirror:
         topics = {self._name(topic): topic for topic in self._wanted(self._descriptions.topics())}
         spark, settings = self._spark.newSession(), self._settings
         for table in tables:
-            form = self._descriptions.newest(topics[table]) if table in topics else None
-            name = None if form is None else self._target.name_of(form.schema, Kind.MIRROR)
-            if (
-                form is None
-                or name is None
-                or not form.schema.key
-                or self._target.schema(spark, name) is None
-            ):
+            name = self._mirror_of(spark, topics.get(table))
+            if name is None:
                 raise ConfigError(
                     f"--relayout {table}: the mirror has no such table with a key.",
                     hint="Name a table that is mirrored, as schema.table.",
@@ -165,6 +159,14 @@ class Mirror:
                 spark, name, settings.fixed_buckets(table), settings.maintenance.target_file_bytes
             )
             self._observe(TableLaidOut(table, done.before, done.after, time.monotonic() - began))
+
+    def _mirror_of(self, spark: SparkSession, topic: str | None) -> str | None:
+        """The name in SQL of a topic's mirror. None: there is none."""
+        if topic is None:
+            return None
+        schema = self._descriptions.newest(topic).schema
+        name = self._target.name_of(schema, Kind.MIRROR)
+        return name if schema.key and self._target.schema(spark, name) is not None else None
 
     def close(self) -> None:
         self._admin.close()

@@ -182,7 +182,7 @@ class Admin:
         return self._offsets(topics, "latest", level)
 
     def both_ends(self, topics: Iterable[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-        """The ends of all records, and after that those of committed records."""
+        """Look up where partitions end: first with uncommitted records, then with committed records only."""
         partitions = _partitions(self._described(topics))
         written = self._offsets_of(partitions, "latest", "READ_UNCOMMITTED")
         return written, self._offsets_of(partitions, "latest", "READ_COMMITTED")
@@ -252,7 +252,7 @@ _AWAY: Final = re.compile(
 
 
 def records_gone(what: str) -> SinkError:
-    """Kafka has records no more that a table lacks."""
+    """The error for records that Kafka has removed before the mirror read them."""
     return SinkError(
         f"Records that the mirror has not read are gone from Kafka: {what}",
         hint="A topic was deleted, or its retention is shorter than the mirror was away. What is gone is not in the "

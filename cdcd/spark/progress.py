@@ -25,6 +25,7 @@ __all__ = [
     "Retrying",
     "SetChanged",
     "TableFailed",
+    "TableLaidOut",
     "TableLoaded",
     "TableMaintained",
     "TableReloaded",
@@ -33,6 +34,7 @@ __all__ = [
     "TableStopped",
     "TopicUnfit",
     "Unmirrored",
+    "first_lines",
     "lag_s",
     "lines",
     "markdown",
@@ -70,7 +72,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class MirrorStarted(Fact):
-    """The stream begins, or goes on. `once`: it ends when what is there now is mirrored."""
+    """The stream begins, or goes on. `once`: the stream ends when it has mirrored what is in the topics now."""
 
     event: ClassVar[str] = "mirror.started"
     name: str
@@ -396,8 +398,8 @@ def _batch(fact: BatchDone, now: datetime) -> Iterator[str]:
         yield f"  and {others} more tables"
 
 
-def first_lines(error: Exception) -> str:
-    """What an error of Spark's says first; a stack trace in Java follows."""
+def first_lines(error: object) -> str:
+    """The first words of an error of Spark or Java. A stack trace follows them."""
     return " ".join(str(error).split("\n\n")[0].split())[:600]
 
 

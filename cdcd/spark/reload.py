@@ -12,8 +12,23 @@ from pyspark.sql import SparkSession
 from cdcd.postgres.slot import SlotWait
 from cdcd.spark.progress import Observer, TableReloaded, TableReloading
 from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.snapshot import Snapshot, SnapshotSource, load_all, load_snapshot
+from cdcd.spark.snapshot import Loaded, Snapshot, SnapshotSource, load_all, load_snapshot
 from cdcd.spark.targets.target import Target
+
+
+def load_as_set(
+    spark: SparkSession, snapshot: Snapshot, table: str, target: Target, settings: MirrorSettings
+) -> Loaded:
+    """Call `load_snapshot` for `table` (`schema.table`) with what the settings say of the table."""
+    return load_snapshot(
+        spark,
+        snapshot,
+        table,
+        target,
+        history=settings.keeps_history(table),
+        variant=settings.variant,
+        buckets=partial(settings.buckets_of, table),
+    )
 
 
 def read_again(  # noqa: PLR0917
@@ -41,15 +56,7 @@ def read_again(  # noqa: PLR0917
     observe(TableReloading(table, why))
 
     def load(snapshot: Snapshot, name: str) -> None:
-        done = load_snapshot(
-            spark,
-            snapshot,
-            name,
-            target,
-            history=settings.keeps_history(name),
-            variant=settings.variant,
-            buckets=partial(settings.buckets_of, name),
-        )
+        done = load_as_set(spark, snapshot, name, target, settings)
         seconds = time.monotonic() - began
         observe(TableReloaded(name, done.rows, done.quarantined, int(done.lsn), seconds))
 

@@ -32,8 +32,8 @@ _ALWAYS: Final = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # Jobs of the pool "maintenance" (`upkeep`) and those of the stream get the same number of cores. With FIFO, Spark's
-    # default, a batch would wait for the tasks of a compaction.
+    # Spark gives the same number of cores to the jobs of the stream and to those of maintenance (`upkeep.POOL`). With
+    # FIFO, Spark's default, a batch would wait for the tasks of a compaction.
     "spark.scheduler.mode": "FAIR",
 }
 

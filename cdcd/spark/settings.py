@@ -1,12 +1,16 @@
 """What a mirror is to do, as plain values; `cdcd.config.mirror` makes them from a file."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.targets.buckets import buckets_for
 from cdcd.spark.targets.target import Maintenance
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,7 @@ class MirrorSettings:
 
     def reloads(self, table: str) -> bool:
         """Whether it is read again where its target cannot follow."""
-        return next(
-            (reload for pattern, reload in self.reload_for if _matches(table, (pattern,))), self.reload
-        )
+        return _first(table, self.reload_for, self.reload)
 
     def buckets_of(self, table: str, size: int | None = None) -> int:
         """How many buckets a new mirror of `schema.table` has, if it has `size` bytes; None: it is not known."""
@@ -80,9 +82,12 @@ class MirrorSettings:
 
     def fixed_buckets(self, table: str) -> int | None:
         """The number that the configuration names; None: it goes by the table's size."""
-        return next(
-            (number for pattern, number in self.buckets_for if _matches(table, (pattern,))), self.buckets
-        )
+        return _first(table, self.buckets_for, self.buckets)
+
+
+def _first(table: str, rules: Iterable[tuple[str, Value]], otherwise: Value) -> Value:
+    """The value of the first rule whose pattern fits the table."""
+    return next((value for pattern, value in rules if _matches(table, (pattern,))), otherwise)
 
 
 def _matches(table: str, patterns: tuple[str, ...]) -> bool:

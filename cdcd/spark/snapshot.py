@@ -298,7 +298,7 @@ def load_snapshot(
             place = snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table)
             new = New(form.schema, kind, buckets(snapshot.size(table)))
             try:
-                target.prepare(spark, name, *new[:2], (snapshot.commit_lsn, 0), new.buckets)
+                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.buckets)
             except IncompatibleSchemaError:
                 if target.schema(spark, name) is None:
                     raise

@@ -19,6 +19,7 @@ from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.consistency import CONTROL
 from cdcd.spark.kafka import Admin
+from cdcd.spark.progress import first_lines
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.stops import Stop, read_stops
 from cdcd.spark.table import QUARANTINE
@@ -133,8 +134,7 @@ def _inspect(spark: SparkSession, target: Target, name: str) -> Inspected | Unre
 
 def _short(error: Exception) -> str:
     """What Spark or Java says, without the trace."""
-    said = str(error.java_exception.toString()) if isinstance(error, Py4JJavaError) else str(error)
-    return " ".join(said.split("\n\n")[0].split())[:600]
+    return first_lines(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
 
 
 def _target(inspected: Inspected, settings: MirrorSettings) -> TargetStatus:

@@ -1,7 +1,5 @@
 """The examples of catalogs: each loads, and those that can run on one machine are run."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +9,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import target_of
 from cdcd.config.mirror import load_mirror
+from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind
 from tests.spark.source_model import FORM, change, frame
 from tests.spark.stage import Stage
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "mirror"
 CATALOG = "spark.sql.catalog.lake"
-
-
-@contextlib.contextmanager
-def having(spark: SparkSession, settings: Mapping[str, Any]) -> Iterator[None]:
-    for key, value in settings.items():
-        spark.conf.set(key, str(value))
-    try:
-        yield
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
 
 
 def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
@@ -46,7 +34,10 @@ def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
     }
     place = config.target.model_copy(update={"catalog": "lake_hive"})
     target = target_of(config.model_copy(update={"target": place}))
-    with having(spark, given):
+    jvm: Any = spark._jvm
+    # Derby writes a log into the folder of the process otherwise.
+    jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    with having(spark, {key: str(value) for key, value in given.items()}):
         # WHEN a table is made, merged into and looked for
         name = target.name_of(FORM, Kind.MIRROR)
         target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), 4)

@@ -34,7 +34,7 @@ class Facts(list[Fact]):
             self._more.notify_all()
 
     def await_changes(self, table: str, count: int) -> None:
-        """Returns when batches have brought so many changes into a table."""
+        """Wait until batches have brought this number of changes into a table."""
 
         def brought() -> int:
             done = [progress for fact in self if isinstance(fact, BatchDone) for progress in fact.tables]

@@ -533,6 +533,6 @@ def test_rows_of_a_table_of_our_own_are_replaced_and_taken_away(spark: SparkSess
     changes = [("a", "2", False), ("b", None, True), ("c", None, True), ("d", "1", False)]
     target.put(name, spark.createDataFrame(changes, columns), "id", "gone")
     assert rows(spark, name, "*") == [("a", "2"), ("d", "1")]
-    # It is tidied up with the other tables of our own, and it is none of the source's.
+    # Maintenance finds the table among the mirror's own. A look at the source's tables passes over it.
     assert [own for own, _ in target.maintain_own(spark, Maintenance())] == [name]
     assert target.inspect(spark, name) is None

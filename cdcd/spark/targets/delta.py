@@ -27,7 +27,7 @@ DEFAULT_CATALOG: Final = "spark_catalog"
 """The name of Spark's own catalog, which also finds tables by their paths."""
 
 LOOKED_AT: Final = 5
-"""How many of the newest commits are looked at one by one. Those of an OPTIMIZE and a VACUUM may be the newest ones."""
+"""Number of the newest commits that are read one by one. Some may be those of an OPTIMIZE or a VACUUM by others."""
 
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -106,10 +106,10 @@ class DeltaTarget(Lakehouse):
             "spark.databricks.delta.optimize.minFileSize": str(policy.target_file_bytes // 2),
         }
         compacted = written = 0
-        files = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles").head()
+        files = self._files(spark, name)
         # Each of these commits carries the position: it is looked for in the newest.
         with self._committing(spark), nullcontext() if state is None else self._carrying(spark, state):
-            if files is not None and files[0] >= policy.small_files_min * self._buckets(name):
+            if files.data >= policy.small_files_min * self._buckets(name):
                 with having(spark, settings):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
                 if metrics is not None:

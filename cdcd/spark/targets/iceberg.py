@@ -87,8 +87,7 @@ class IcebergTarget(Lakehouse):
         super().__init__()
         self._catalog = catalog
         self._namespace = namespace
-        self._given = dict(properties or {})
-        self._table_properties = _TABLE | self._given
+        self._properties_given = dict(properties or {})
         self._listed: dict[str, float] = {}
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
@@ -176,16 +175,17 @@ class IcebergTarget(Lakehouse):
         # There are catalogs in which not everyone may make one; where it is missing, the table's creation says so.
         with suppress(AnalysisException):
             spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-        given = (
-            self._table_properties | ({} if by is None else _BY_PARTITION | self._given) | dict(properties)
-        )
+        own = _TABLE if by is None else _TABLE | _BY_PARTITION
+        given = own | self._properties_given | dict(properties)
         if _VARIANT.search(_QUOTED.sub("", columns)) and int(given[_FORMAT]) < _VARIANT_SINCE:
             given[_FORMAT] = str(_VARIANT_SINCE)
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
         spark.sql(creation(name, columns, ICEBERG, listed, view, by))
 
     def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
-        version = self._load(spark, name).properties().get(_FORMAT) or self._table_properties[_FORMAT]
+        version = (
+            self._load(spark, name).properties().get(_FORMAT) or (_TABLE | self._properties_given)[_FORMAT]
+        )
         if _VARIANT.search(type_) and int(version) < _VARIANT_SINCE:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_FORMAT}' = '{_VARIANT_SINCE}')")
         super()._add(spark, name, column, type_)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
-from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -66,7 +65,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
-from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.table_format import as_view, having
 from cdcd.spark.targets.target import Applied, Inspected, Kind, LaidOut, New, UnfitError
 
 SCHEMA: Final = "cdcd.schema"
@@ -388,17 +387,12 @@ class Lakehouse(OwnTables):
     def _put(  # noqa: PLR0917
         self, spark: SparkSession, name: str, planned: _Table, rows: DataFrame, at: At, after_it: State
     ) -> State:
-        """Put a table that was `_planned`, with `rows`, in the place of the one that is there, in one commit."""
-        view = f"cdcd_put_{uuid4().hex}"
-        rows.createOrReplaceTempView(view)
+        """Replace the table that is there by `planned` with `rows`, in one commit. Returns the state of that commit."""
         self.forget(name)
         new = planned.new
-        try:
-            with self._commit(spark, name, after_it) as state:
-                described = _described(new, at) | {SWAPPED: "true"}
-                self._create(spark, name, _columns(new), described, view=view, by=_by(new))
-        finally:
-            spark.catalog.dropTempView(view)
+        with as_view(rows) as view, self._commit(spark, name, after_it) as state:
+            described = _described(new, at) | {SWAPPED: "true"}
+            self._create(spark, name, _columns(new), described, view=view, by=_by(new))
         self._tables[name] = replace(
             planned, schema_at=at, state=state, empty=False, is_there=True, partial=set()
         )
@@ -440,10 +434,8 @@ class Lakehouse(OwnTables):
         if name not in self._tables and self._exists(spark, name):
             properties = self._properties(spark, name)
             try:
-                schema = TableSchema.from_json(properties[SCHEMA])
+                new = _made(properties)
                 lsn, event = json.loads(properties[SCHEMA_AT])
-                kind = Kind(properties[KIND])
-                buckets = int(properties.get(BUCKETS, 1))
             except (KeyError, ValueError) as error:
                 raise PositionError(
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
@@ -453,7 +445,7 @@ class Lakehouse(OwnTables):
             if state is None:
                 self._check_whole(spark, name)
             self._tables[name] = _Table(
-                schema, (lsn, event), kind, state or State(), empty=state is None, buckets=buckets
+                new.schema, (lsn, event), new.kind, state or State(), empty=state is None, buckets=new.buckets
             )
         return self._tables.get(name)
 
@@ -478,9 +470,8 @@ class Lakehouse(OwnTables):
             state, at = state or commit.state, commit.at
         if state is None:
             self._check_whole(spark, name)
-        schema, kind = TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND])
-        buckets = int(properties.get(BUCKETS, 1))
-        return Inspected(name, schema, kind, state, at, self._files(spark, name), buckets)
+        new = _made(properties)
+        return Inspected(name, new.schema, new.kind, state, at, self._files(spark, name), new.buckets)
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
@@ -534,24 +525,20 @@ class Lakehouse(OwnTables):
         *,
         again: bool = False,
     ) -> None:
-        view = f"cdcd_batch_{uuid4().hex}"
-        source.createOrReplaceTempView(view)
-        statement = merge(
-            name,
-            view,
-            table.schema,
-            keeps=found.partial,
-            truncated=None if again else found.truncated,
-            key_range=found.key_range,
-            hashes=found.hashes,
-            buckets=table.buckets,
-            again=again,
-        )
-        try:
-            with self._merging(spark), having(spark, _STABLE_CODE):
-                spark.sql(statement)
-        finally:
-            spark.catalog.dropTempView(view)
+        with as_view(source) as view, self._merging(spark), having(spark, _STABLE_CODE):
+            spark.sql(
+                merge(
+                    name,
+                    view,
+                    table.schema,
+                    keeps=found.partial,
+                    truncated=None if again else found.truncated,
+                    key_range=found.key_range,
+                    hashes=found.hashes,
+                    buckets=table.buckets,
+                    again=again,
+                )
+            )
 
     def _apply_changelog(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         spark = changes.sparkSession
@@ -647,15 +634,15 @@ class Lakehouse(OwnTables):
 
     def _fill(self, spark: SparkSession, name: str, table: _Table, step: Add) -> None:
         """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
-        view = f"cdcd_default_{uuid4().hex}"
-        spark.range(1).select(default_of(step.column).alias("value")).createOrReplaceTempView(view)
-        # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
-        statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
-        try:
-            with self._commit(spark, name, table.state) as table.state, self._merging(spark):
-                spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
-        finally:
-            spark.catalog.dropTempView(view)
+        value = spark.range(1).select(default_of(step.column).alias("value"))
+        with (
+            as_view(value) as view,
+            self._commit(spark, name, table.state) as table.state,
+            self._merging(spark),
+        ):
+            # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
+            statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
+            spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
 
     def _record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
@@ -722,6 +709,13 @@ def _replacing(before: int, wanted: int) -> int:
 def _described(new: New, at: tuple[int, int]) -> dict[str, str]:
     described = {SCHEMA: new.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: new.kind.value}
     return described if new.buckets == 1 else described | {BUCKETS: str(new.buckets)}
+
+
+def _made(properties: Mapping[str, str]) -> New:
+    """What a table with these properties was made as. KeyError, ValueError: this program did not make it."""
+    return New(
+        TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND]), int(properties.get(BUCKETS, 1))
+    )
 
 
 def _planned(new: New) -> _Table:

@@ -7,7 +7,6 @@ target does with a truncate holds here too: what lies before it, in whichever pa
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
-from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -20,7 +19,7 @@ from cdcd.spark.targets import changelog
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
-from cdcd.spark.targets.table_format import having
+from cdcd.spark.targets.table_format import as_view, having
 
 FIRST: Final = 1
 """The number of every row: the truncate before it would be number 0."""
@@ -76,12 +75,7 @@ def logged_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> Dat
 def overwrite(rows: DataFrame, name: str) -> None:
     """Replace all rows of a table, in one commit."""
     spark = rows.sparkSession
-    view = f"cdcd_snapshot_{uuid4().hex}"
-    rows.createOrReplaceTempView(view)
-    try:
-        # By name, because columns that were added stand behind the mirror's own.
-        columns = ", ".join(quoted(column) for column in spark.table(name).columns)
-        with having(spark, _ALL_ROWS):
-            spark.sql(f"INSERT OVERWRITE {name} SELECT {columns} FROM {view}")
-    finally:
-        spark.catalog.dropTempView(view)
+    # By name, because columns that were added stand behind the mirror's own.
+    columns = ", ".join(quoted(column) for column in spark.table(name).columns)
+    with as_view(rows) as view, having(spark, _ALL_ROWS):
+        spark.sql(f"INSERT OVERWRITE {name} SELECT {columns} FROM {view}")

@@ -8,13 +8,12 @@ is old. The last one has the rows that hold now (`put`).
 import time
 from collections.abc import Iterator, Sequence
 from threading import Lock
-from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.sql import quoted
-from cdcd.spark.targets.table_format import TableFormat
+from cdcd.spark.targets.table_format import TableFormat, as_view
 from cdcd.spark.targets.target import Maintained, Maintenance
 
 
@@ -68,19 +67,14 @@ class OwnTables(TableFormat):
         listed = ", ".join(map(quoted, columns))
         values = ", ".join(f"s.{quoted(column)}" for column in columns)
         changed = ", ".join(f"t.{quoted(column)} = s.{quoted(column)}" for column in columns)
-        view = f"cdcd_put_{uuid4().hex}"
-        rows.createOrReplaceTempView(view)
-        try:
-            with self._own_tables:
-                self._create_for(rows.drop(gone), name)
-                spark.sql(
-                    f"MERGE INTO {name} t USING {view} s ON t.{quoted(unique)} = s.{quoted(unique)}"
-                    f" WHEN MATCHED AND s.{quoted(gone)} THEN DELETE WHEN MATCHED THEN UPDATE SET {changed}"
-                    f" WHEN NOT MATCHED AND NOT s.{quoted(gone)} THEN INSERT ({listed}) VALUES ({values})"
-                )
-                self._appended.add(name)
-        finally:
-            spark.catalog.dropTempView(view)
+        with as_view(rows) as view, self._own_tables:
+            self._create_for(rows.drop(gone), name)
+            spark.sql(
+                f"MERGE INTO {name} t USING {view} s ON t.{quoted(unique)} = s.{quoted(unique)}"
+                f" WHEN MATCHED AND s.{quoted(gone)} THEN DELETE WHEN MATCHED THEN UPDATE SET {changed}"
+                f" WHEN NOT MATCHED AND NOT s.{quoted(gone)} THEN INSERT ({listed}) VALUES ({values})"
+            )
+            self._appended.add(name)
 
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
         if not self._exists(spark, name):

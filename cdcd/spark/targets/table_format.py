@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from threading import Lock
 from typing import Final, NamedTuple
+from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -132,6 +133,17 @@ def listed(spark: SparkSession, statement: str) -> list[Row]:
         if _ABSENT.search(str(error)):
             return []
         raise
+
+
+@contextmanager
+def as_view(rows: DataFrame) -> Iterator[str]:
+    """Give the rows a name for SQL, which is gone afterwards."""
+    view = f"cdcd_rows_{uuid4().hex}"
+    rows.createOrReplaceTempView(view)
+    try:
+        yield view
+    finally:
+        rows.sparkSession.catalog.dropTempView(view)
 
 
 @contextmanager

@@ -118,6 +118,6 @@ def test_tips_are_looked_up_once_and_a_topic_that_is_gone_is_named():
     assert looked == [["a", "b", "c"]]
     # One that nobody thought would be asked for is looked up by itself.
     assert found.of("late") == there["late"]
-    with pytest.raises(SinkError, match="topic b is gone"):
+    with pytest.raises(SinkError, match="there is no topic b"):
         found.of("b")
     assert looked[1:] == [["late"], ["b"]]

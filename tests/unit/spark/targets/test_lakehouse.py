@@ -236,7 +236,7 @@ def test_a_table_says_when_its_newest_changes_were_written(spark_: Any):
     target.tables["t"] = made()
     old = State(commit_lsn=60, partitions={0: Place(60, 1, 1, 4)})
     new = State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)})
-    # Two commits that changed no row came after the one that brought the changes.
+    # The newest two commits changed no row; the commit before them brought the changes.
     target.versions = [("4", new), ("3", new), ("2", new), ("1", old)]
     found = target.inspect(spark_, "t")
     assert found is not None
