@@ -74,7 +74,10 @@ class Batch:
         If `produce` raises, `handed_over` is the number of the record that it refused. The loop stands here, and not
         with its caller, so that it is compiled.
         """
-        for topic, key, value, headers in self.records[self.handed_over :]:
+        records = self.records
+        # By number: a copy of the list would touch each record once more, long after it was made.
+        for number in range(self.handed_over, len(records)):
+            topic, key, value, headers = records[number]
             if headers is None:
                 produce(topic, value, key)
             else:
@@ -277,10 +280,15 @@ class BatchQueue:
 
     def _append_tail(self, position: Position) -> None:
         filling = self._filling
-        filling.records += self._tail
+        if filling.records:
+            filling.records += self._tail
+            self._tail.clear()
+        else:
+            # The list itself, not a copy: most records of a large transaction have left the processor's caches.
+            filling.records = self._tail
+            self._tail = []
         filling.size += self._tail_size
         filling.position = position
-        self._tail.clear()
         self._tail_size = 0
 
     def _turn(self) -> None:
