@@ -527,6 +527,19 @@ class Failed(Fact):
     exit_code: int
 
 
+@dataclass(frozen=True, slots=True)
+class Crashed(Fact):
+    """The process ends because of a bug in cdcd. PostgreSQL was told no position beyond what the broker has. Keep the
+    log, and report the bug.
+    """
+
+    event: ClassVar[str] = "crash"
+    level: ClassVar[Level] = "critical"
+    error: str
+    message: str
+    traceback: str
+
+
 def facts_of(names: Mapping[str, object]) -> list[type[Fact]]:
     """Every kind of fact among the names of a module, in their order."""
     # Not Fact.__subclasses__(): with slots, @dataclass makes a second class of each.
@@ -542,9 +555,10 @@ def all_facts() -> list[type[Fact]]:
 _HEAD: Final = """\
 # Log events
 
-Made from `cdcd/facts.py`; a test keeps it so. Every line of the log has `timestamp`, `level` and `event`, which
+Made from `cdcd/facts.py` and `cdcd/facts_operation.py`; a test keeps it so. Every line of the log has `timestamp`, `level` and `event`, which
 is one of these names, and the fields. What libraries log has the event `dependency.log` with the fields `logger` and
-`message`.
+`message`. A message that a library repeats is logged once a minute. The next line with it says how often it was
+`repeated` in between (numbers in it do not count).
 
 | event | level | meaning | fields |
 |---|---|---|---|

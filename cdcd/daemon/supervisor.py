@@ -12,24 +12,29 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.daemon import memory
+from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.startup import Startup
 from cdcd.engine.sessions import Sessions
 from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import Failed, Observer, ShutdownFinished, ShutdownForced, ShutdownRequested, Started
+from cdcd.facts import Crashed, Failed, Observer, ShutdownFinished, ShutdownForced, ShutdownRequested, Started
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.retry import Backoff
 from cdcd.telemetry.http import serve_http
-from cdcd.telemetry.logs import configure_logging
+from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
+from cdcd.telemetry.progress_report import ProgressReport
 from cdcd.telemetry.state import Telemetry
 
 HEARTBEAT_S: Final = 0.5
@@ -40,11 +45,16 @@ half second."""
 
 
 def run(config: Config, *, accept_gap: bool = False) -> int:
-    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
+    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
+
+    Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
+    """
     memory.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
     observe = configure_logging(config.log, screen)
+    as_json = is_json(config.log, sys.stderr if screen is None else screen)
+    telemetry.reach.observe(observe)
     supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap, screen=screen)
     try:
         with serve_http(config, telemetry) as address:
@@ -56,7 +66,16 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
                 error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
             )
         )
-        raise
+        if not as_json:
+            raise
+        return error.exit_code
+    except Exception as error:
+        if not as_json:
+            raise
+        observe(
+            Crashed(error=type(error).__name__, message=str(error), traceback=traceback.format_exc())
+        )
+        return 1
     finally:
         if screen is not None:
             screen.close()
@@ -108,10 +127,13 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         heartbeat = asyncio.create_task(self._beat())
+        watch = KafkaWatch(self._config, partial(loop.call_soon_threadsafe, self._heard_of_kafka))
+        watch.start()
         try:
             await self._run_sessions()
         finally:
             heartbeat.cancel()
+            watch.stop()
             self._kafka_thread.shutdown(wait=False)
         self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
         return 0
@@ -127,6 +149,13 @@ class Supervisor:
         end = threading.Timer(timeout_s, self._force)
         end.daemon = True
         end.start()
+
+    def _heard_of_kafka(self, asked_at: float, failure: CdcdError | None) -> None:
+        now, reach = time.monotonic(), self._telemetry.reach
+        if failure is None:
+            reach.answered("kafka", now)
+        else:
+            reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
 
     def _give_up(self) -> None:
         if self._startup is not None:
@@ -145,8 +174,12 @@ class Supervisor:
         os._exit(code)
 
     async def _beat(self) -> None:
+        report = ProgressReport(self._telemetry, time.monotonic())
         while True:
-            self._telemetry.loop_heartbeat = time.monotonic()
+            now = self._telemetry.loop_heartbeat = time.monotonic()
+            progress = report.due(now, time.time())
+            if progress is not None:
+                self._observe(progress)
             if self._screen is not None:
                 self._screen.tick()
             await asyncio.sleep(HEARTBEAT_S)
@@ -170,6 +203,8 @@ class Supervisor:
                             await self._stop.wait()
             finally:
                 self._telemetry.streaming = False
+                # What was in memory is gone. It comes again.
+                self._telemetry.queue_bytes = self._telemetry.queue_records = 0
 
     async def _session(self) -> None:
         async with AsyncExitStack() as stack:

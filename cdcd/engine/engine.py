@@ -309,6 +309,7 @@ class Engine:
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
         self._delivery.delivered(batch)
+        self._ingest.delivered()
         if (
             batch.closes
             and 0 < self._unstreamed_until < batch.position.end_lsn

@@ -86,6 +86,8 @@ class Ingest:
         """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
         self.server_wal_end = 0
         """The end of the server's WAL, as its last keepalive says."""
+        self._idle_since_keepalive = False
+        """The last keepalive came between transactions, and no transaction was closed since."""
         self.describe_at: float | None = None
         """When to ask for `describing` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
         self.describing: Describe | None = None
@@ -297,6 +299,7 @@ class Ingest:
 
     def _closed(self, step: Closed, now: float) -> None:
         self.apply_deferred()
+        self._idle_since_keepalive = False
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
@@ -382,10 +385,16 @@ class Ingest:
 
     def _heard(self, step: KeepaliveReceived, now: float) -> None:
         self.server_wal_end = max(self.server_wal_end, step.wal_end)
+        self._idle_since_keepalive = step.idle
         if step.idle:
             self.caught_up = not self._queue.size
             self._queue.advance(self._ledger, step.wal_end, asked=step.reply_requested)
             self.between(now)
+
+    def delivered(self) -> None:
+        """A batch was delivered. If no transaction came since the last keepalive, the server says nothing more."""
+        if self._idle_since_keepalive and not self._queue.size:
+            self.caught_up = True
 
     def _cut(self) -> None:
         if self._transaction is not None:

@@ -207,6 +207,21 @@ PANELS: Final = (
         "By the pace of the moment.",
     ),
     Panel(
+        "Kafka and PostgreSQL answer",
+        "none",
+        {
+            "Kafka": f"min(cdcd_kafka_up{{{_JOB}}})",
+            "PostgreSQL": f"min(cdcd_postgres_up{{{_JOB}}})",
+        },
+        "1, or 0 while one side does not answer an instance. Alerts CdcdKafkaUnreachable and CdcdPostgresUnreachable.",
+    ),
+    Panel(
+        "Time that the WAL is kept for",
+        "s",
+        {"left": f"min(cdcd_wal_seconds_left{{{_JOB}}} {_ACTIVE})"},
+        "Until the slot may be lost, at the rate of the last ten minutes, if nothing were delivered. Alert CdcdWalShort.",
+    ),
+    Panel(
         "Reconnects",
         "none",
         {"{{side}}": f"sum by (side) (increase(cdcd_reconnects_total{{{_JOB}}}[$__rate_interval]))"},

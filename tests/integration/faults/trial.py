@@ -255,29 +255,11 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _outcome(code: int, output: str) -> Outcome:
-    plain = [line for line in output.splitlines() if not line.startswith("{")]
+    """How a command ended: what it said for people, or the last line of a log of JSON."""
+    lines = output.splitlines()
+    plain = [line for line in lines if not line.startswith("{")]
+    if lines and not plain:
+        last = json.loads(lines[-1])
+        return Outcome(code, last.get("message", ""), last.get("hint", ""), output)
     message, _, hint = "\n".join(plain).partition("\nhint: ")
     return Outcome(code, message.removeprefix("error: "), hint, output)
-
-
-def _headers(message: Message) -> list[tuple[str, bytes]]:
-    headers: Any = message.headers() or []
-    return list(headers)
-
-
-@contextmanager
-def _reader(servers: str) -> Iterator[Consumer]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "trial",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
