@@ -18,7 +18,6 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
-from functools import partial
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
@@ -72,9 +71,7 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
     except Exception as error:
         if not as_json:
             raise
-        observe(
-            Crashed(error=type(error).__name__, message=str(error), traceback=traceback.format_exc())
-        )
+        observe(Crashed(error=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
         return 1
     finally:
         if screen is not None:
@@ -127,7 +124,11 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
         heartbeat = asyncio.create_task(self._beat())
-        watch = KafkaWatch(self._config, partial(loop.call_soon_threadsafe, self._heard_of_kafka))
+
+        def report(asked_at: float, failure: CdcdError | None) -> None:
+            loop.call_soon_threadsafe(self._heard_of_kafka, asked_at, failure)
+
+        watch = KafkaWatch(self._config, report)
         watch.start()
         try:
             await self._run_sessions()

@@ -26,6 +26,8 @@ from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.relation_changes import Described as Known
+from cdcd.records.relation_changes import differences
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.signals import RESERVED
 from cdcd.snapshots.visibility import Visibility
@@ -148,8 +150,31 @@ class Ingest:
             if description.has_columns_of(relation):
                 self._encoder.define(relation, description, types)
             return
+        before = self._encoder.description(relation.oid)
         self._encoder.define(relation, description, types)
+        if before is not None and relation.oid in self._relations:
+            self._tell_changes(before, relation)
         self._define(relation)
+
+    def _tell_changes(self, before: Known, relation: Relation) -> None:
+        """Tell what a new description of a table changed, if it changed anything."""
+        after = self._encoder.description(relation.oid)
+        assert after is not None
+        changed = differences(before, after)
+        if not changed.is_empty:
+            self._observe(
+                RelationChanged(
+                    schema=relation.schema,
+                    table=relation.name,
+                    added=changed.added,
+                    dropped=changed.dropped,
+                    renamed=changed.renamed,
+                    retyped=changed.retyped,
+                    key=changed.key,
+                    former_name=changed.former_name,
+                    replica_identity=changed.replica_identity,
+                )
+            )
 
     def relabelled(
         self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
@@ -345,7 +370,6 @@ class Ingest:
         self._watched.defined(oid, topic)
         if known is not None and known != relation:
             self._incremental.redefined(oid)
-            self._observe(RelationChanged(schema=relation.schema, table=relation.name))
         name = f"{relation.schema}.{relation.name}"
         if self._tables.is_new(oid, name):
             self._new_names[oid] = name

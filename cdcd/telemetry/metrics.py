@@ -249,8 +249,8 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         "cdcd_transactions_total",
         "counter",
         "Source transactions by kind: plain, streamed and prepared were delivered; rolled_back and aborted "
-        "were dropped; subtransaction_aborted are dropped parts of streamed ones; message are logical messages outside of "
-        "transactions.",
+        "were dropped; subtransaction_aborted are dropped parts of streamed ones; message are logical messages "
+        "outside of transactions.",
         _by_label(lambda t: t.transactions),
         ("kind",),
     ),
@@ -325,9 +325,7 @@ COMMIT_HELP: Final = "Time from handing a batch to Kafka to its acknowledgement.
 
 
 DELAY_NAME: Final = "cdcd_commit_to_acknowledged_seconds"
-DELAY_HELP: Final = (
-    "Time from the commit of a source transaction, by PostgreSQL's clock, to its acknowledgement by Kafka, by cdcd's clock."
-)
+DELAY_HELP: Final = "Time from the commit of a source transaction, by PostgreSQL's clock, to its acknowledgement by Kafka, by cdcd's."
 
 
 class TelemetryCollector(Collector):

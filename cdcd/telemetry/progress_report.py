@@ -1,7 +1,7 @@
 """The line of the log that says once a minute what was delivered, and how far behind the pipeline is.
 
-The rule: a minute in which nothing was delivered and nothing is left to deliver has no line. So an idle daemon is silent,
-and a daemon that hangs is not: its lag stays, and is told every minute.
+The rule: a minute in which nothing was delivered and nothing is left to deliver has no line. So an idle daemon is
+silent, and a daemon that hangs is not: its lag stays, and is told every minute.
 """
 
 from typing import Final

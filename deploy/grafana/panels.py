@@ -219,7 +219,7 @@ PANELS: Final = (
         "Time that the WAL is kept for",
         "s",
         {"left": f"min(cdcd_wal_seconds_left{{{_JOB}}} {_ACTIVE})"},
-        "Until the slot may be lost, at the rate of the last ten minutes, if nothing were delivered. Alert CdcdWalShort.",
+        "Until the slot may be lost, at the rate of the last ten minutes, if nothing is delivered. Alert CdcdWalShort.",
     ),
     Panel(
         "Reconnects",

@@ -263,3 +263,26 @@ def _outcome(code: int, output: str) -> Outcome:
         return Outcome(code, last.get("message", ""), last.get("hint", ""), output)
     message, _, hint = "\n".join(plain).partition("\nhint: ")
     return Outcome(code, message.removeprefix("error: "), hint, output)
+
+
+def _headers(message: Message) -> list[tuple[str, bytes]]:
+    headers: Any = message.headers() or []
+    return list(headers)
+
+
+@contextmanager
+def _reader(servers: str) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "trial",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    try:
+        yield consumer
+    finally:
+        consumer.close()

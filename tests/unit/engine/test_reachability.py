@@ -66,9 +66,7 @@ def test_each_side_has_an_outage_of_its_own(watched: Watched):
 
 def test_the_newest_message_is_the_reason(watched: Watched):
     watched.fails("kafka", 2.0, 5.0)
-    watched.reach.failed(
-        "kafka", TransientError("Timed out"), asked_at=6.0, patience_s=3.0, now=9.0
-    )
+    watched.reach.failed("kafka", TransientError("Timed out"), asked_at=6.0, patience_s=3.0, now=9.0)
     assert watched.reach.outages["kafka"] == Outage(2.0, "Timed out")
 
 

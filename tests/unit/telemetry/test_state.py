@@ -1,6 +1,7 @@
 import pytest
 
 from cdcd.errors import TransientError
+from cdcd.facts import Fact
 from cdcd.facts_operation import KafkaUnreachable
 from cdcd.telemetry.state import COMMIT_BUCKETS_S, Telemetry, liveness, readiness
 
@@ -175,7 +176,7 @@ def test_a_standby_without_postgres_is_not_ready(telemetry):
 
 
 def test_what_waits_is_told_with_an_outage(active):
-    facts = []
+    facts: list[Fact] = []
     active.reach.observe(facts.append)
     active.queue_records, active.queue_bytes, active.retained_wal_bytes = 3, 500, 1 << 20
     active.reach.failed("kafka", TransientError("gone", hint="h"), asked_at=1.0, patience_s=3.0, now=4.0)
