@@ -545,6 +545,28 @@ class Failed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigReloaded(Fact):
+    """SIGHUP had the configuration read again. The keys in `at_once` count from now on, and those in `next_session`
+    when cdcd connects next. Those in `needs_restart` differ too, and count after a restart only.
+    """
+
+    event: ClassVar[str] = "config.reloaded"
+    at_once: list[str]
+    next_session: list[str]
+    needs_restart: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRefused(Fact):
+    """SIGHUP had the configuration read again, and it is wrong. The configuration in effect stays."""
+
+    event: ClassVar[str] = "config.refused"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Crashed(Fact):
     """The process ends because of a bug in cdcd. PostgreSQL was told no position beyond what the broker has. Keep the
     log, and report the bug.
@@ -573,9 +595,9 @@ _HEAD: Final = """\
 # Log events
 
 Made from `cdcd/facts.py` and `cdcd/facts_operation.py`; a test keeps it so. Every line of the log has `timestamp`,
-`level` and `event`, which is one of these names, and the fields. What libraries log has the event `dependency.log` with the fields `logger` and
-`message`. A message that a library repeats is logged once a minute. The next line with it says how often it was
-`repeated` in between (numbers in it do not count).
+`level` and `event`, which is one of these names, and the fields. What libraries log has the event `dependency.log` with
+the fields `logger` and `message`. A message that a library repeats is logged once a minute. The next line with it says
+how often it was `repeated` in between (numbers in it do not count).
 
 | event | level | meaning | fields |
 |---|---|---|---|

@@ -121,6 +121,10 @@ class Pipeline:
         if not self._engine.is_reading:
             await self._stream.finish(timeout_s=1.0)
 
+    def warn_of_prepared(self, age_s: float) -> None:
+        """See `Engine.warn_of_prepared`."""
+        self._engine.warn_of_prepared(age_s)
+
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
         engine = self._engine

@@ -42,6 +42,11 @@ class PostgresSide:
         self._config = config
         self._telemetry = telemetry
         self._observe = observe
+        self._wal_warning_s = config.postgres.wal_warning_s
+
+    def warn_of_wal(self, within_s: float) -> None:
+        """Warn when the slot may be lost within this time, in seconds."""
+        self._wal_warning_s = within_s
 
     async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
         """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""
@@ -193,7 +198,7 @@ class PostgresSide:
         """Measure how fast WAL is written, and warn if the slot may soon be lost."""
         wal = self._telemetry.wal
         wal.observe(time.monotonic(), state.current_lsn, state.retained_bytes, state.safe_wal_size)
-        left_s = wal.warning(self._config.postgres.wal_warning_s)
+        left_s = wal.warning(self._wal_warning_s)
         if left_s is not None:
             self._observe(
                 WalShort(

@@ -325,7 +325,9 @@ COMMIT_HELP: Final = "Time from handing a batch to Kafka to its acknowledgement.
 
 
 DELAY_NAME: Final = "cdcd_commit_to_acknowledged_seconds"
-DELAY_HELP: Final = "Time from the commit of a source transaction, by PostgreSQL's clock, to its acknowledgement by Kafka, by cdcd's."
+DELAY_HELP: Final = (
+    "Time from the commit of a transaction (PostgreSQL's clock) to Kafka's acknowledgement (our clock)."
+)
 
 
 class TelemetryCollector(Collector):

@@ -140,6 +140,16 @@ PANELS: Final = (
         "From handing a batch to Kafka to its acknowledgement.",
     ),
     Panel(
+        "From commit to acknowledgement",
+        "s",
+        {
+            f"p{int(quantile * 100)}": f"histogram_quantile({quantile}, "
+            f"sum by (le) (rate(cdcd_commit_to_acknowledged_seconds_bucket{{{_JOB}}}[$__rate_interval])))"
+            for quantile in (0.5, 0.99)
+        },
+        "From the commit of a source transaction to its acknowledgement by Kafka.",
+    ),
+    Panel(
         "Batches",
         "cps",
         {"batches": f"sum(rate(cdcd_kafka_transactions_total{{{_JOB}}}[$__rate_interval]))"},

@@ -1,4 +1,5 @@
-"""An outage of Kafka or PostgreSQL is an event, a metric and a reason, at once; and so is its end."""
+"""An outage of Kafka or PostgreSQL is an event, a metric and a reason, at once; and so is its end. A reload says what
+it did."""
 
 import json
 import threading
@@ -162,3 +163,36 @@ def test_the_last_words_of_a_daemon_that_must_end_are_json_too(
     assert ended.wait() == 4
     assert ended.events[-1]["event"] == "fatal"
     assert_json(ended)
+
+
+@pytest.mark.postgres(only=18)
+def test_sighup_changes_what_may_change_and_names_what_needs_a_restart(
+    unique: str, database: Any, broker: KafkaBroker, daemon: Callable[[Any], Daemon]
+):
+    config = configuration(
+        unique, database.dsn(), broker.bootstrap_servers, ready={"lag_s_max": 300}, log={"level": "info"}
+    )
+    running = daemon(config)
+    running.await_streaming()
+
+    running.config["log"] = {"level": "debug"}
+    running.config["ready"] = {"lag_s_max": 7}
+    running.config["topics"] = {"prefix": "other"}
+    running.reload()
+    told = running.await_event("config.reloaded")
+    assert told["at_once"] == ["ready.lag_s_max", "log.level"]
+    assert told["next_session"] == []
+    assert "topics.prefix" in told["needs_restart"]
+
+    after = running.mark()
+    running.reload()
+    again = running.await_event("config.reloaded", after=after)
+    assert again["at_once"] == []
+    assert again["needs_restart"] == told["needs_restart"]
+
+    running.config["ready"] = {"lag_s_max": "soon"}
+    running.reload()
+    refused = running.await_event("config.refused")
+    assert "ready.lag_s_max" in refused["message"]
+    assert running.stop() == 0
+    assert_json(running)
