@@ -397,11 +397,28 @@ class PostgresStopping(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RelationChanged(Fact):
-    """The columns or the replica identity of a table changed. Its records have the new form from now on."""
+    """A table changed: columns were `added` or `dropped` (each with its type), `renamed` (the new name by the former
+    one) or `retyped` (`<former type> -> <new type>` by name). Or it has another `key`, name (`former_name`) or
+    `replica_identity`. Its records have the new form from now on.
+    """
 
     event: ClassVar[str] = "relation.changed"
     schema: str
     table: str
+    added: list[str]
+    dropped: list[str]
+    renamed: dict[str, str]
+    retyped: dict[str, str]
+    key: list[str] | None
+    former_name: str
+    replica_identity: str
+
+    def logged(self) -> dict[str, object]:
+        """Only what changed."""
+        found = {name: getattr(self, name) for name in self.fields_logged()}
+        return {
+            name: value for name, value in found.items() if value or (name == "key" and value is not None)
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +544,41 @@ class Failed(Fact):
     exit_code: int
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigReloaded(Fact):
+    """SIGHUP had the configuration read again. The keys in `at_once` count from now on, and those in `next_session`
+    when cdcd connects next. Those in `needs_restart` differ too, and count after a restart only.
+    """
+
+    event: ClassVar[str] = "config.reloaded"
+    at_once: list[str]
+    next_session: list[str]
+    needs_restart: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRefused(Fact):
+    """SIGHUP had the configuration read again, and it is wrong. The configuration in effect stays."""
+
+    event: ClassVar[str] = "config.refused"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed(Fact):
+    """The process ends because of a bug in cdcd. PostgreSQL was told no position beyond what the broker has. Keep the
+    log, and report the bug.
+    """
+
+    event: ClassVar[str] = "crash"
+    level: ClassVar[Level] = "critical"
+    error: str
+    message: str
+    traceback: str
+
+
 def facts_of(names: Mapping[str, object]) -> list[type[Fact]]:
     """Every kind of fact among the names of a module, in their order."""
     # Not Fact.__subclasses__(): with slots, @dataclass makes a second class of each.
@@ -542,9 +594,10 @@ def all_facts() -> list[type[Fact]]:
 _HEAD: Final = """\
 # Log events
 
-Made from `cdcd/facts.py`; a test keeps it so. Every line of the log has `timestamp`, `level` and `event`, which
-is one of these names, and the fields. What libraries log has the event `dependency.log` with the fields `logger` and
-`message`.
+Made from `cdcd/facts.py` and `cdcd/facts_operation.py`; a test keeps it so. Every line of the log has `timestamp`,
+`level` and `event`, which is one of these names, and the fields. What libraries log has the event `dependency.log` with
+the fields `logger` and `message`. A message that a library repeats is logged once a minute. The next line with it says
+how often it was `repeated` in between (numbers in it do not count).
 
 | event | level | meaning | fields |
 |---|---|---|---|

@@ -7,7 +7,7 @@ and the metrics. `tests/unit/test_documents.py` fails when one is stale.
 from pathlib import Path
 from typing import Final
 
-from cdcd import facts
+from cdcd import facts, facts_operation
 from cdcd.protocol.peek import CHANGES
 from cdcd.spark import progress
 from cdcd.telemetry import metrics, mirror
@@ -65,7 +65,7 @@ def documents() -> dict[Path, str]:
     """Every document with a generated part, as it should be."""
     return {
         ARCHITECTURE: architecture(),
-        ROOT / "docs" / "events.md": facts.markdown() + progress.markdown(),
+        ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }
 

@@ -27,11 +27,14 @@ def command(file: Path, *, accept_gap: bool) -> int:
     """Stream committed changes to Kafka until stopped.
 
     SIGTERM or SIGINT finishes what is in flight and exits with 0; a second one exits at once, and what was in
-    flight is delivered by the next start. A second instance with the same configuration waits and takes over
+    flight is delivered by the next start. SIGHUP reads the configuration again, and the log says what changed and
+    what needs a restart. A second instance with the same configuration waits and takes over
     when this one ends.
     """
     # As pid 1 of a container, a signal without a handler is ignored, also while modules load.
     signal.signal(signal.SIGTERM, _leave)
+    # Until the daemon listens to it, there is nothing to read again.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     # What is loaded stays: looking through it for garbage again and again is a tenth of the start.
     gc.disable()
@@ -45,7 +48,7 @@ def command(file: Path, *, accept_gap: bool) -> int:
         # Or the first allocation would look through it after all.
         gc.freeze()
         gc.enable()
-    return supervisor.run(config, accept_gap=accept_gap)
+    return supervisor.run(config, accept_gap=accept_gap, reread_file=lambda: load_config(file, os.environ))
 
 
 def _leave(_number: int, _frame: object) -> None:

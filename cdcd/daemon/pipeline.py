@@ -121,6 +121,10 @@ class Pipeline:
         if not self._engine.is_reading:
             await self._stream.finish(timeout_s=1.0)
 
+    def warn_of_prepared(self, age_s: float) -> None:
+        """See `Engine.warn_of_prepared`."""
+        self._engine.warn_of_prepared(age_s)
+
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
         engine = self._engine
@@ -166,9 +170,13 @@ class Pipeline:
         await loop.run_in_executor(self._kafka.thread, self._sink.deliver, batch, action.checkpoint)
         now = time.monotonic()
         self._engine.delivered(batch, now)
+        self._telemetry.kafka_bytes += batch.size
         if batch.closes:
             self._telemetry.observe_commit(now - began)
         if batch.commit_time is not None:
+            self._telemetry.delays.observe_ages(
+                batch.commit_times, time.time_ns() // 1000 - POSTGRES_EPOCH_US
+            )
             self._telemetry.last_commit_time = (batch.commit_time + POSTGRES_EPOCH_US) / 1e6
         self._update_telemetry()
 
@@ -209,13 +217,18 @@ class Pipeline:
 
     async def _watch_lock(self) -> None:
         lost = await self._lock.wait_lost()
+        now = time.monotonic()
+        failure = TransientError(
+            f"The connection with the advisory lock is lost: {lost.message}", hint="Reconnecting."
+        )
+        if not lost.sqlstate:
+            # The server said no last word. If it did, it lives, and the next attempt to connect tells more.
+            self._telemetry.reach.failed("postgres", failure, asked_at=now, patience_s=0.0, now=now)
         self._engine.lock_lost(
-            TransientError(
-                f"The connection with the advisory lock is lost: {lost.message}", hint="Reconnecting."
-            ),
+            failure,
             lost.sqlstate,
             shutting_down=lost.admin_shutdown and not self._lock.lapsed,
-            now=time.monotonic(),
+            now=now,
         )
         self._reported.set()
 
@@ -258,6 +271,7 @@ class Pipeline:
             telemetry.caught_up = engine.caught_up
         telemetry.snapshot = engine.incremental.progress
         telemetry.queue_bytes = engine.queue.size
+        telemetry.queue_records = engine.queue.waiting
         telemetry.streamed_open = assembler.streamed_open
         telemetry.prepared_open = assembler.prepared_open
         oldest = assembler.oldest_prepared()

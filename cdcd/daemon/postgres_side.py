@@ -1,8 +1,10 @@
 """A session's work with PostgreSQL, except the stream: the lock, and the publication and the slot, made and watched."""
 
+import time
+
 from cdcd.config.loading import Config
 from cdcd.engine.startup_requests import SlotMade, SlotSeen
-from cdcd.errors import FencedError, PositionError, SourceError
+from cdcd.errors import FencedError, PositionError, SourceError, TransientError
 from cdcd.facts import (
     LockAcquired,
     Observer,
@@ -12,6 +14,7 @@ from cdcd.facts import (
     SlotWaiting,
     StandbyWaiting,
 )
+from cdcd.facts_operation import WalShort
 from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lease import took_over
 from cdcd.postgres.lock import AdvisoryLock, LockHeld
@@ -19,6 +22,7 @@ from cdcd.postgres.publication import ensure_publication, has_publication
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
+    SlotState,
     check_slot,
     create_slot,
     drop_slot,
@@ -38,17 +42,31 @@ class PostgresSide:
         self._config = config
         self._telemetry = telemetry
         self._observe = observe
+        self._wal_warning_s = config.postgres.wal_warning_s
+
+    def warn_of_wal(self, within_s: float) -> None:
+        """Warn when the slot may be lost within this time, in seconds."""
+        self._wal_warning_s = within_s
 
     async def connect_lock(self, dsn: Dsn) -> AdvisoryLock:
         """Connect for the advisory lock, which is not taken yet. The caller owes `close`."""
-        config = self._config
-        return await AdvisoryLock.open(
-            dsn,
-            config.postgres.slot,
-            application_name=f"{config.name} lock",
-            connect_timeout_s=config.postgres.connect_timeout_s,
-            lease_s=config.postgres.lease_s,
-        )
+        config, reach = self._config, self._telemetry.reach
+        asked_at = time.monotonic()
+        try:
+            lock = await AdvisoryLock.open(
+                dsn,
+                config.postgres.slot,
+                application_name=f"{config.name} lock",
+                connect_timeout_s=config.postgres.connect_timeout_s,
+                lease_s=config.postgres.lease_s,
+            )
+        except TransientError as error:
+            # A DSN with several hosts has a timeout for each of them, so it says nothing of how late the failure is.
+            now = time.monotonic()
+            reach.failed("postgres", error, asked_at=asked_at, patience_s=now - asked_at, now=now)
+            raise
+        reach.answered("postgres", time.monotonic())
+        return lock
 
     async def acquire(self, lock: AdvisoryLock, lapsed: frozenset[int]) -> None:
         """Wait until this session holds the lock, however long that takes. This is then the active instance.
@@ -165,10 +183,31 @@ class PostgresSide:
                 "creates the slot again, and read the tables again (`cdcd snapshot start`).",
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes
+        self._forecast(state)
+        # Keepalives say only how far the walsender has read. Behind a backlog, that is far from the end.
+        self._telemetry.server_wal_end = max(self._telemetry.server_wal_end, state.current_lsn)
         if not await has_publication(sql, postgres.publication):
             raise SourceError(
                 f"Publication {postgres.publication} was dropped while it was in use.",
                 hint="Create the publication again as it was (CREATE PUBLICATION), then start cdcd. PostgreSQL cannot "
                 "decode changes that were written while there was none. If there are any, the next start stops at "
                 "them, and says what to do.",
+            )
+
+    def _forecast(self, state: SlotState) -> None:
+        """Measure how fast WAL is written, and warn if the slot may soon be lost."""
+        wal = self._telemetry.wal
+        wal.observe(time.monotonic(), state.current_lsn, state.retained_bytes, state.safe_wal_size)
+        left_s = wal.warning(self._wal_warning_s)
+        if left_s is not None:
+            self._observe(
+                WalShort(
+                    slot=state.name,
+                    seconds_left=round(left_s),
+                    safe_bytes=state.safe_wal_size or 0,
+                    retained_bytes=state.retained_bytes,
+                    bytes_per_s=round(wal.bytes_per_s or 0.0),
+                    hint="Let Kafka and cdcd catch up, or raise max_slot_wal_keep_size (ALTER SYSTEM, then SELECT "
+                    "pg_reload_conf()) if PostgreSQL's disk has room.",
+                )
             )

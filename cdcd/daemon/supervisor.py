@@ -6,30 +6,50 @@ the process with its exit code, because trying again would not help or would do 
 
 The first SIGTERM or SIGINT ends the session in good order. The process then ends within `shutdown_timeout_s`, whatever
 is stuck; what is not delivered by then is delivered after the next start. A second signal ends the process at once.
+
+SIGHUP reads the configuration again. What may change in a running daemon changes, and the log says what needs a restart
+(`config/reloading.py`).
 """
 
 import asyncio
 import os
 import random
 import signal
+import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
+from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
 from cdcd.daemon import memory
+from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
+from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.startup import Startup
 from cdcd.engine.sessions import Sessions
-from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import Failed, Observer, ShutdownFinished, ShutdownForced, ShutdownRequested, Started
+from cdcd.errors import CdcdError, ConfigError, TransientError
+from cdcd.facts import (
+    ConfigRefused,
+    ConfigReloaded,
+    Crashed,
+    Failed,
+    Observer,
+    ShutdownFinished,
+    ShutdownForced,
+    ShutdownRequested,
+    Started,
+)
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.retry import Backoff
 from cdcd.telemetry.http import serve_http
-from cdcd.telemetry.logs import configure_logging
+from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
+from cdcd.telemetry.progress_report import ProgressReport
 from cdcd.telemetry.state import Telemetry
 
 HEARTBEAT_S: Final = 0.5
@@ -39,15 +59,24 @@ LEAVING_S: Final = 1.0
 half second."""
 
 
-def run(config: Config, *, accept_gap: bool = False) -> int:
-    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`)."""
+def run(config: Config, *, accept_gap: bool = False, reread_file: Callable[[], Config] | None = None) -> int:
+    """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
+
+    Args:
+        reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
+
+    Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
+    """
     memory.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
     observe = configure_logging(config.log, screen)
-    supervisor = Supervisor(config, telemetry, observe, accept_gap=accept_gap, screen=screen)
+    telemetry.reach.observe(observe)
+    supervisor = Supervisor(
+        config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file
+    )
     try:
-        with serve_http(config, telemetry) as address:
+        with serve_http(config, telemetry, lambda: supervisor.config) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
     except CdcdError as error:
@@ -56,7 +85,14 @@ def run(config: Config, *, accept_gap: bool = False) -> int:
                 error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
             )
         )
-        raise
+        if not supervisor.logs_json:
+            raise
+        return error.exit_code
+    except Exception as error:
+        if not supervisor.logs_json:
+            raise
+        observe(Crashed(error=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
+        return 1
     finally:
         if screen is not None:
             screen.close()
@@ -73,9 +109,14 @@ class Supervisor:
         *,
         accept_gap: bool,
         screen: Terminal | None = None,
+        reread_file: Callable[[], Config] | None = None,
     ) -> None:
+        self.config = config
+        """The configuration in effect. SIGHUP may change it."""
+        self._reread_file = (lambda: config) if reread_file is None else reread_file
+        self._reload = asyncio.Event()
+        self._pipeline: Pipeline | None = None
         self._screen = screen
-        self._config = config
         self._telemetry = telemetry
         self._observe = observe
         self._accept_gap = accept_gap
@@ -107,11 +148,20 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        heartbeat = asyncio.create_task(self._beat())
+        loop.add_signal_handler(signal.SIGHUP, self._reload.set)
+        beside = [asyncio.create_task(self._beat()), asyncio.create_task(self._reload_when_asked())]
+
+        def report(asked_at: float, failure: CdcdError | None) -> None:
+            loop.call_soon_threadsafe(self._heard_of_kafka, asked_at, failure)
+
+        watch = KafkaWatch(self.config, report)
+        watch.start()
         try:
             await self._run_sessions()
         finally:
-            heartbeat.cancel()
+            for task in beside:
+                task.cancel()
+            watch.stop()
             self._kafka_thread.shutdown(wait=False)
         self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
         return 0
@@ -121,12 +171,50 @@ class Supervisor:
             self._exit(128 + number)
         self._observe(ShutdownRequested(signal=signal.Signals(number).name))
         self._stop.set()
-        timeout_s = self._config.shutdown_timeout_s
+        timeout_s = self.config.shutdown_timeout_s
         asyncio.get_running_loop().call_later(max(timeout_s / 2, timeout_s - LEAVING_S), self._give_up)
         # A thread, because the event loop itself may be stuck, or may have ended.
         end = threading.Timer(timeout_s, self._force)
         end.daemon = True
         end.start()
+
+    @property
+    def logs_json(self) -> bool:
+        """Whether the log is JSON."""
+        return is_json(self.config.log, sys.stderr if self._screen is None else self._screen)
+
+    async def _reload_when_asked(self) -> None:
+        while True:
+            await self._reload.wait()
+            self._reload.clear()
+            try:
+                read = await asyncio.to_thread(self._reread_file)
+            except ConfigError as error:
+                self._observe(ConfigRefused(message=error.message, hint=error.hint))
+            else:
+                self._apply(reloaded(self.config, read))
+
+    def _apply(self, changed: Reloaded) -> None:
+        config = self.config = changed.config
+        configure_logging(config.log, self._screen)
+        if self._startup is not None:
+            self._startup.postgres.warn_of_wal(config.postgres.wal_warning_s)
+        if self._pipeline is not None:
+            self._pipeline.warn_of_prepared(config.postgres.prepared_warning_age_s)
+        self._observe(
+            ConfigReloaded(
+                at_once=changed.at_once,
+                next_session=changed.next_session,
+                needs_restart=changed.needs_restart,
+            )
+        )
+
+    def _heard_of_kafka(self, asked_at: float, failure: CdcdError | None) -> None:
+        now, reach = time.monotonic(), self._telemetry.reach
+        if failure is None:
+            reach.answered("kafka", now)
+        else:
+            reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
 
     def _give_up(self) -> None:
         if self._startup is not None:
@@ -134,7 +222,7 @@ class Supervisor:
 
     def _force(self) -> None:
         self._observe(
-            ShutdownForced(timeout_s=self._config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
+            ShutdownForced(timeout_s=self.config.shutdown_timeout_s, flushed_lsn=self._telemetry.flushed_lsn)
         )
         self._exit(0)
 
@@ -145,8 +233,12 @@ class Supervisor:
         os._exit(code)
 
     async def _beat(self) -> None:
+        report = ProgressReport(self._telemetry, time.monotonic())
         while True:
-            self._telemetry.loop_heartbeat = time.monotonic()
+            now = self._telemetry.loop_heartbeat = time.monotonic()
+            progress = report.due(now, time.time())
+            if progress is not None:
+                self._observe(progress)
             if self._screen is not None:
                 self._screen.tick()
             await asyncio.sleep(HEARTBEAT_S)
@@ -170,11 +262,13 @@ class Supervisor:
                             await self._stop.wait()
             finally:
                 self._telemetry.streaming = False
+                # What was in memory is gone. It comes again.
+                self._telemetry.queue_bytes = self._telemetry.queue_records = 0
 
     async def _session(self) -> None:
         async with AsyncExitStack() as stack:
             self._startup = Startup(
-                reread(self._config),
+                reread(self.config),
                 self._telemetry,
                 self._observe,
                 self._kafka_thread,
@@ -201,9 +295,11 @@ class Supervisor:
                 stopped.cancel()
             self._accept_gap = False
             self._telemetry.streaming = True
+            self._pipeline = pipeline
             try:
                 await pipeline.run(self._stop)
             finally:
+                self._pipeline = None
                 self._flushed = max(self._flushed, self._startup.flushed)
 
     def _note_lapse(self, startup: Startup) -> None:

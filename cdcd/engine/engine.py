@@ -20,7 +20,7 @@ status update is sent). The order of `next_action` is the order of urgency: stat
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.engine.actions import (
@@ -309,6 +309,7 @@ class Engine:
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
         self._delivery.delivered(batch)
+        self._ingest.delivered()
         if (
             batch.closes
             and 0 < self._unstreamed_until < batch.position.end_lsn
@@ -331,6 +332,10 @@ class Engine:
         grace_s = self._settings.shutdown_grace_s
         self._observe(PostgresStopping(sqlstate=sqlstate, grace_s=grace_s))
         self._grace_until = now + grace_s
+
+    def warn_of_prepared(self, age_s: float) -> None:
+        """Warn of prepared transactions from this age on, in seconds."""
+        self._settings = replace(self._settings, prepared_warning_age_s=age_s)
 
     def stop(self) -> None:
         """End in good order: wait until the batch that is out is delivered, and report that to PostgreSQL."""

@@ -26,6 +26,8 @@ from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.relation_changes import Described as Known
+from cdcd.records.relation_changes import differences
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.signals import RESERVED
 from cdcd.snapshots.visibility import Visibility
@@ -86,6 +88,8 @@ class Ingest:
         """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
         self.server_wal_end = 0
         """The end of the server's WAL, as its last keepalive says."""
+        self._idle_since_keepalive = False
+        """The last keepalive came between transactions, and no transaction was closed since."""
         self.describe_at: float | None = None
         """When to ask for `describing` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
         self.describing: Describe | None = None
@@ -146,8 +150,31 @@ class Ingest:
             if description.has_columns_of(relation):
                 self._encoder.define(relation, description, types)
             return
+        before = self._encoder.description(relation.oid)
         self._encoder.define(relation, description, types)
+        if before is not None and relation.oid in self._relations:
+            self._tell_changes(before, relation)
         self._define(relation)
+
+    def _tell_changes(self, before: Known, relation: Relation) -> None:
+        """Tell what a new description of a table changed, if it changed anything."""
+        after = self._encoder.description(relation.oid)
+        assert after is not None
+        changed = differences(before, after)
+        if not changed.is_empty:
+            self._observe(
+                RelationChanged(
+                    schema=relation.schema,
+                    table=relation.name,
+                    added=changed.added,
+                    dropped=changed.dropped,
+                    renamed=changed.renamed,
+                    retyped=changed.retyped,
+                    key=changed.key,
+                    former_name=changed.former_name,
+                    replica_identity=changed.replica_identity,
+                )
+            )
 
     def relabelled(
         self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
@@ -297,6 +324,7 @@ class Ingest:
 
     def _closed(self, step: Closed, now: float) -> None:
         self.apply_deferred()
+        self._idle_since_keepalive = False
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
@@ -342,7 +370,6 @@ class Ingest:
         self._watched.defined(oid, topic)
         if known is not None and known != relation:
             self._incremental.redefined(oid)
-            self._observe(RelationChanged(schema=relation.schema, table=relation.name))
         name = f"{relation.schema}.{relation.name}"
         if self._tables.is_new(oid, name):
             self._new_names[oid] = name
@@ -382,10 +409,16 @@ class Ingest:
 
     def _heard(self, step: KeepaliveReceived, now: float) -> None:
         self.server_wal_end = max(self.server_wal_end, step.wal_end)
+        self._idle_since_keepalive = step.idle
         if step.idle:
             self.caught_up = not self._queue.size
             self._queue.advance(self._ledger, step.wal_end, asked=step.reply_requested)
             self.between(now)
+
+    def delivered(self) -> None:
+        """A batch was delivered. If no transaction came since the last keepalive, the server says nothing more."""
+        if self._idle_since_keepalive and not self._queue.size:
+            self.caught_up = True
 
     def _cut(self) -> None:
         if self._transaction is not None:

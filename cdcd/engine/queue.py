@@ -50,6 +50,7 @@ class Batch:
         size: bytes of all keys and values.
         tickets: the ledger's tickets that are acknowledged with this batch.
         commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
+        commit_times: of all commits in the batch that have records, likewise.
         snapshot: how far the reading of tables has got with this batch.
         urgent: the batch does not wait for records.
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
@@ -63,6 +64,7 @@ class Batch:
     size: int = 0
     tickets: list[int] = field(default_factory=list)
     commit_time: int | None = None
+    commit_times: list[int] = field(default_factory=list)
     snapshot: Progress | None = None
     urgent: bool = False
     closes: bool = True
@@ -117,6 +119,8 @@ class BatchQueue:
     ) -> None:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.size = 0
+        self.waiting = 0
+        """Records that wait or are out; `size` is their bytes."""
         self._bytes_max = bytes_max
         self._part_bytes = max(bytes_max, min(PART * bytes_max, queue_bytes_max // 2))
         self._records_max = records_max
@@ -168,6 +172,7 @@ class BatchQueue:
             True if the transaction was cut here, so that readers see it in parts.
         """
         self.size += size
+        self.waiting += len(records)
         self._tail_size += size
         self._events_done += events
         self._tail += records
@@ -202,6 +207,7 @@ class BatchQueue:
         if commit_time is not None and (self._tail or parted or before.commit_lsn == commit_lsn):
             position = Position(commit_lsn, end_lsn)
             self._filling.commit_time = commit_time
+            self._filling.commit_times.append(commit_time)
         else:
             position = before.moved(end_lsn)
         # Parts of the transaction are out. Until its end is delivered, readers do not see them, or PostgreSQL keeps all
@@ -236,6 +242,7 @@ class BatchQueue:
         """Take over records of a snapshot, `size` bytes, between two transactions. The progress counts them already."""
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
+        self.waiting += len(records)
         filling = self._filling
         filling.records += records
         filling.size += size
@@ -273,6 +280,7 @@ class BatchQueue:
     def delivered(self, batch: Batch) -> None:
         """The broker holds the batch, so its bytes count no longer."""
         self.size -= batch.size
+        self.waiting -= len(batch.records)
 
     def _owe(self, tickets: tuple[int, ...]) -> None:
         self._filling.tickets.extend(tickets)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 
-from cdcd.errors import CdcdError, FatalError
+from cdcd.errors import CdcdError, FatalError, TransientError
 from cdcd.kafka.errors import map_kafka_error
 
 _SLICE_S: Final = 0.05
@@ -102,6 +102,32 @@ class Admin:
             tuple((node.id, f"{node.host}:{node.port}") for node in found.nodes),
             AclOperation.CREATE in operations if operations else None,
         )
+
+    def ask(self, topic: str) -> None:
+        """Ask a broker who leads the topic's first partition. Returns if somebody does, or there is no such topic.
+
+        Not the leader itself is asked (ListOffsets): librdkafka answers that from what it remembers.
+
+        Raises:
+            TransientError: no answer came in time, or the partition had no leader all the time.
+            SinkError: no answer came in time, because the broker refuses the connection.
+        """
+        self._heard.clear()
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                found = self._client.list_topics(topic, timeout=max(deadline - time.monotonic(), _SLICE_S))
+            except KafkaException as error:
+                raise self._mapped(error, self._where) from error
+            partition = found.topics[topic].partitions.get(0)
+            if partition is None or partition.leader >= 0:
+                return
+            if self.is_stopping or time.monotonic() > deadline:
+                raise TransientError(
+                    f"{self._where}: partition 0 of topic {topic} has no leader",
+                    hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",
+                )
+            time.sleep(_SLICE_S)
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Each topic, or None where there is none. Never creates one, as a metadata request may."""

@@ -42,6 +42,9 @@ _HINTS: Final[Mapping[int, str]] = {
 Page = tuple[str, str, bytes]
 """Status line, content type, body."""
 
+Limits = tuple[HttpConfig, ReadyConfig]
+"""What the probes go by."""
+
 Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
 
 
@@ -92,9 +95,20 @@ class HttpServer:
         self.close()
 
 
-def serve_http(config: Config, telemetry: Telemetry) -> AbstractContextManager[str]:
-    """Serve the daemon's pages while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
-    return serve(config.http, application(config.http, config.ready, telemetry))
+def serve_http(
+    config: Config, telemetry: Telemetry, current: Callable[[], Config] | None = None
+) -> AbstractContextManager[str]:
+    """Serve the daemon's pages while the block runs; gives `host:port`, or "" when `http.enabled` is false.
+
+    Args:
+        current: gives the configuration of now, whose limits the probes go by; None: it stays `config`.
+    """
+
+    def limits() -> Limits:
+        now = config if current is None else current()
+        return now.http, now.ready
+
+    return serve(config.http, _application(limits, telemetry))
 
 
 @contextmanager
@@ -109,20 +123,25 @@ def serve(http: ListenConfig, application: Application) -> Iterator[str]:
 
 
 def application(http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry) -> Application:
-    """The daemon's pages."""
+    """The daemon's pages, with limits that stay."""
+    return _application(lambda: (http, ready), telemetry)
+
+
+def _application(limits: Callable[[], Limits], telemetry: Telemetry) -> Application:
+    def live() -> Health:
+        http, _ = limits()
+        return liveness(telemetry, time.monotonic(), http.stall_s_max)
+
+    def ready() -> Health:
+        _, ready = limits()
+        return readiness(telemetry, time.time(), ready.lag_bytes_max, ready.lag_s_max)
 
     def registry() -> "CollectorRegistry":
         from cdcd.telemetry.metrics import registry_for  # noqa: PLC0415  the first scrape waits for it, not the start
 
         return registry_for(telemetry)
 
-    return pages(
-        registry,
-        {
-            "/healthz": lambda: liveness(telemetry, time.monotonic(), http.stall_s_max),
-            "/readyz": lambda: readiness(telemetry, time.time(), ready.lag_bytes_max, ready.lag_s_max),
-        },
-    )
+    return pages(registry, {"/healthz": live, "/readyz": ready})
 
 
 def pages(

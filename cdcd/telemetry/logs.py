@@ -2,11 +2,13 @@
 
 Every line has `timestamp` (UTC, ISO 8601), `level` and `event`, a constant name; the rest are fields. Lines
 of libraries come in by the standard library's logging and go out in the same form, as the event
-`dependency.log`.
+`dependency.log`, each message at most once a minute.
 """
 
 import logging
+import re
 import sys
+import time
 from collections.abc import Callable, MutableMapping
 from typing import Any, Final, Protocol
 
@@ -19,6 +21,9 @@ from cdcd.facts import Fact, Observer
 from cdcd.protocol.lsn import Lsn
 
 DEPENDENCY_EVENT: Final = "dependency.log"
+
+OURS: Final = "cdcd"
+"""The logger of facts."""
 
 LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -43,6 +48,44 @@ class _Handler(logging.StreamHandler[Stream]):
     """Ours among the root logger's handlers."""
 
 
+REPEAT_S: Final = 60.0
+"""Seconds in which a library's message is logged once. librdkafka repeats each failed connection several times a
+second."""
+
+KINDS_MAX: Final = 1000
+"""Messages to remember. If there are more kinds of messages, all of them are forgotten."""
+
+_NUMBERS: Final = re.compile(r"[0-9]+")
+
+
+class Repeats(logging.Filter):
+    """Passes a library's message at most once in `REPEAT_S`. The next line says how often it was `repeated` meanwhile.
+
+    Messages that differ only in numbers are the same.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == OURS:
+            return True
+        key = (record.name, record.levelno, _NUMBERS.sub("0", record.getMessage()))
+        now = self._clock()
+        at, left_out = self._seen.get(key, (now - REPEAT_S, 0))
+        if now - at < REPEAT_S:
+            self._seen[key] = (at, left_out + 1)
+            return False
+        if len(self._seen) >= KINDS_MAX:
+            self._seen.clear()
+        self._seen[key] = (now, 0)
+        if left_out:
+            record.repeated = left_out
+        return True
+
+
 def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     """Send everything that is logged in this process to `stream` (None: standard error).
 
@@ -51,7 +94,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     stream = sys.stderr if stream is None else stream
     render: Processor = (
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
-        if log.format == "json"
+        if is_json(log, stream)
         else structlog.dev.ConsoleRenderer(colors=stream.isatty())
     )
     common: list[Processor] = [
@@ -59,6 +102,7 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     handler = _Handler(stream)
+    handler.addFilter(Repeats())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*common, structlog.processors.format_exc_info, _name_dependency],
@@ -78,11 +122,16 @@ def configure_logging(log: LogConfig, stream: Stream | None = None) -> Observer:
     root.setLevel(LEVELS[log.level])
     logging.captureWarnings(True)
     logger = structlog.wrap_logger(
-        logging.getLogger("cdcd"),
+        logging.getLogger(OURS),
         processors=[*common, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     return _observer(logger.log)
+
+
+def is_json(log: LogConfig, stream: Stream) -> bool:
+    """Whether the lines are JSON. `log.format: auto` is for people on a terminal, and JSON everywhere else."""
+    return log.format == "json" or (log.format == "auto" and not stream.isatty())
 
 
 def _observer(log: Callable[..., Any]) -> Observer:
@@ -98,6 +147,8 @@ def _name_dependency(_logger: WrappedLogger, _method: str, entry: EventDict) -> 
     entry["logger"] = record.name if record is not None else ""
     entry["message"] = entry.pop("event", "")
     entry["event"] = DEPENDENCY_EVENT
+    if record is not None and hasattr(record, "repeated"):
+        entry["repeated"] = record.repeated
     return entry
 
 

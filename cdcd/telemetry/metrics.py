@@ -21,8 +21,10 @@ from prometheus_client.registry import Collector
 
 from cdcd import __version__
 from cdcd.build import is_compiled
+from cdcd.facts import Side
 from cdcd.snapshots.progress import TableTask
-from cdcd.telemetry.state import COMMIT_BUCKETS_S, ROLES, Telemetry
+from cdcd.telemetry.histogram import Histogram
+from cdcd.telemetry.state import ROLES, Telemetry
 
 Sample = tuple[tuple[str, ...], float | None]
 """The labels' values, and the value; None: not known, so there is no sample."""
@@ -92,6 +94,10 @@ def _snapshot_table(
     return samples
 
 
+def _up(side: Side) -> Callable[[Telemetry, float], Iterable[Sample]]:
+    return lambda telemetry, _now: [((), telemetry.reach.up.get(side))]
+
+
 def _roles(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return [((role,), role == telemetry.role) for role in ROLES]
 
@@ -121,6 +127,18 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         "gauge",
         "1 while PostgreSQL sends changes to this instance.",
         _one(lambda t: t.streaming),
+    ),
+    Definition(
+        "cdcd_kafka_up",
+        "gauge",
+        "1 if Kafka answered when it was asked last, which is once a second.",
+        _up("kafka"),
+    ),
+    Definition(
+        "cdcd_postgres_up",
+        "gauge",
+        "1 if PostgreSQL answered when it was asked last.",
+        _up("postgres"),
     ),
     Definition(
         "cdcd_caught_up",
@@ -174,6 +192,19 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.retained_wal_bytes),
     ),
     Definition(
+        "cdcd_wal_safe_bytes",
+        "gauge",
+        "WAL that can still be written before PostgreSQL may give up the slot; only with max_slot_wal_keep_size.",
+        _one(lambda t: t.wal.safe_bytes),
+    ),
+    Definition(
+        "cdcd_wal_seconds_left",
+        "gauge",
+        "The time until then, at the rate at which WAL was written in the last ten minutes, if nothing is delivered "
+        "meanwhile; +Inf while none is written.",
+        _one(lambda t: t.wal.seconds_left),
+    ),
+    Definition(
         "cdcd_snapshot_tables",
         "gauge",
         "Tables that are still to be read, or being read.",
@@ -218,7 +249,8 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         "cdcd_transactions_total",
         "counter",
         "Source transactions by kind: plain, streamed and prepared were delivered; rolled_back and aborted "
-        "were dropped; message are logical messages outside of transactions.",
+        "were dropped; subtransaction_aborted are dropped parts of streamed ones; message are logical messages "
+        "outside of transactions.",
         _by_label(lambda t: t.transactions),
         ("kind",),
     ),
@@ -274,6 +306,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.kafka_transactions),
     ),
     Definition(
+        "cdcd_kafka_bytes_total",
+        "counter",
+        "Bytes of keys and values that Kafka acknowledged, before compression.",
+        _one(lambda t: t.kafka_bytes),
+    ),
+    Definition(
         "cdcd_reconnects_total",
         "counter",
         "Times that a connection was lost and begun again, by side.",
@@ -284,6 +322,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
 
 COMMIT_NAME: Final = "cdcd_kafka_commit_seconds"
 COMMIT_HELP: Final = "Time from handing a batch to Kafka to its acknowledgement."
+
+
+DELAY_NAME: Final = "cdcd_commit_to_acknowledged_seconds"
+DELAY_HELP: Final = (
+    "Time from the commit of a transaction (PostgreSQL's clock) to Kafka's acknowledgement (our clock)."
+)
 
 
 class TelemetryCollector(Collector):
@@ -297,17 +341,20 @@ class TelemetryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from families(DEFINITIONS, self._telemetry)
-        yield self._commit_seconds()
+        yield _family(COMMIT_NAME, COMMIT_HELP, self._telemetry.commits)
+        yield _family(DELAY_NAME, DELAY_HELP, self._telemetry.delays)
 
-    def _commit_seconds(self) -> Metric:
-        family = HistogramMetricFamily(COMMIT_NAME, COMMIT_HELP)
-        counts = self._telemetry.commit_bucket_counts.copy()
-        buckets, total = [], 0
-        for bound, count in zip((*map(str, COMMIT_BUCKETS_S), "+Inf"), counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric((), buckets, self._telemetry.commit_seconds_sum)
-        return family
+
+def _family(name: str, meaning: str, histogram: Histogram) -> Metric:
+    """The histogram as Prometheus reads it."""
+    counts = histogram.counts.copy()
+    buckets, total = [], 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    family = HistogramMetricFamily(name, meaning)
+    family.add_metric((), buckets, histogram.sum)
+    return family
 
 
 def registry_for(telemetry: Telemetry) -> CollectorRegistry:
@@ -331,8 +378,8 @@ positions in the WAL as numbers.
 
 def markdown() -> str:
     """The daemon's part of docs/metrics.md: every metric with its kind, labels and meaning."""
-    commit = [(COMMIT_NAME, "histogram", (), COMMIT_HELP)]
-    return _HEAD + "\n" + table([*map(row, DEFINITIONS), *commit])
+    histograms = [(COMMIT_NAME, "histogram", (), COMMIT_HELP), (DELAY_NAME, "histogram", (), DELAY_HELP)]
+    return _HEAD + "\n" + table([*map(row, DEFINITIONS), *histograms])
 
 
 Row = tuple[str, str, tuple[str, ...], str]

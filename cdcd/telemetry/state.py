@@ -7,14 +7,20 @@ they are walked.
 """
 
 import time
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cdcd.engine.reachability import Reachability, Waiting
+from cdcd.engine.wal_forecast import WalForecast
+from cdcd.facts import Side
 from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.histogram import Histogram
 
 Role = Literal["starting", "standby", "active"]
 ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
+
+NAMES: Final[dict[Side, str]] = {"postgres": "PostgreSQL", "kafka": "Kafka"}
+"""The sides, for people."""
 
 TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "aborted", "message")
 """plain, streamed, prepared: committed and delivered; rolled_back: prepared ones that were; aborted: streamed
@@ -22,6 +28,11 @@ ones that were, whole or in part; message: logical decoding messages outside of 
 """
 
 COMMIT_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+DELAY_BUCKETS_S: Final = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0,
+)  # fmt: skip
+"""From what a quiet pipeline takes up to a long outage, which is delivered late."""
 
 
 class Telemetry:
@@ -36,10 +47,11 @@ class Telemetry:
         "_behind_since",
         "_caught_up",
         "acked_lsn",
-        "commit_bucket_counts",
-        "commit_seconds_sum",
+        "commits",
+        "delays",
         "events",
         "flushed_lsn",
+        "kafka_bytes",
         "kafka_transactions",
         "last_commit_time",
         "loop_heartbeat",
@@ -48,6 +60,8 @@ class Telemetry:
         "prepared_open",
         "queue_bytes",
         "queue_bytes_max",
+        "queue_records",
+        "reach",
         "reading",
         "received_lsn",
         "reconnects",
@@ -63,6 +77,7 @@ class Telemetry:
         "streaming",
         "transactions",
         "transactions_cut",
+        "wal",
     )
 
     def __init__(self, name: str = "", slot: str = "") -> None:
@@ -81,6 +96,7 @@ class Telemetry:
         self._caught_up = False
         self._behind_since = 0.0
         self.retained_wal_bytes: int | None = None
+        self.wal = WalForecast()
 
         self.snapshot: Progress | None = None
         self.reading = False
@@ -96,19 +112,27 @@ class Telemetry:
         self.spool_disk_bytes = 0
         self.queue_bytes = 0
         self.queue_bytes_max = 0
+        self.queue_records = 0
+        self.reach = Reachability(self._waiting)
+        """Which side answers. Both an outage and its end are events."""
 
         self.kafka_transactions = 0
-        self.commit_bucket_counts = [0] * (len(COMMIT_BUCKETS_S) + 1)
-        self.commit_seconds_sum = 0.0
+        self.kafka_bytes = 0
+        self.commits = Histogram(COMMIT_BUCKETS_S)
+        self.delays = Histogram(DELAY_BUCKETS_S)
         self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}
 
     def stand_by(self) -> None:
         """Forget what was known as the active instance: another one says it now. Totals stay."""
         self.received_lsn = self.sent_lsn = self.acked_lsn = self.flushed_lsn = self.server_wal_end = 0
         self.last_commit_time = self.prepared_oldest_time = self.retained_wal_bytes = None
+        self.wal = WalForecast()
         self._caught_up, self._behind_since = False, 0.0
         self.streamed_open = self.prepared_open = 0
-        self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = 0
+        self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = self.queue_records = 0
+
+    def _waiting(self) -> Waiting:
+        return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
 
     @property
     def caught_up(self) -> bool:
@@ -128,12 +152,16 @@ class Telemetry:
     def observe_commit(self, seconds: float) -> None:
         """Count a batch that the broker acknowledged, `seconds` after it was handed over."""
         self.kafka_transactions += 1
-        self.commit_bucket_counts[bisect_left(COMMIT_BUCKETS_S, seconds)] += 1
-        self.commit_seconds_sum += seconds
+        self.commits.observe(seconds)
 
     def lag_bytes(self) -> int | None:
-        """WAL that the server has and the broker does not; None before the server's position is known."""
-        return max(0, self.server_wal_end - self.flushed_lsn) if self.server_wal_end else None
+        """WAL that the server has and the broker does not; None before the server's position is known.
+
+        0 when caught up: what the server has written since its last keepalive is not known to hold changes.
+        """
+        if not self.server_wal_end:
+            return None
+        return 0 if self._caught_up else max(0, self.server_wal_end - self.flushed_lsn)
 
     def lag_s(self, now: float) -> float | None:
         """Age of the last delivered commit while there is more to deliver; None before there is one.
@@ -169,12 +197,16 @@ def liveness(telemetry: Telemetry, monotonic: float, stall_s_max: float) -> Heal
 def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s_max: float | None) -> Health:
     """Whether the pipeline does what it is for: streaming and keeping up; or, as a standby, waiting.
 
-    A standby is ready: its job is to wait, and a rollout that waits for readiness would otherwise never end.
+    A standby is ready if both sides answer: its job is to wait, and a rollout that waits for readiness would otherwise
+    never end. An instance that a side does not answer is not ready.
     """
     role = telemetry.role
+    reasons = [
+        f"{NAMES[side]} is unreachable: {outage.message}"
+        for side, outage in telemetry.reach.outages.copy().items()
+    ]
     if role == "standby":
-        return Health(True, {"ready": True, "role": role})
-    reasons = []
+        return Health(not reasons, {"ready": not reasons, "role": role} | _reasons(reasons))
     if role != "active":
         reasons.append("not connected yet")
     elif not telemetry.streaming:
@@ -187,4 +219,8 @@ def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s
     if lag_s is not None and lag_s_max is not None and lag_s > lag_s_max:
         reasons.append(f"{lag_s:.0f} s behind, more than ready.lag_s_max = {lag_s_max:g}")
     detail = {"ready": not reasons, "role": role, "lag_bytes": lag_bytes, "lag_s": lag_s}
-    return Health(not reasons, detail | ({"reasons": reasons} if reasons else {}))
+    return Health(not reasons, detail | _reasons(reasons))
+
+
+def _reasons(reasons: list[str]) -> dict[str, Any]:
+    return {"reasons": reasons} if reasons else {}

@@ -140,6 +140,16 @@ PANELS: Final = (
         "From handing a batch to Kafka to its acknowledgement.",
     ),
     Panel(
+        "From commit to acknowledgement",
+        "s",
+        {
+            f"p{int(quantile * 100)}": f"histogram_quantile({quantile}, "
+            f"sum by (le) (rate(cdcd_commit_to_acknowledged_seconds_bucket{{{_JOB}}}[$__rate_interval])))"
+            for quantile in (0.5, 0.99)
+        },
+        "From the commit of a source transaction to its acknowledgement by Kafka.",
+    ),
+    Panel(
         "Batches",
         "cps",
         {"batches": f"sum(rate(cdcd_kafka_transactions_total{{{_JOB}}}[$__rate_interval]))"},
@@ -205,6 +215,21 @@ PANELS: Final = (
             f"/ (deriv(cdcd_snapshot_table_read_bytes{{{_JOB}}}[$__rate_interval]) > 0))"
         },
         "By the pace of the moment.",
+    ),
+    Panel(
+        "Kafka and PostgreSQL answer",
+        "none",
+        {
+            "Kafka": f"min(cdcd_kafka_up{{{_JOB}}})",
+            "PostgreSQL": f"min(cdcd_postgres_up{{{_JOB}}})",
+        },
+        "1, or 0 while one side does not answer an instance. Alerts CdcdKafkaUnreachable and CdcdPostgresUnreachable.",
+    ),
+    Panel(
+        "Time that the WAL is kept for",
+        "s",
+        {"left": f"min(cdcd_wal_seconds_left{{{_JOB}}} {_ACTIVE})"},
+        "Until the slot may be lost, at the rate of the last ten minutes, if nothing is delivered. Alert CdcdWalShort.",
     ),
     Panel(
         "Reconnects",

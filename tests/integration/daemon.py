@@ -172,6 +172,11 @@ class Daemon:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def reload(self) -> None:
+        """SIGHUP, after the configuration that `config` holds was written again."""
+        self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
+        self._signal(signal.SIGHUP)
+
     # What it says.
 
     def mark(self) -> int:

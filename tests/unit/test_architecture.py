@@ -17,7 +17,18 @@ MODULES = {
 }
 
 # Who may import whom, beside itself. The package `cdcd` itself holds the version and is open to all.
-PATH = ("errors", "build", "facts", "retry", "protocol", "snapshots", "transactions", "records", "engine")
+PATH = (
+    "errors",
+    "build",
+    "facts",
+    "facts_operation",
+    "retry",
+    "protocol",
+    "snapshots",
+    "transactions",
+    "records",
+    "engine",
+)
 BESIDE = ("postgres", "kafka", "config")
 LAYERS = {layer: set(PATH[:index]) for index, layer in enumerate(PATH)}
 LAYERS |= {layer: set(PATH) for layer in BESIDE}
@@ -36,7 +47,17 @@ ALSO = {
     "cdcd.spark.reload": {"postgres"},
     "cdcd.spark.snapshot": {"postgres"},
 }
-PURE = {"errors", "facts", "retry", "protocol", "snapshots", "transactions", "records", "engine"}
+PURE = {
+    "errors",
+    "facts",
+    "facts_operation",
+    "retry",
+    "protocol",
+    "snapshots",
+    "transactions",
+    "records",
+    "engine",
+}
 # mypyc's own library: buffers and machine integers for what is compiled.
 PRIMITIVES = {"librt"}
 

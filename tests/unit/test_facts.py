@@ -3,10 +3,11 @@ import re
 
 import pytest
 
+from cdcd import facts_operation
 from cdcd.facts import all_facts, facts_of
 from cdcd.spark import progress
 
-ALL = [*all_facts(), *facts_of(vars(progress))]
+ALL = [*all_facts(), *facts_of(vars(facts_operation)), *facts_of(vars(progress))]
 
 
 def test_each_event_has_a_name_of_its_own():

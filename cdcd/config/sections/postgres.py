@@ -105,6 +105,13 @@ class PostgresConfig(Section):
         description="Age at which an undecided prepared transaction is warned of: it holds the slot, and so "
         "the WAL.",
     )
+    wal_warning_s: float = Field(
+        3600,
+        ge=0,
+        le=2_592_000,
+        description="cdcd warns (event wal.short) when the slot may be lost within this time, at the rate at which WAL "
+        "was written in the last ten minutes, and holds more than half of max_slot_wal_keep_size. 0: no warning.",
+    )
     shutdown_grace_s: float = Field(
         5,
         ge=0,

@@ -58,8 +58,10 @@ class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Least level that is shown."
     )
-    format: Literal["json", "console"] = Field(
-        "json", description="json: one object per line, for machines; console: for people."
+    format: Literal["auto", "json", "console"] = Field(
+        "auto",
+        description="json: one object per line, for machines; console: for people. auto: console if standard error is "
+        "a terminal, else json.",
     )
 
 

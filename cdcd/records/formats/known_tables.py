@@ -7,6 +7,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.records.binary_columns import require_binary
 from cdcd.records.envelope import EnvelopeSettings, Record
 from cdcd.records.formats.table_fragments import OPS, TableFragments, Tally
+from cdcd.records.relation_changes import Described
 from cdcd.records.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.records.routing import Routes
 from cdcd.records.schemas import table_form
@@ -64,15 +65,15 @@ class KnownTables:
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
+        told = self._columns.get(relation.oid)
+        form = table_form(
+            relation,
+            table if told is None else replace(table, former=(told, *table.former)),
+            types,
+            topic,
+        )
+        self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:
-            told = self._columns.get(relation.oid)
-            form = table_form(
-                relation,
-                table if told is None else replace(table, former=(told, *table.former)),
-                types,
-                topic,
-            )
-            self._columns[relation.oid] = form.columns
             schema_id = form.fingerprint
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
@@ -138,6 +139,16 @@ class KnownTables:
     def relation(self, relation_oid: int) -> Relation:
         """A relation as it was last described."""
         return self._tables[relation_oid].relation
+
+    def description(self, relation_oid: int) -> Described | None:
+        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
+        if relation_oid not in self._tables:
+            return None
+        return Described(
+            self._tables[relation_oid].relation,
+            self._columns[relation_oid],
+            self.key_column_names(relation_oid),
+        )
 
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""

@@ -255,7 +255,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _outcome(code: int, output: str) -> Outcome:
-    plain = [line for line in output.splitlines() if not line.startswith("{")]
+    """How a command ended: what it said for people, or the last line of a log of JSON."""
+    lines = output.splitlines()
+    plain = [line for line in lines if not line.startswith("{")]
+    if lines and not plain:
+        last = json.loads(lines[-1])
+        return Outcome(code, last.get("message", ""), last.get("hint", ""), output)
     message, _, hint = "\n".join(plain).partition("\nhint: ")
     return Outcome(code, message.removeprefix("error: "), hint, output)
 

@@ -86,7 +86,7 @@ topics:
   create: {partitions: 1, replication_factor: 1, config: {}}
 spool: {directory: null, memory_bytes_max: 67108864, disk_bytes_max: null}
 http: {host: 127.0.0.1, port: 9464}
-log: {level: info, format: json}
+log: {level: info, format: auto}
 """,
         {},
     )

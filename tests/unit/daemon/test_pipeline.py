@@ -71,7 +71,7 @@ class Engine:
         )
         self.encoder = self.rows = SimpleNamespace(counts={})
         self.incremental = SimpleNamespace(progress=Progress())
-        self.queue = SimpleNamespace(size=0)
+        self.queue = SimpleNamespace(size=0, waiting=0)
 
     def next_action(self, now: float, unix_us: int) -> Action:
         if self.actions:

@@ -457,7 +457,30 @@ def test_a_relation_that_changed_is_a_fact(daemon: Daemon):
     daemon.take(transaction(6, 200, described(), row(2)))
     assert daemon.facts.of(RelationChanged) == []
     daemon.take(transaction(7, 300, wire.frame(changed), row(3)))
-    assert daemon.facts.of(RelationChanged) == [RelationChanged(schema="public", table="t")]
+    (told,) = daemon.facts.of(RelationChanged)
+    assert told.logged() == {
+        "schema": "public", "table": "t", "added": ["more text"], "dropped": ["note text"],
+    }  # fmt: skip
+
+
+def test_a_relation_that_is_streamed_as_it_was_is_no_fact(daemon: Daemon):
+    daemon.take(transaction(5, 100, described(), row(1)))
+    streamed = replace(relation(OID, "t"), xid=9)
+    daemon.take([*wire.block(9, wire.frame(streamed)), wire.stream_commit(9, 200)])
+    assert daemon.facts.of(RelationChanged) == []
+
+
+def test_what_waits_behind_an_outage_counts_as_caught_up_once_it_is_delivered(daemon: Daemon):
+    # GIVEN a batch that is out when the server says that there is no more
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    ship = daemon.until(Ship)
+    daemon.feed([wire.keepalive(110)])
+    daemon.idle()
+    assert daemon.engine.caught_up is False
+    # WHEN it is delivered, THEN no further keepalive is needed
+    daemon.carry_out(ship)
+    daemon.idle()
+    assert daemon.engine.caught_up is True
 
 
 def test_a_name_that_a_table_took_back_leaves_nothing_to_its_next_event(tmp_path: Path):

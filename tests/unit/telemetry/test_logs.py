@@ -9,7 +9,7 @@ import pytest
 
 from cdcd.config.loading import LogConfig
 from cdcd.facts import Failed, KafkaRetry, ShutdownFinished, SlotCreated, StandbyWaiting
-from cdcd.telemetry.logs import configure_logging
+from cdcd.telemetry.logs import REPEAT_S, Repeats, configure_logging
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +126,61 @@ def test_the_console_form_is_for_people(stream):
     observe(SlotCreated(slot="cdcd_shop", position="0/1"))
     assert "slot.created" in stream.getvalue()
     assert "position=0/1" in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    """A terminal, or something else."""
+
+    def __init__(self, tty: bool) -> None:
+        super().__init__()
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_the_format_auto_is_for_people_on_a_terminal_and_json_elsewhere(tty):
+    stream = Terminal(tty)
+    observe = configure_logging(log("info", "auto"), stream)
+    observe(ShutdownFinished(flushed_lsn=1))
+    assert stream.getvalue().startswith("{") != tty
+
+
+def test_a_library_that_repeats_itself_is_heard_once_a_minute_with_the_number_of_repetitions():
+    now = 100.0
+    repeats = Repeats(lambda: now)
+
+    def passes(text: str, name: str = "librdkafka", level: int = logging.ERROR) -> logging.LogRecord | None:
+        record = logging.LogRecord(name, level, "", 0, text, (), None)
+        return record if repeats.filter(record) else None
+
+    assert passes("127.0.0.1:9092/1: failed after 3 ms")
+    for port in range(50):
+        assert passes(f"127.0.0.1:{port}/2: failed after 71 ms") is None
+    assert passes("another message")
+    assert passes("127.0.0.1:9092/1: failed after 3 ms", level=logging.INFO)
+    assert passes("127.0.0.1:9092/1: failed after 3 ms", name="psycopg")
+    now += REPEAT_S
+    again = passes("127.0.0.1:9092/1: failed after 3 ms")
+    assert again is not None
+    assert again.__dict__["repeated"] == 50
+    now += REPEAT_S
+    last = passes("127.0.0.1:9092/1: failed after 3 ms")
+    assert last is not None
+    assert "repeated" not in last.__dict__
+
+
+def test_events_are_never_left_out(stream):
+    observe = configure_logging(log("info", "json"), stream)
+    for _ in range(3):
+        observe(KafkaRetry(message="m", hint="", wait_s=1))
+    assert len(lines(stream)) == 3
+
+
+def test_the_line_of_a_library_says_how_often_it_was_repeated(stream):
+    configure_logging(log("info", "json"), stream)
+    record = logging.LogRecord("librdkafka", logging.ERROR, "", 0, "failed", (), None)
+    record.repeated = 7
+    logging.getLogger("librdkafka").handle(record)
+    assert lines(stream)[0]["repeated"] == 7

@@ -1,5 +1,8 @@
 import pytest
 
+from cdcd.errors import TransientError
+from cdcd.facts import Fact
+from cdcd.facts_operation import KafkaUnreachable
 from cdcd.telemetry.state import COMMIT_BUCKETS_S, Telemetry, liveness, readiness
 
 NOW = 1_800_000_000.0
@@ -52,6 +55,13 @@ def test_the_lag_in_bytes_is_never_below_nothing(telemetry):
     assert telemetry.lag_bytes() == 0
 
 
+def test_there_is_no_lag_in_bytes_when_caught_up(telemetry):
+    telemetry.server_wal_end = 1000
+    telemetry.flushed_lsn = 400
+    telemetry.caught_up = True
+    assert (telemetry.lag_bytes(), telemetry.lag_s(NOW)) == (0, 0)
+
+
 def test_there_is_no_lag_in_seconds_when_caught_up(telemetry):
     telemetry.last_commit_time = NOW - 3600
     telemetry.caught_up = True
@@ -82,10 +92,10 @@ def test_a_clock_that_is_behind_the_servers_gives_no_negative_age(telemetry):
 @pytest.mark.parametrize(("seconds", "bucket"), [(0, 0), (0.001, 0), (0.0011, 1), (30, 13), (31, 14)])
 def test_a_commit_is_counted_in_the_bucket_whose_bound_it_does_not_pass(telemetry, seconds, bucket):
     telemetry.observe_commit(seconds)
-    assert telemetry.commit_bucket_counts.index(1) == bucket
+    assert telemetry.commits.counts.index(1) == bucket
     assert telemetry.kafka_transactions == 1
-    assert telemetry.commit_seconds_sum == seconds
-    assert len(telemetry.commit_bucket_counts) == len(COMMIT_BUCKETS_S) + 1
+    assert telemetry.commits.sum == seconds
+    assert len(telemetry.commits.counts) == len(COMMIT_BUCKETS_S) + 1
 
 
 class TestLiveness:
@@ -143,3 +153,31 @@ class TestReadiness:
         active.flushed_lsn = 0
         active.caught_up = False
         assert readiness(active, NOW + 1e6, None, None).well
+
+
+def test_a_side_that_does_not_answer_is_a_reason_not_to_be_ready(active):
+    failure = TransientError("Connection refused")
+    active.reach.failed("kafka", failure, asked_at=1.0, patience_s=3.0, now=4.0)
+    found = readiness(active, NOW, None, None)
+    assert not found.well
+    assert found.detail["reasons"] == ["Kafka is unreachable: Connection refused"]
+    active.reach.answered("kafka", 5.0)
+    assert readiness(active, NOW, None, None).well
+
+
+def test_a_standby_without_postgres_is_not_ready(telemetry):
+    telemetry.role = "standby"
+    assert readiness(telemetry, NOW, None, None).well
+    telemetry.reach.failed("postgres", TransientError("gone"), asked_at=1.0, patience_s=3.0, now=4.0)
+    found = readiness(telemetry, NOW, None, None)
+    assert found.detail == {
+        "ready": False, "role": "standby", "reasons": ["PostgreSQL is unreachable: gone"],
+    }  # fmt: skip
+
+
+def test_what_waits_is_told_with_an_outage(active):
+    facts: list[Fact] = []
+    active.reach.observe(facts.append)
+    active.queue_records, active.queue_bytes, active.retained_wal_bytes = 3, 500, 1 << 20
+    active.reach.failed("kafka", TransientError("gone", hint="h"), asked_at=1.0, patience_s=3.0, now=4.0)
+    assert facts == [KafkaUnreachable("gone", "h", 3, 500, 1000, 1 << 20)]

@@ -1,0 +1,107 @@
+"""What a configuration that is read again changes in a running daemon (SIGHUP), and what has to wait for a restart.
+
+The rule: a key changes while the daemon runs only if it is in one of the two lists below. Every other key decides what
+the pipeline is (its names, its places, its limits), or was given to parts that are made once. A change of such a key is
+named, and is left out of the configuration in effect.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from cdcd.config.models import Config
+from cdcd.config.types import Section
+
+S = TypeVar("S", bound=Section)
+
+AT_ONCE: Final = (
+    "http.stall_s_max",
+    "log.format",
+    "log.level",
+    "postgres.prepared_warning_age_s",
+    "postgres.wal_warning_s",
+    "ready.lag_bytes_max",
+    "ready.lag_s_max",
+    "shutdown_timeout_s",
+)
+"""Keys that count from now on."""
+
+NEXT_SESSION: Final = (
+    "kafka.properties_files",
+    "postgres.connect_timeout_s",
+    "postgres.password",
+    "postgres.password_file",
+)
+"""Keys that count when cdcd connects next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What was read again.
+
+    Attributes:
+        config: the configuration in effect.
+        at_once, next_session, needs_restart: the keys that differ, by what becomes of their new values.
+    """
+
+    config: Config
+    at_once: list[str] = field(default_factory=list)
+    next_session: list[str] = field(default_factory=list)
+    needs_restart: list[str] = field(default_factory=list)
+
+
+def reloaded(before: Config, after: Config) -> Reloaded:
+    """What `after` changes in `before`, the configuration in effect."""
+    old, new = dict(_keys(before)), dict(_keys(after))
+    changed = [key for key in new if old.get(key) != new[key]]
+    read_anyway = _from_files(before, after)
+    found = Reloaded(
+        _with(before, after, [key for key in changed if key in AT_ONCE or key in NEXT_SESSION]),
+        [key for key in changed if key in AT_ONCE],
+        [key for key in changed if key in NEXT_SESSION or key in read_anyway],
+    )
+    known = {*found.at_once, *found.next_session}
+    found.needs_restart.extend(key for key in changed if key not in known)
+    return found
+
+
+def _from_files(before: Config, after: Config) -> set[str]:
+    """The keys whose values come from files that are read again whenever cdcd connects (`secrets.py`)."""
+    found = set()
+    if before.postgres.dsn_file is not None and before.postgres.dsn_file == after.postgres.dsn_file:
+        found.add("postgres.dsn")
+    kafka, other = before.kafka, after.kafka
+    secret = {*kafka.properties_files, *other.properties_files}
+    if all(
+        kafka.properties.get(name) == other.properties.get(name)
+        for name in {*kafka.properties, *other.properties} - secret
+    ):
+        found.add("kafka.properties")
+    return found
+
+
+def _keys(section: Section, prefix: str = "") -> list[tuple[str, object]]:
+    """Each key below a section, dotted, with its value."""
+    found: list[tuple[str, object]] = []
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            found += _keys(value, f"{prefix}{name}.")
+        else:
+            found.append((prefix + name, value))
+    return found
+
+
+def _with(before: Config, after: Config, keys: Sequence[str]) -> Config:
+    """`before` with the values that `after` has for these keys."""
+    for key in keys:
+        before = _replaced(before, after, key.split("."))
+    return before
+
+
+def _replaced(before: S, after: S, path: list[str]) -> S:
+    name, rest = path[0], path[1:]
+    value = getattr(after, name)
+    if rest:
+        value = _replaced(getattr(before, name), value, rest)
+    return before.model_copy(update={name: value})

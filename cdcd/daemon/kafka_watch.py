@@ -1,0 +1,82 @@
+"""Asks Kafka once a second whether it answers, from a thread and a client of its own.
+
+The sink can not tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
+a request has timed out, after a minute. So the watch asks a broker who leads the checkpoint's partition, which every
+batch needs, and waits `ANSWER_S` for the answer. `engine/reachability.py` decides what an answer, or none, means.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from cdcd.config.models import Config
+from cdcd.config.secrets import reread
+from cdcd.errors import CdcdError
+from cdcd.kafka import client
+from cdcd.kafka.admin import Admin
+
+ASK_S: Final = 1.0
+"""Seconds between two questions."""
+
+ANSWER_S: Final = 3.0
+"""Seconds to wait for an answer. With `ASK_S`, an outage is told within five seconds."""
+
+END_S: Final = 0.2
+"""Seconds to wait for the thread at the end. It is a daemon thread, so it holds nothing up if it still waits."""
+
+Report = Callable[[float, CdcdError | None], None]
+"""Is given when the question was asked (monotonic seconds), and why there was no answer; None: there was one."""
+
+
+class KafkaWatch:
+    """Runs from `start` to `stop`, and calls `report` from its own thread after each question."""
+
+    def __init__(self, config: Config, report: Report) -> None:
+        self._config = config
+        self._report = report
+        self._stop = threading.Event()
+        self._admin: Admin | None = None
+        self._given: dict[str, client.Value] = {}
+        self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask, after `ASK_S`: a start is not slowed down by it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop asking."""
+        self._stop.set()
+        self._thread.join(END_S)
+
+    def _run(self) -> None:
+        while not self._stop.wait(ASK_S):
+            asked_at = time.monotonic()
+            failure: CdcdError | None = None
+            try:
+                self._ask()
+            except CdcdError as error:
+                failure = error
+            if not self._stop.is_set():
+                self._report(asked_at, failure)
+
+    def _ask(self) -> None:
+        """Raises CdcdError: there was no answer."""
+        if self._admin is None:
+            self._connect()
+        assert self._admin is not None
+        try:
+            self._admin.ask(self._config.topics.checkpoint)
+        except CdcdError:
+            # A client keeps the credentials that it was made with. Those of now may be others.
+            if self._given != self._properties():
+                self._admin = None
+            raise
+
+    def _connect(self) -> None:
+        self._given = self._properties()
+        self._admin = Admin(self._given, ANSWER_S, self._stop)
+
+    def _properties(self) -> dict[str, client.Value]:
+        connection, _ = client.split(reread(self._config).kafka.librdkafka())
+        return connection

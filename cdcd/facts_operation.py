@@ -1,0 +1,110 @@
+"""Facts about the operation: which side answers, how fast the work goes, how long PostgreSQL keeps the WAL.
+
+They are of the kind of `cdcd/facts.py`, which lists them with its own.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from cdcd.facts import Fact, Level, facts_of, rows
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaUnreachable(Fact):
+    """Kafka does not answer. Nothing is lost: cdcd keeps `records` (`bytes`) in memory, and PostgreSQL keeps the WAL
+    from `flushed_lsn` on. cdcd asks once a second, and goes on by itself.
+
+    `wal_bytes` is the WAL that the slot held at the last look. It grows while Kafka is away.
+    """
+
+    event: ClassVar[str] = "kafka.unreachable"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReachable(Fact):
+    """Kafka answers again, after `seconds`. cdcd now delivers the `records` (`bytes`) that wait, and then the rest."""
+
+    event: ClassVar[str] = "kafka.reachable"
+    seconds: float
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUnreachable(Fact):
+    """PostgreSQL does not answer. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on, and cdcd connects
+    again by itself. `records` (`bytes`) were waiting for Kafka. Those that Kafka does not get now come again.
+    """
+
+    event: ClassVar[str] = "postgres.unreachable"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresReachable(Fact):
+    """PostgreSQL answers again, after `seconds`. cdcd resumes from the checkpoint."""
+
+    event: ClassVar[str] = "postgres.reachable"
+    seconds: float
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProgressed(Fact):
+    """What was done in the last `seconds`: transactions and rows (snapshots' too) that were read, and the bytes of keys
+    and values that Kafka acknowledged. The event comes once a minute, unless nothing was done and nothing is left.
+
+    `lag_s` and `lag_bytes` are as in the metrics, and both 0 if all is delivered. `waiting_records` (`waiting_bytes`)
+    wait for Kafka, and the slot holds `wal_bytes`.
+    """
+
+    event: ClassVar[str] = "stream.progress"
+    seconds: float
+    transactions: int
+    rows: int
+    bytes: int
+    lag_s: float | None
+    lag_bytes: int
+    waiting_records: int
+    waiting_bytes: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WalShort(Fact):
+    """PostgreSQL may give up the slot in `seconds_left`, at the rate at which WAL was written in the last ten minutes.
+    Changes would be lost then. The slot holds `retained_bytes` of WAL, and may hold `safe_bytes` more
+    (max_slot_wal_keep_size). The event comes again each time that the rest has halved.
+    """
+
+    event: ClassVar[str] = "wal.short"
+    level: ClassVar[Level] = "error"
+    slot: str
+    seconds_left: int
+    safe_bytes: int
+    retained_bytes: int
+    bytes_per_s: int
+    hint: str
+
+
+def markdown() -> str:
+    """The rows of these events in docs/events.md."""
+    return rows(facts_of(globals()))

@@ -1,0 +1,59 @@
+"""The line of the log that says once a minute what was delivered, and how far behind the pipeline is.
+
+The rule: a minute in which nothing was delivered and nothing is left to deliver has no line. So an idle daemon is
+silent, and a daemon that hangs is not: its lag stays, and is told every minute.
+"""
+
+from typing import Final
+
+from cdcd.facts_operation import StreamProgressed
+from cdcd.telemetry.state import Telemetry
+
+REPORT_S: Final = 60.0
+"""Seconds between two lines."""
+
+DELIVERED: Final = ("plain", "streamed", "prepared")
+"""The kinds of transactions that reach Kafka."""
+
+
+class ProgressReport:
+    """Ask `due` every moment.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, telemetry: Telemetry, now: float) -> None:
+        self._telemetry = telemetry
+        self._at = now
+        self._before = self._totals()
+
+    def due(self, now: float, unix_now: float) -> StreamProgressed | None:
+        """The report of the last minute, if a minute has passed and there is something to report."""
+        seconds = now - self._at
+        if seconds < REPORT_S:
+            return None
+        telemetry, before = self._telemetry, self._before
+        totals = self._before = self._totals()
+        self._at = now
+        lag_bytes = telemetry.lag_bytes() or 0
+        if telemetry.role != "active" or (totals == before and not lag_bytes):
+            return None
+        transactions, rows, sent = (each - former for each, former in zip(totals, before, strict=True))
+        lag_s = telemetry.lag_s(unix_now)
+        return StreamProgressed(
+            seconds=round(seconds, 1),
+            transactions=transactions,
+            rows=rows,
+            bytes=sent,
+            lag_s=None if lag_s is None else round(lag_s, 1),
+            lag_bytes=lag_bytes,
+            waiting_records=telemetry.queue_records,
+            waiting_bytes=telemetry.queue_bytes,
+            wal_bytes=telemetry.retained_wal_bytes,
+        )
+
+    def _totals(self) -> tuple[int, int, int]:
+        telemetry = self._telemetry
+        transactions = sum([telemetry.transactions.get(kind, 0) for kind in DELIVERED])
+        return transactions, sum(telemetry.events.copy().values()), telemetry.kafka_bytes

@@ -1,0 +1,80 @@
+"""Which keys change in a running daemon, and which are named as needing a restart."""
+
+from pathlib import Path
+
+import pytest
+
+from cdcd.config.loading import Config, parse_config
+from cdcd.config.reloading import AT_ONCE, NEXT_SESSION, _keys, reloaded
+
+FILE = """
+name: shop
+postgres: {dsn: 'host=db', password: old}
+kafka: {bootstrap_servers: 'broker:9092'}
+"""
+
+
+def parse(more: str = "", text: str = FILE) -> Config:
+    return parse_config(text + more, {})
+
+
+@pytest.fixture
+def before() -> Config:
+    return parse()
+
+
+def test_the_same_file_changes_nothing(before: Config):
+    found = reloaded(before, parse())
+    assert found.config == before
+    assert (found.at_once, found.next_session, found.needs_restart) == ([], [], [])
+
+
+def test_limits_and_the_log_change_at_once(before: Config):
+    after = parse("log: {level: debug, format: json}\nready: {lag_s_max: 7}\nhttp: {stall_s_max: 5}\n")
+    found = reloaded(before, after)
+    assert sorted(found.at_once) == ["http.stall_s_max", "log.format", "log.level", "ready.lag_s_max"]
+    assert found.config == after
+    assert found.needs_restart == []
+
+
+def test_a_password_counts_at_the_next_session(before: Config):
+    found = reloaded(before, parse(text=FILE.replace("old", "new")))
+    assert found.next_session == ["postgres.password"]
+    assert found.config.postgres.libpq() == "host=db password='new'"
+
+
+def test_what_the_pipeline_is_stays_as_it_was_and_is_named(before: Config):
+    after = parse("topics: {prefix: other}\nlog: {level: debug}\n", FILE.replace("host=db", "host=other"))
+    found = reloaded(before, after)
+    assert found.at_once == ["log.level"]
+    assert {"postgres.dsn", "topics.prefix"} <= set(found.needs_restart)
+    assert found.config == before.model_copy(update={"log": after.log})
+
+
+def test_a_secret_in_a_file_that_changed_needs_no_restart(tmp_path: Path):
+    dsn, secret = tmp_path / "dsn", tmp_path / "secret"
+    text = f"""
+name: shop
+postgres: {{dsn_file: {dsn}}}
+kafka: {{bootstrap_servers: 'broker:9092', properties_files: {{sasl.password: {secret}}}}}
+"""
+    dsn.write_text("host=db password=old")
+    secret.write_text("old")
+    before = parse(text=text)
+    dsn.write_text("host=db password=new")
+    secret.write_text("new")
+    found = reloaded(before, parse(text=text))
+    assert sorted(found.next_session) == ["kafka.properties", "postgres.dsn"]
+    assert found.needs_restart == []
+
+
+def test_another_property_of_kafka_needs_a_restart(before: Config):
+    after = parse(text=FILE.replace("9092'}", "9092', properties: {linger.ms: 5}}"))
+    found = reloaded(before, after)
+    assert found.needs_restart == ["kafka.properties"]
+    assert found.config == before
+
+
+def test_each_key_of_the_lists_is_a_key(before: Config):
+    assert {*AT_ONCE, *NEXT_SESSION} <= {key for key, _ in _keys(before)}
+    assert not {*AT_ONCE} & {*NEXT_SESSION}
