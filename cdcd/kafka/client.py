@@ -5,7 +5,9 @@ property given to a client of the wrong kind is only warned about by librdkafka:
 """
 
 import logging
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 Value = str | int | float | bool | logging.Logger
@@ -58,8 +60,48 @@ PRODUCER_DEFAULTS: Final[Properties] = {
 }
 
 
+REPEATED_S: Final = 60.0
+"""Seconds in which a message of librdkafka's is logged once. librdkafka repeats each failed connection several times a
+second."""
+
+KINDS_MAX: Final = 1000
+"""Kinds of messages that are remembered."""
+
+_VARYING: Final = re.compile(r"\[thrd:[^]]*\]|\(after [^)]*\)|[0-9]+")
+
+
+class Sparing(logging.Filter):
+    """Lets a message pass once in `REPEATED_S`, and then with the number of those that it held back.
+
+    Messages are alike if they differ in numbers, in the thread and in the time that an attempt took.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged. If others were held back, its message says how many."""
+        text, now = record.getMessage(), self._clock()
+        kind = _VARYING.sub("", text)
+        passed_at, held = self._passed.get(kind, (-REPEATED_S, 0))
+        if now - passed_at < REPEATED_S:
+            self._passed[kind] = (passed_at, held + 1)
+            return False
+        if len(self._passed) > KINDS_MAX:
+            self._passed.clear()
+        self._passed[kind] = (now, 0)
+        if held:
+            record.msg, record.args = f"{text} (and {held} more of this kind since)", ()
+        return True
+
+
 LOGGER: Final = logging.getLogger("librdkafka")
-"""librdkafka repeats each failed connection; what matters of it comes back as errors, so this is for debugging."""
+"""What librdkafka logs. What matters of it comes back as errors, so this is for debugging. Without a configured log, as
+in `cdcd check`, it goes nowhere."""
+LOGGER.addHandler(logging.NullHandler())
+LOGGER.addFilter(Sparing())
 
 
 def split(given: Properties) -> tuple[dict[str, Value], dict[str, Value]]:
