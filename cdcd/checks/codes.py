@@ -102,7 +102,7 @@ _TABLE: Final = (
     Code("transaction.log", "Kafka", "Whether the brokers can keep their log of transactions.", (4,)),
     Code("transaction.id", "Kafka", "The right to write by the transactional id.", (4,)),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
-    Code("topic.replicas", "Kafka", "Replicas: too few for `min.insync.replicas`, or too few to lose a broker.", (4,)),
+    Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`: cdcd waits; or too few to lose one."),
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
@@ -129,7 +129,7 @@ Problems come first. What is in order is counted, and `--all` shows it too.
 
 | level | meaning |
 |---|---|
-| error | `cdcd run` would end, at its start or with the first record that is concerned. |
+| error | `cdcd run` would end, at its start or with the first record that is concerned, or would wait for ever. |
 | warning | It works now, and will hurt somebody some day. A pipeline in order has no warning. |
 | ok | As it should be. |
 

@@ -92,6 +92,12 @@ def check_wal_level(facts: Facts, _: Wanted) -> Iterator[Finding]:
         )
 
 
+_FREE: Final = {
+    "max_replication_slots": "Drop an unused slot (SELECT slot_name, active FROM pg_replication_slots)",
+    "max_wal_senders": "End unused WAL senders (pg_stat_replication)",
+}
+
+
 def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
     """A slot and a walsender for us."""
     for code, name, used, needed in (
@@ -111,7 +117,7 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
                 code,
                 name,
                 found,
-                f"Free one, or ALTER SYSTEM SET {name} = {limit + 5}; then restart PostgreSQL.",
+                f"{_FREE[name]}, or ALTER SYSTEM SET {name} = {limit + 5}; then restart PostgreSQL.",
             )
         else:
             yield Finding("ok", code, name, found)
