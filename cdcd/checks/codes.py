@@ -94,6 +94,11 @@ _TABLE: Final = (
         "A table without a key whose rows must be read beside the stream, which needs a key.",
         (3,),
     ),
+    Code(
+        "snapshot.signals",
+        "PostgreSQL",
+        "Which requests for snapshots are followed, and whether a stranger's condition would run as a superuser.",
+    ),
     Code("kafka.unreachable", "Kafka", "Kafka does not answer.", (4,)),
     Code("kafka.refused", "Kafka", "Kafka refuses the connection: user, password, certificates or rights.", (4,)),
     Code("kafka.property", "Kafka", "librdkafka refuses a name or a value in `kafka.properties`.", (2,)),

@@ -169,6 +169,33 @@ def check_transactions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     )
 
 
+def check_signals(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Requests for snapshots are logical messages, which whoever may connect to the database can send."""
+    subject = "snapshot.signals"
+    try:
+        heard = _options(facts, wanted).messages
+    except ConfigError:
+        return
+    if wanted.signals == "off" or not heard:
+        why = (
+            "off"
+            if wanted.signals == "off"
+            else "logical messages are not sent (PostgreSQL 14, postgres.messages)"
+        )
+        yield Finding("ok", "snapshot.signals", subject, f"{why}: cdcd does not hear `cdcd snapshot`")
+    elif wanted.signals == "all" and facts.session.superuser:
+        yield Finding(
+            "warning",
+            "snapshot.signals",
+            subject,
+            f"all: whoever may connect to the database can have cdcd evaluate an expression as superuser "
+            f"{facts.session.role}",
+            "Set snapshot.signals: without_where, or connect as a role that is no superuser.",
+        )
+    else:
+        yield Finding("ok", "snapshot.signals", subject, wanted.signals)
+
+
 def check_synchronous(facts: Facts, _: Wanted) -> Iterator[Finding]:
     """A walsender of ours can be taken for a synchronous standby: then commits wait for Kafka."""
     names = facts.settings["synchronous_standby_names"].shown
@@ -199,4 +226,5 @@ CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_failover,
     check_transactions,
     check_synchronous,
+    check_signals,
 )

@@ -113,6 +113,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         origin=source.origin,
         binary=source.binary,
         status_interval_s=source.status_interval_s,
+        signals=config.snapshot.signals,
         pipeline=config.name,
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,

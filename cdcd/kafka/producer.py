@@ -158,9 +158,11 @@ def producer_properties(
     # The limit of a single record. It does not depend on how small requests have become: a dead letter may be large.
     whole = max(2 * settings.batch_bytes_max, settings.batch_size, BATCH_SIZE)
     properties.setdefault("message.max.bytes", min(whole, MESSAGE_BYTES_MAX))
-    if batch_size:
+    given = settings.producer.get("batch.size")
+    if batch_size and (given is None or _number(given)):
+        # What is no number is left as it is, so that librdkafka refuses it.
         properties["batch.size"] = batch_size
-    else:
+    if not batch_size:
         properties["batch.num.messages"] = 1
     if not settings.exactly_once:
         # A record stays with its producer until the broker has answered. From another producer, it could arrive before

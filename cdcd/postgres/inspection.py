@@ -50,6 +50,8 @@ class Wanted:
     origin: Literal["any", "none"] = "any"
     binary: bool = False
     status_interval_s: float = 10.0
+    signals: str = "without_where"
+    """Which requests for snapshots are followed (`snapshot.signals`)."""
     pipeline: str = ""
     """The application_name of a daemon's own session on the slot."""
     application_name: str = "cdcd check"

@@ -72,6 +72,7 @@ class Scene:
         """A broker of this scenario alone."""
         broker: KafkaBroker = self.request.getfixturevalue("private_broker")(**options)
         self.configure(kafka={"bootstrap_servers": broker.bootstrap_servers})
+        self.one.reader_servers = broker.bootstrap_servers
         return broker
 
     def as_role(self, *rights: str, publication: bool = True) -> None:
@@ -559,7 +560,7 @@ def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):
     said = command("check", "--config", str(scene.one.daemon.config_path))
     lines = said.stdout.splitlines()
     assert (said.returncode, said.stderr) == (0, "")
-    assert "table.identity" in lines[0] + lines[5]
+    assert "table.identity" in lines[0]
     assert len(lines) < 30
     assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
     assert lines[-1] == f"0 errors, 2 warnings, {lines[-1].split()[-3]} in order"

@@ -229,6 +229,13 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             "no prepared transactions",
         ),
         (
+            preflight.check_signals,
+            with_session(superuser=True),
+            replace(WANTED, signals="all"),
+            "warning",
+            "evaluate an expression as superuser",
+        ),
+        (
             preflight.check_synchronous,
             with_setting(synchronous_standby_names=Setting("ANY 1 (*)", 0, "")),
             WANTED,

@@ -91,8 +91,9 @@ def test_what_the_user_says_of_timeouts_holds():
     assert properties(900, {"socket.timeout.ms": 5000})["socket.timeout.ms"] == 5000
 
 
-def test_what_is_no_number_is_left_to_librdkafka_to_refuse():
-    odd = settings(1024, **{"batch.size": "large", "message.max.bytes": "huge"})
+@pytest.mark.parametrize("name", ["batch.size", "message.max.bytes"])
+def test_what_is_no_number_is_left_to_librdkafka_to_refuse(name):
+    odd = settings(1024, **{name: "large"})
     assert (odd.batch_size, odd.record_bytes_max) == (BATCH_SIZE, BATCH_SIZE)
     with pytest.raises(ConfigError, match=r"kafka\.properties") as caught:
         construct(producer_properties(odd, odd.client, odd.batch_size, lambda *_: None), "Kafka at b")
