@@ -1,13 +1,14 @@
 """Parts of the documents that are made from the code: `python -m tests.documents` writes them again.
 
 ARCHITECTURE.md's diagram of states comes from the assembler's table, docs/events.md and docs/metrics.md from the facts
-and the metrics. `tests/unit/test_documents.py` fails when one is stale.
+and the metrics, docs/check.md from the codes of findings. `tests/unit/test_documents.py` fails when one is stale.
 """
 
 from pathlib import Path
 from typing import Final
 
 from cdcd import facts, facts_operation
+from cdcd.checks import codes
 from cdcd.protocol.peek import CHANGES
 from cdcd.spark import progress
 from cdcd.telemetry import metrics, mirror
@@ -65,6 +66,7 @@ def documents() -> dict[Path, str]:
     """Every document with a generated part, as it should be."""
     return {
         ARCHITECTURE: architecture(),
+        ROOT / "docs" / "check.md": codes.markdown(),
         ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }

@@ -1,44 +1,58 @@
-"""What `cdcd check` finds: both sides looked at, and whether they go together; nothing is changed.
+"""What `cdcd check` finds: this machine, each side, and whether the sides go together; nothing is changed.
 
 A side that cannot be asked is a finding too, and its error's exit code is the command's: it says more than that
 something was found. The other side is asked all the same.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Generic, TypeVar
 
-from cdcd.checks import kafka, postgres
-from cdcd.checks.finding import Finding
+from cdcd.checks import kafka, machine, postgres
+from cdcd.checks.finding import Finding, of_error
+from cdcd.checks.kafka import TableTopic
+from cdcd.checks.rehearsal import Outcome, rehearse
+from cdcd.checks.rows import check_rows
+from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
+from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
-from cdcd.errors import CdcdError, PositionError, SinkError, SinkUnavailableError, SourceError, TransientError
+from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
 from cdcd.kafka import client
-from cdcd.kafka.checkpoint import peek_checkpoint
-from cdcd.kafka.topics import TopicSpec
-from cdcd.postgres.connection import connect, parse_dsn
-from cdcd.postgres.inspection import Wanted
-from cdcd.postgres.replication import ReplicationStream
-from cdcd.postgres.slot import read_slot
-from cdcd.postgres.source import read_source
-from cdcd.transactions.position import Position, resume
+from cdcd.kafka.admin import Admin
+from cdcd.kafka.errors import filled
+from cdcd.kafka.producer import construct, producer_properties, try_transactional_id
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.inspection import Facts, Wanted, read_facts
+from cdcd.postgres.publication import OPERATIONS
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
 
-CHECKPOINT_S: Final = 10.0
-"""How long the broker may take for the checkpoint."""
+ANSWER_S: Final = 10.0
+"""Seconds that the broker may take for an answer."""
 
-Ask = Callable[[Config], Awaitable[Sequence[Finding]]]
+KAFKA: Final = 4
+"""The exit code of a broker that does not answer."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All findings, PostgreSQL's first, and the exit code that follows from them."""
+    """All findings, this machine's first, then PostgreSQL's, and the exit code that follows from them."""
 
     findings: tuple[Finding, ...]
     exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side(Generic[T]):
+    """What one side answered: its facts, None if it could not be asked; and then the exit code for that."""
+
+    findings: Sequence[Finding]
+    facts: T | None
+    exit_code: int = 0
 
 
 def examine(config: Config) -> Report:
@@ -47,31 +61,43 @@ def examine(config: Config) -> Report:
 
 
 async def _examine(config: Config) -> Report:
-    sides = await gather(config, {"PostgreSQL": ask_postgres, "Kafka": ask_kafka})
-    if sides.exit_code not in (0, FOUND_ERROR):
-        return sides
-    # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
-    both = await gather(config, {"position": ask_position})
-    return Report(sides.findings + both.findings, sides.exit_code or both.exit_code)
-
-
-async def gather(config: Config, sides: Mapping[str, Ask]) -> Report:
-    """The findings of the sides, by name, asked at the same time."""
-    answers = await asyncio.gather(*(_ask(name, ask, config) for name, ask in sides.items()))
-    findings = tuple(finding for found, _ in answers for finding in found)
-    unasked = next((code for _, code in answers if code), 0)
+    here, source, sink = await asyncio.gather(
+        asyncio.to_thread(lambda: list(machine.examine(config))),
+        asked("PostgreSQL", "postgres", config, ask_postgres),
+        asked("Kafka", "kafka", config, ask_kafka),
+    )
+    findings = [*here, *source.findings, *sink.findings]
+    if source.facts is not None and sink.facts is not None:
+        # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
+        findings += await ask_both(config, source.facts, findings)
+    known = names(config)
     wrong = FOUND_ERROR if any(finding.level == "error" for finding in findings) else 0
-    return Report(findings, unasked or wrong)
+    return Report(
+        tuple(replace(one, fix=filled(one.fix, known)) for one in findings),
+        source.exit_code or sink.exit_code or wrong,
+    )
 
 
-async def _ask(name: str, ask: Ask, config: Config) -> tuple[Sequence[Finding], int]:
+Ask = Callable[[Config], Awaitable[tuple[Sequence[Finding], T]]]
+
+
+async def asked(subject: str, side: str, config: Config, ask: Ask[T]) -> Side[T]:
+    """What the side answers, or why it cannot be asked."""
     try:
-        return await ask(config), 0
+        findings, facts = await ask(config)
     except CdcdError as error:
-        return [Finding("error", name, error.message, error.hint)], error.exit_code
+        code = KAFKA if side == "kafka" and isinstance(error, TransientError) else error.exit_code
+        return Side([of_error(_code(side, error), subject, error)], None, code)
+    return Side(findings, facts)
 
 
-async def ask_postgres(config: Config) -> Sequence[Finding]:
+def _code(side: str, error: CdcdError) -> str:
+    if isinstance(error, ConfigError):
+        return {"postgres": "postgres.setting", "kafka": "kafka.property"}[side]
+    return f"{side}.{'unreachable' if isinstance(error, TransientError) else 'refused'}"
+
+
+async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     """PostgreSQL's findings, from the settings that a run would use."""
     source = config.postgres
     wanted = Wanted(
@@ -87,87 +113,127 @@ async def ask_postgres(config: Config) -> Sequence[Finding]:
         origin=source.origin,
         binary=source.binary,
         status_interval_s=source.status_interval_s,
+        signals=config.snapshot.signals,
         pipeline=config.name,
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
     )
-    return await postgres.examine(parse_dsn(source.libpq()), wanted)
+    facts = await read_facts(parse_dsn(source.libpq()), wanted)
+    return postgres.examine(facts, wanted), facts
 
 
-async def ask_kafka(config: Config) -> Sequence[Finding]:
-    """Kafka's findings, from the settings that a run would use."""
-    sink, topics = config.kafka, config.topics
-    known = [topics.checkpoint]
-    if topics.schemas:
-        known.append(topics.schemas)
-    if config.postgres.messages:
-        known.append(topics.message)
-    if sink.oversized == "dead_letter":
-        known.append(sink.dead_letter_topic)
-    connection, producer = client.split(sink.librdkafka())
+async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
+    """Kafka's findings, from the settings that a run would use, without those about the topics of tables."""
+    return await asyncio.to_thread(_ask_kafka, config)
+
+
+def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
+    timeout_s = config.kafka.transaction.timeout_s
+    _construct(config, timeout_s or kafka.TIMEOUT_MAX_MS / 1000)
+    wanted = kafka_wanted(config)
+    facts = kafka.read_facts(_admin(config), wanted)
+    findings = kafka.examine(facts, wanted, (*kafka.BROKER, *kafka.TOPICS, check_existing))
+    if timeout_s is None and facts.timeout_max_ms != kafka.TIMEOUT_MAX_MS:
+        try:
+            _construct(config, facts.timeout_max_ms / 1000 if facts.timeout_max_ms else TRANSACTION_S)
+        except CdcdError as error:
+            findings.append(of_error("kafka.property", "kafka.properties", error))
+    return findings, facts
+
+
+def kafka_wanted(config: Config) -> kafka.Wanted:
+    """What the configuration asks of Kafka, whatever the tables are."""
+    sink = config.kafka
+    _, producer = client.split(sink.librdkafka())
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
-    wanted = kafka.Wanted(
-        topics=known,
-        checkpoint=topics.checkpoint,
-        schemas=topics.schemas,
-        prefix=topics.prefix,
-        spec=TopicSpec(
-            topics.create.enabled,
-            topics.create.partitions,
-            topics.create.replication_factor,
-            topics.create.config,
-        ),
+    return kafka.Wanted(
+        topics=own_topics(config, messages=config.postgres.messages),
+        checkpoint=config.topics.checkpoint,
+        spec=topic_spec(config),
         exactly_once=sink.delivery == "exactly_once",
         transaction_timeout_s=sink.transaction.timeout_s,
         # What is no number is for librdkafka to refuse, in its words.
         message_max_bytes=int(largest) if largest.isdecimal() else kafka.MESSAGE_MAX_BYTES,
+        schemas=config.topics.schemas,
     )
+
+
+def _admin(config: Config) -> Admin:
+    connection, _ = client.split(config.kafka.librdkafka())
+    return Admin(connection, ANSWER_S)
+
+
+def _construct(config: Config, timeout_s: float) -> None:
+    """Make the producer of a run, which shows whether librdkafka takes the properties; nothing is sent."""
+    settings = sink_settings(config, timeout_s)
+    where = f"Kafka at {config.kafka.bootstrap_servers}"
+    construct(producer_properties(settings, settings.client, settings.batch_size, lambda *_: None), where)
+
+
+async def ask_both(config: Config, source: Facts, findings: Sequence[Finding]) -> list[Finding]:
+    """What needs both sides: where a start would resume, what it would read, and the topics of the tables.
+
+    Args:
+        findings: those of the sides. What they tell already is not told again.
+    """
+    outcome = await rehearse(config, source)
+    found = [*_position(config, outcome, findings), *check_rows(source, outcome.reading)]
     try:
-        return await asyncio.to_thread(kafka.examine, connection, wanted)
-    except TransientError as error:
-        raise SinkUnavailableError(error.message, hint=error.hint) from error
+        found += await asyncio.to_thread(_ask_about_topics, config, source)
+        if not source.active and config.kafka.delivery == "exactly_once" and _can_begin(findings):
+            settings = sink_settings(config, TRANSACTION_S)
+            refusal = await asyncio.to_thread(try_transactional_id, settings, ANSWER_S)
+            subject = f"transactional id {settings.transactional_id}"
+            found.append(
+                Finding("ok", "transaction.id", subject, "this principal may write by it")
+                if refusal is None
+                else of_error("transaction.id", subject, refusal)
+            )
+    except CdcdError as error:
+        found.append(of_error(_code("kafka", error), "Kafka", error))
+    return found
 
 
-async def ask_position(config: Config) -> Sequence[Finding]:
-    """Whether the slot goes on where Kafka's checkpoint ends. What keeps it from being asked, the sides tell."""
-    topic = config.topics.checkpoint
-    try:
-        position = await _position(config)
-    except PositionError as error:
-        return [Finding("error", "position", error.message, error.hint)]
-    except SinkError as error:
-        return [Finding("error", f"topic {topic}", error.message, error.hint)]
-    except (TransientError, SourceError):
-        return ()
-    if position is None:
-        return [Finding("ok", "position", f"there is no checkpoint in {topic}: begins where the slot stands")]
-    return [Finding("ok", "position", f"goes on after {position}")]
+def _can_begin(findings: Sequence[Finding]) -> bool:
+    """Whether the brokers can keep their log of transactions. If not, the question would wait for an answer."""
+    return not any(one.code == "transaction.log" and one.level == "error" for one in findings)
 
 
-async def _position(config: Config) -> Position | None:
-    """Where a start would resume. The slot is read before the checkpoint, which a running daemon moves first."""
-    dsn = parse_dsn(config.postgres.libpq())
-    name, timeout_s = f"{config.name} check", config.postgres.connect_timeout_s
-    async with AsyncExitStack() as stack:
-        sql = await connect(dsn, application_name=name, connect_timeout_s=timeout_s)
-        stack.push_async_callback(sql.close)
-        slot = await read_slot(sql, config.postgres.slot)
-        if slot is not None and (slot.confirmed_flush_lsn is None or slot.invalidation_reason):
-            raise TransientError("the slot is of no use; PostgreSQL's findings say why")
-        connection, _ = client.split(config.kafka.librdkafka())
-        topic, key = config.topics.checkpoint, config.name
-        found = await asyncio.to_thread(peek_checkpoint, connection, topic, key, CHECKPOINT_S)
-        if found is None:
-            return None
-        stream = await ReplicationStream.open(dsn, application_name=name, connect_timeout_s=timeout_s)
-        stack.callback(stream.close)
-        identity = await stream.identify()
-        source = await read_source(
-            stream,
-            identity,
-            None if slot is None else slot.confirmed_flush_lsn,
-            found,
-            slot_name=config.postgres.slot,
-            options=config.postgres.stream_options,
+def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> list[Finding]:
+    refusal = outcome.refusal
+    if refusal is None:
+        where = (
+            f"goes on after {outcome.position}"
+            if outcome.has_checkpoint
+            else f"there is no checkpoint in {config.topics.checkpoint}: begins where the slot stands"
         )
-        return resume(found, source, accept_gap=False).position
+        return [Finding("ok", "position.state", "position", where)]
+    errors = [one for one in findings if one.level == "error"]
+    if any(one.found == refusal.message for one in errors):
+        return []
+    if isinstance(refusal, PositionError):
+        return [of_error("position.state", "position", refusal)]
+    if isinstance(refusal, SinkError):
+        return [of_error("topic.checkpoint", f"topic {config.topics.checkpoint}", refusal)]
+    # What the sides have told in their own words is not told again. What nobody has told must not be missing.
+    return [] if errors else [of_error("start.refused", "start", refusal)]
+
+
+def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
+    """The topics of the published tables."""
+    topic_names = config.topic_names()
+    operations = source.publication.operations if source.publication else OPERATIONS
+    tables = {
+        topic_names.table(table.schema, table.name): TableTopic(
+            table.qualified,
+            keyless=not table.has_key,
+            truncated=config.topics.truncate and "truncate" in operations,
+            whole=table.replica_identity == "f",
+        )
+        for table in source.tables
+    }
+    if not tables:
+        return []
+    wanted = replace(kafka_wanted(config), topics=list(tables), tables=tables)
+    facts = kafka.read_facts(_admin(config), wanted)
+    return kafka.examine(facts, wanted, (*kafka.TOPICS, check_existing))

@@ -13,6 +13,7 @@ def check_takeover(facts: Facts, _: Wanted) -> Iterator[Finding]:
     if tracked is not None and tracked.shown == "off":
         yield Finding(
             "warning",
+            "server.activities",
             "track_activities",
             "off: a standby can not tell an instance that is frozen or cut off from one that is quiet, and takes over "
             "only when TCP gives that one up",
@@ -26,6 +27,7 @@ def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         if wanted.failover:
             yield Finding(
                 "error",
+                "slot.failover",
                 "failover",
                 f"needs PostgreSQL {FAILOVER_SINCE // 10000}, this is {facts.server_version // 10000}",
                 "Set postgres.failover: false.",
@@ -38,6 +40,7 @@ def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     if absent := [name for name in names if name not in facts.streaming_slots]:
         yield Finding(
             "error",
+            "slot.failover",
             "synchronized_standby_slots",
             f"names {', '.join(absent)}, which no standby reads: PostgreSQL sends cdcd nothing until one does",
             "Bring the standby back, or take it out: ALTER SYSTEM SET synchronized_standby_slots = '...'; "
@@ -46,9 +49,10 @@ def check_failover(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     elif not names:
         yield Finding(
             "warning",
+            "slot.failover",
             "synchronized_standby_slots",
             "empty: after a failover Kafka may hold changes that the new primary lacks, and cdcd will refuse to go on",
             "ALTER SYSTEM SET synchronized_standby_slots = '<slot of each standby>'; SELECT pg_reload_conf();",
         )
     else:
-        yield Finding("ok", "synchronized_standby_slots", ", ".join(names))
+        yield Finding("ok", "slot.failover", "synchronized_standby_slots", ", ".join(names))

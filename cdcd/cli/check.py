@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +13,22 @@ import click
 from cdcd.cli.options import config_option
 
 if TYPE_CHECKING:
+    from cdcd.checks.finding import Finding
     from cdcd.checks.run import Report
 
-_STYLES: Final = {"ok": "green", "warning": "yellow", "error": "bold red"}
+_COLORS: Final = {"error": "red", "warning": "yellow", "ok": "green"}
+"""The levels in the order in which they are shown."""
 
-_PIPE_COLUMNS: Final = 160
-"""Width of the table where no terminal says how wide it is."""
+_COLUMNS_MAX: Final = 100
+"""Longer lines are hard to read, however wide the terminal is."""
+
+_COLUMNS: Final = 80
+"""The width where no terminal says how wide it is."""
+
+_INDENT: Final = " " * 9
+
+_ALIKE_MAX: Final = 2
+"""So many findings in order with one code are named; more are counted."""
 
 
 @click.command("check")
@@ -23,16 +36,17 @@ _PIPE_COLUMNS: Final = 160
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["table", "json"]),
-    default="table",
+    type=click.Choice(["text", "json"]),
+    default="text",
     show_default=True,
-    help="A table for people, or an object for programs.",
+    help="Lines for people, or an object for programs.",
 )
-def command(file: Path, form: str) -> int:
+@click.option("--all", "shows_all", is_flag=True, help="Show also each thing that is in order.")
+def command(file: Path, form: str, *, shows_all: bool) -> int:
     """Look at both sides and say what is missing, with the fix.
 
     Connects to PostgreSQL and Kafka and changes nothing. Exits with 0 when nothing stands in the way, with 10 when
-    something does, and with the code of the failure when a side could not be asked.
+    something does, and with the code of the failure when a side could not be asked. docs/check.md lists the codes.
     """
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
@@ -41,13 +55,24 @@ def command(file: Path, form: str) -> int:
     from cdcd.checks.run import examine  # noqa: PLC0415  a wrong configuration is told first
 
     report = examine(config)
-    _SHOW[form](report)
+    if form == "json":
+        _show_json(report)
+    else:
+        columns = min(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS_MAX)
+        for line in lines(report.findings, columns, shows_all=shows_all):
+            click.echo(line)
     return report.exit_code
 
 
 def _show_json(report: "Report") -> None:
     findings = [
-        {"level": one.level, "subject": one.subject, "found": one.found, "fix": one.fix}
+        {
+            "level": one.level,
+            "code": one.code,
+            "subject": one.subject,
+            "found": one.found,
+            "fix": one.fix,
+        }
         for one in report.findings
     ]
     click.echo(
@@ -55,21 +80,55 @@ def _show_json(report: "Report") -> None:
     )
 
 
-def _show_table(report: "Report") -> None:
-    from rich.console import Console  # noqa: PLC0415  completion and --help need none of it
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+def lines(findings: Sequence["Finding"], columns: int, *, shows_all: bool = False) -> Iterator[str]:
+    """The findings for a person: problems first and whole, then what is in order, folded unless `shows_all`."""
+    for level, color in _COLORS.items():
+        some = [one for one in findings if one.level == level]
+        if level == "ok" and not shows_all:
+            yield from _folded(some, columns)
+            continue
+        for one in some:
+            head = click.style(f"{level:<8}", fg=color, bold=True)
+            yield f"{head} {click.style(one.subject, bold=True)}  ({one.code})"
+            yield from _wrapped(one.found, columns)
+            if one.fix:
+                yield from _wrapped(f"Fix: {one.fix}", columns)
+            yield ""
+    counts = {level: sum(one.level == level for one in findings) for level in _COLORS}
+    yield (
+        f"{_counted(counts['error'], 'error')}, {_counted(counts['warning'], 'warning')}, {counts['ok']} in order"
+    )
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_COLUMNS
-    table = Table("", "subject", "found", "fix", pad_edge=False)
-    for one in report.findings:
-        # Text, not str: names from the database may look like rich's markup.
-        table.add_row(Text(one.level, _STYLES[one.level]), *map(Text, (one.subject, one.found, one.fix)))
-    console.print(table)
-    counts = {level: sum(one.level == level for one in report.findings) for level in _STYLES}
-    console.print(f"{counts['error']} errors, {counts['warning']} warnings, {counts['ok']} in order")
+
+def _folded(findings: Sequence["Finding"], columns: int) -> Iterator[str]:
+    """One paragraph with the subjects of what is in order."""
+    alike: dict[str, list[str]] = {}
+    for one in findings:
+        alike.setdefault(one.code, []).append(one.subject)
+    parts = []
+    for subjects in alike.values():
+        names = list(dict.fromkeys(subjects))
+        more = len(names) - _ALIKE_MAX
+        parts += names if more <= 0 else [f"{names[0]} and {len(names) - 1} more like it"]
+    if parts:
+        head = click.style(f"{'ok':<8}", fg=_COLORS["ok"])
+        first, *rest = _wrapped(", ".join(dict.fromkeys(parts)), columns)
+        yield f"{head} {first.removeprefix(_INDENT)}"
+        yield from rest
+        yield ""
 
 
-_SHOW: Final = {"json": _show_json, "table": _show_table}
+def _wrapped(text: str, columns: int) -> Iterator[str]:
+    """The text in lines of the width. A word that is longer, such as a command's argument, is not cut."""
+    yield from textwrap.wrap(
+        text,
+        columns,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

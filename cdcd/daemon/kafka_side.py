@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
+from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
@@ -22,11 +23,11 @@ from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions
+from cdcd.kafka.errors import fill_names
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
-from cdcd.kafka.topics import TopicSpec, check_keyless, ensure_topics, existing_topics
+from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
@@ -36,9 +37,6 @@ VERIFY_S: Final = 5.0
 
 TOPICS_S: Final = 15.0
 """Seconds that the broker may take to answer about topics. A shorter `startup_timeout_s` counts instead."""
-
-TRANSACTION_S: Final = 60.0
-"""The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
 
 T = TypeVar("T")
 
@@ -113,30 +111,12 @@ class KafkaSide:
         def on_retry(error: CdcdError, wait_s: float) -> None:
             report(KafkaRetry(message=error.message, hint=error.hint, wait_s=round(wait_s, 3)))
 
-        connection, producer = client.split(config.kafka.librdkafka())
-        topics = [config.topics.checkpoint]
-        if config.topics.schemas:
-            topics.append(config.topics.schemas)
-        if messages:
-            topics.append(config.topics.message)
-        if config.kafka.oversized == "dead_letter":
-            topics.append(config.kafka.dead_letter_topic)
+        topics = own_topics(config, messages=messages)
         # After a takeover, changes of every table come within moments. Ask once for all topics that exist.
         await self.ensure_topics(topics, prefix=config.topics.prefix)
         timeout_s = await self._transaction_timeout_s()
         return Sink(
-            SinkSettings(
-                client=connection,
-                producer=producer,
-                exactly_once=config.kafka.delivery == "exactly_once",
-                transactional_id=config.kafka.transactional_id,
-                checkpoint_topic=config.topics.checkpoint,
-                key=config.name,
-                batch_bytes_max=config.kafka.transaction.bytes_max,
-                timeout_s=timeout_s,
-                backoff_initial_s=config.kafka.retry.initial_s,
-                backoff_max_s=config.kafka.retry.max_s,
-            ),
+            sink_settings(config, timeout_s),
             prove_ownership=prove_ownership,
             credentials=credentials,
             lapsed=lambda: lock.lapsed,
@@ -202,8 +182,7 @@ class KafkaSide:
         """Create what is missing. Returns the topics that were created, and all that exist with the prefix."""
         config = self._config
         admin = self._admin()
-        create = config.topics.create
-        spec = TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
+        spec = topic_spec(config)
         created = []
         if missing:
             created = ensure_topics(
@@ -245,11 +224,19 @@ class KafkaSide:
         """
         try:
             if anywhere:
-                return await asyncio.to_thread(call)
+                return await asyncio.to_thread(self._named, call)
             return await self.in_thread(call)
         except TransientError as error:
             raise SinkUnavailableError(error.message, hint=error.hint) from error
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a call that may touch the sink, in the sink's thread."""
-        return asyncio.get_running_loop().run_in_executor(self.thread, call)
+        return asyncio.get_running_loop().run_in_executor(self.thread, self._named, call)
+
+    def _named(self, call: Callable[[], T]) -> T:
+        """Make the call, and fill the names of this pipeline in the hint of its error."""
+        try:
+            return call()
+        except CdcdError as error:
+            fill_names(error, names(self._config))
+            raise

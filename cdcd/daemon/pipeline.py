@@ -166,8 +166,7 @@ class Pipeline:
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
         began = time.monotonic()
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._kafka.thread, self._sink.deliver, batch, action.checkpoint)
+        await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
         now = time.monotonic()
         self._engine.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size

@@ -23,12 +23,12 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.slot import (
     SlotState,
-    check_slot,
     create_slot,
     drop_slot,
     end_stream,
     end_two_phase,
     read_slot,
+    seen,
     set_failover,
 )
 from cdcd.protocol.lsn import Lsn
@@ -120,14 +120,7 @@ class PostgresSide:
     async def look_at_slot(self, sql: Connection, identity: Identity) -> SlotSeen | None:
         """Read the slot. None: there is no slot. SourceError: no pipeline can use it in this database."""
         state = await read_slot(sql, self._config.postgres.slot)
-        if state is None:
-            return None
-        problem = None
-        try:
-            check_slot(state, identity.database)
-        except PositionError as error:
-            problem = error
-        return SlotSeen(state.confirmed_flush_lsn, state.two_phase, state.failover, problem)
+        return None if state is None else seen(state, identity.database)
 
     async def end_two_phase(self, stream: ReplicationStream) -> None:
         """Take two_phase from the slot."""

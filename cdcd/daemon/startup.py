@@ -10,12 +10,13 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
+from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication, start_settings
+from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Ready, Start
 from cdcd.engine.startup_requests import (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from cdcd import __version__
+from cdcd.checks.directories import spool_error, spool_problem
 from cdcd.config.loading import Config
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
@@ -16,8 +17,7 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.engine import Engine
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import Ready, StartSettings
-from cdcd.errors import LimitError
+from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
@@ -75,7 +75,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     """Make the session, which is then ready to run.
 
     Raises:
-        LimitError: the spool directory cannot be created.
+        LimitError: the spool directory cannot be written.
     """
     config, ready = wiring.config, wiring.ready
     envelope = EnvelopeSettings(
@@ -130,27 +130,6 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         survey=lambda: wiring.postgres.survey(wiring.sql),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
-    )
-
-
-def start_settings(config: Config) -> StartSettings:
-    """The part of the configuration that the decisions of a start depend on."""
-    postgres, snapshot = config.postgres, config.snapshot
-    return StartSettings(
-        slot=postgres.slot,
-        publication=postgres.publication,
-        checkpoint_topic=config.topics.checkpoint,
-        topics=config.topic_names(),
-        protocol=postgres.protocol,
-        streaming=postgres.streaming,
-        two_phase=postgres.two_phase,
-        messages=postgres.messages,
-        origin=postgres.origin,
-        failover=postgres.failover,
-        snapshot_mode=snapshot.mode,
-        snapshot_method=snapshot.method,
-        exclude=tuple(snapshot.exclude or ()),
-        counts_epochs=config.kafka.delivery == "at_least_once",
     )
 
 
@@ -237,11 +216,11 @@ class _LookUp:
 
 def _spool_directory(config: Config) -> str:
     directory = Path(config.spool.directory)
+    problem = spool_problem(directory)
+    if problem is not None:
+        raise problem
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise LimitError(
-            f"Cannot create the spool directory {directory}: {error.strerror}.",
-            hint=f"Create {directory} so that the user of the daemon may write to it, or change spool.directory.",
-        ) from error
+        raise spool_error(directory, error.strerror or "unknown error") from error
     return str(directory)

@@ -151,10 +151,10 @@ class LookUps:
             self._plans.end(task, _NO_KEY)
             return
         self._plans.failure = SourceError(
-            f"The rows of {table.name} are not all read, and can not be read beside the stream: the table has no key, "
-            "by which a row could be told from its changes.",
-            hint="Give it a primary key, or a unique one without NULLs and REPLICA IDENTITY USING INDEX. Or go on "
-            "without the rows that were not read: snapshot.mode: never.",
+            f"The snapshot of {table.name} is not complete and cannot go on: {table.name} has no key, by which a row "
+            "could be told from its changes.",
+            hint=f"Add a primary key to {table.name}; or go on without its rows: snapshot.exclude: [{table.name}], or "
+            "for all tables snapshot.mode: never.",
         )
 
     # Its writers.

@@ -60,7 +60,7 @@ from cdcd.facts import (
 )
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.records.routing import TopicNames, collisions
-from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial
+from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
 
@@ -350,6 +350,8 @@ class Start:
         assert beginning is not None
         before, self._published = self._published, (yield ListTables())
         self._progress = beginning.progress
+        if self.settings.exclude and not beginning.initial:
+            self._progress = leave_out(beginning.progress, self._published, self.settings.exclude)
         if beginning.initial:
             names = None if exported is None else exported.names()
             first, later = self._first_tables(before, self._published, names)

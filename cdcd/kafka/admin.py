@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 
 from cdcd.errors import CdcdError, FatalError, TransientError
-from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.errors import map_kafka_error, property_error
 
 _SLICE_S: Final = 0.05
 
@@ -44,6 +44,8 @@ class TopicInfo:
     """Whether every partition can be written to at this moment."""
     may_write: bool | None
     """Whether this principal may write to it; None: the broker does not say."""
+    may_read: bool | None = None
+    """Whether this principal may read it; None: the broker does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ class ClusterInfo:
 class Admin:
     """One admin client. It blocks: call it in a thread. `stopping`, set from outside, makes it give up soon.
 
-    Raises from the constructor: SinkError (properties that librdkafka refuses). From every call: TransientError (no
-    answer in time), SinkError (refused).
+    Raises from the constructor: ConfigError, SinkError (properties that librdkafka refuses). From every call:
+    TransientError (no answer in time), SinkError (refused).
     """
 
     def __init__(
@@ -85,8 +87,8 @@ class Admin:
         try:
             self._client = AdminClient(config)
         except KafkaException as error:
-            # A file that is not there or not a certificate, properties that exclude each other.
-            raise map_kafka_error(error.args[0], self._where) from error
+            # A file that is not there or not a certificate, a name or a value that librdkafka does not know.
+            raise property_error(error.args[0], self._where) from error
 
     @property
     def is_stopping(self) -> bool:
@@ -132,11 +134,24 @@ class Admin:
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Each topic, or None where there is none. Never creates one, as a metadata request may."""
         found: dict[str, TopicInfo | None] = {}
+        for name, info in self.each_topic(names).items():
+            if isinstance(info, CdcdError):
+                raise info
+            found[name] = info
+        return found
+
+    def each_topic(self, names: Sequence[str]) -> dict[str, TopicInfo | CdcdError | None]:
+        """The same, with what the broker refuses as the answer for the topic. Raises TransientError only."""
+        found: dict[str, TopicInfo | CdcdError | None] = {}
         for some in _slices(names, DESCRIBED_AT_ONCE):
             asked = self._client.describe_topics(
                 TopicCollection(some), include_authorized_operations=True, **self._limit
             )
-            found.update((name, self._topic(name, future)) for name, future in asked.items())
+            for name, future in asked.items():
+                try:
+                    found[name] = self._topic(name, future)
+                except FatalError as error:
+                    found[name] = error
         return found
 
     def _topic(self, name: str, future: "Future[Any]") -> TopicInfo | None:
@@ -153,6 +168,7 @@ class Admin:
             min((len(partition.replicas) for partition in found.partitions), default=0),
             all(partition.leader is not None and partition.leader.id >= 0 for partition in found.partitions),
             AclOperation.WRITE in operations if operations else None,
+            AclOperation.READ in operations if operations else None,
         )
 
     def names(self) -> set[str]:
@@ -162,8 +178,13 @@ class Admin:
         except KafkaException as error:
             raise self._mapped(error, self._where) from error
 
-    def create(self, topics: Sequence[NewTopicSpec]) -> dict[str, bool | CdcdError]:
+    def create(
+        self, topics: Sequence[NewTopicSpec], *, only_ask: bool = False
+    ) -> dict[str, bool | CdcdError]:
         """Create topics by one request: True, False where somebody did so in the meantime, or why it was refused.
+
+        Args:
+            only_ask: the broker answers in the same way, and creates nothing.
 
         Raises TransientError: the broker does not answer.
         """
@@ -173,6 +194,7 @@ class Admin:
                 for topic in topics
             ],
             operation_timeout=self.timeout_s,
+            validate_only=only_ask,
             **self._limit,
         )
         return {name: self._created(name, future) for name, future in asked.items()}

@@ -59,7 +59,9 @@ PRODUCER_DEFAULTS: Final[Properties] = {
 
 
 LOGGER: Final = logging.getLogger("librdkafka")
-"""librdkafka repeats each failed connection; what matters of it comes back as errors, so this is for debugging."""
+"""What librdkafka logs. What matters of it comes back as errors, so this is for debugging. Without a configured log, as
+in `cdcd check`, it goes nowhere."""
+LOGGER.addHandler(logging.NullHandler())
 
 
 def split(given: Properties) -> tuple[dict[str, Value], dict[str, Value]]:

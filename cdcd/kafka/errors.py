@@ -4,15 +4,18 @@ One literal table by librdkafka's names of the errors (rdkafka.h; `KafkaError.na
 that librdkafka raises by itself. An error that the table does not know is transient when librdkafka calls it retriable,
 abortable or fatal for the producer only (the sink answers with a new producer), or raised it by itself; what a broker
 refuses for an unknown reason is a `SinkError`.
+
+Hints leave names open, as `<user>`. Whoever knows the configuration fills them in (`fill_names`).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import KafkaError
 
-from cdcd.errors import CdcdError, FencedError, SinkError, TransientError
+from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, TransientError
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,13 @@ class _Row:
 
 
 _AWAY: Final = (
-    "Is the broker running, does kafka.bootstrap_servers name it as seen from here, and is security.protocol in "
-    "kafka.properties what its listener wants? cdcd tries again."
+    "Check that the broker runs, that kafka.bootstrap_servers names an address that this machine can reach, and that "
+    "security.protocol in kafka.properties is what the broker's listener expects."
+)
+_ACLS: Final = "kafka-acls --bootstrap-server <bootstrap> --add --allow-principal User:<user>"
+_TOPIC_RIGHTS: Final = (
+    f"{_ACLS} --operation Write --operation Create --topic <prefix>. --resource-pattern-type prefixed; "
+    f"{_ACLS} --operation Read --topic <checkpoint>"
 )
 _CREDENTIALS: Final = (
     "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties."
@@ -42,14 +50,12 @@ _TABLE: Final[tuple[_Row, ...]] = (
     _Row(
         "TOPIC_AUTHORIZATION_FAILED",
         SinkError,
-        "Allow this principal Describe and Write on the topics, Create unless they exist, and Read on the "
-        "checkpoint's: kafka-acls --add --allow-principal User:... --operation Write --operation Describe --topic ...",
+        _TOPIC_RIGHTS,
     ),
     _Row(
         "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
         SinkError,
-        "Allow this principal Write and Describe on the transactional id: kafka-acls --add --allow-principal User:... "
-        "--operation Write --operation Describe --transactional-id ...",
+        f"{_ACLS} --operation Write --transactional-id <transactional.id>",
     ),
     _Row(
         "CLUSTER_AUTHORIZATION_FAILED",
@@ -141,6 +147,8 @@ _TABLE: Final[tuple[_Row, ...]] = (
     ),
 )
 
+_PROPERTIES: Final = frozenset({"_INVALID_ARG", "_CONFLICT", "_NOT_CONFIGURED"})
+
 _OUR_TRUST: Final = (
     "The broker's certificate is not signed by what ssl.ca.location in kafka.properties holds, has expired, or is for "
     "another name than kafka.bootstrap_servers and the brokers' advertised.listeners have."
@@ -154,6 +162,35 @@ _BY_TEXT: Final = (("certificate verify failed", _OUR_TRUST), ("SSL alert number
 """(part of OpenSSL's words, hint): what librdkafka calls a mere loss of the connection, and waiting does not mend."""
 
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
+
+
+_NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|transactional\.id)>")
+
+
+def rights_hint() -> str:
+    """How the rights on topics are given."""
+    return _TOPIC_RIGHTS
+
+
+def filled(hint: str, names: Mapping[str, str]) -> str:
+    """The hint with names in the place of `<name>`. A name that is not known stays open."""
+    return _NAMES.sub(lambda match: names.get(match[1], match[0]), hint)
+
+
+def fill_names(error: CdcdError, names: Mapping[str, str]) -> None:
+    """The same for the hint of an error."""
+    error.hint = filled(error.hint, names)
+
+
+def property_error(error: KafkaError, where: str) -> CdcdError:
+    """What librdkafka says when it makes a client: ConfigError unless it is about files of TLS."""
+    said = map_kafka_error(error, where)
+    if error.name() not in _PROPERTIES:
+        return said
+    return ConfigError(
+        f"{where}: librdkafka refuses kafka.properties: {error.str()}",
+        hint="Correct the name or the value in kafka.properties. The names are those of librdkafka's CONFIGURATION.md.",
+    )
 
 
 def map_kafka_error(error: KafkaError, context: str) -> CdcdError:

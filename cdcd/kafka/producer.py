@@ -4,7 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from cdcd.errors import CdcdError
 from cdcd.kafka.client import Properties
+from cdcd.kafka.errors import map_kafka_error, property_error
 
 BATCH_SIZE: Final = 1_000_000
 """librdkafka's default `batch.size`, which fits into a topic's default `max.message.bytes`."""
@@ -32,6 +36,11 @@ for much longer, because its timeout is for all of its parts together.
 SOCKET_MARGIN_MS: Final = 100
 """Milliseconds by which a transaction's timeout must exceed `socket.timeout.ms` (rdkafka_conf.c,
 rd_kafka_conf_finalize)."""
+
+
+TIMEOUT_REFUSED_MS: Final = 2**31 - 1
+"""A timeout of transactions that every broker refuses whose limit, `transaction.max.timeout.ms`, is below the highest
+value. The default of the limit is 15 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class SinkSettings:
     @property
     def record_bytes_max(self) -> int:
         """If the broker refuses a request for its size, a record with more bytes than this is taken for the reason."""
-        return int(str(self.producer.get("message.max.bytes", BATCH_SIZE)))
+        return _number(self.producer.get("message.max.bytes")) or BATCH_SIZE
 
     @property
     def batch_size(self) -> int:
@@ -75,13 +84,56 @@ class SinkSettings:
         waits behind that one, librdkafka's thread polls without a pause (rdkafka_broker.c,
         rd_kafka_toppar_producer_serve; rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at). This doubles its use of CPU.
         """
-        given = self.producer.get("batch.size")
+        given = _number(self.producer.get("batch.size"))
         if given:
-            return int(str(given))
+            return given
         if self.batch_bytes_max > REQUEST_BYTES:
             return REQUEST_BYTES
         # A batch may exceed batch_bytes_max a little, and librdkafka counts about 40 more bytes for each record.
         return max(self.batch_bytes_max * 5 // 4, BATCH_SIZE)
+
+
+def _number(value: object) -> int:
+    """The property's value; 0 if there is none, or if it is no number, which librdkafka refuses in its own words."""
+    text = str(value)
+    return int(text) if text.isdecimal() else 0
+
+
+def construct(properties: dict[str, Any], where: str) -> Producer:
+    """Make a producer. Raises ConfigError: librdkafka refuses a property; SinkError: it cannot use a file."""
+    try:
+        return Producer(properties)
+    except KafkaException as error:
+        raise property_error(error.args[0], where) from error
+
+
+def try_transactional_id(settings: SinkSettings, timeout_s: float) -> CdcdError | None:
+    """Ask whether this principal may write by the transactional id, without shutting another producer out.
+
+    The broker looks at the rights first (KafkaApis.scala, handleInitProducerIdRequest), and then at the timeout of the
+    transaction, before it changes anything (TransactionCoordinator.scala, handleInitProducerId). So a request with a
+    timeout that no broker allows is refused for its timeout if the rights are there.
+
+    Returns:
+        None if the rights are there; otherwise what `cdcd run` would end with.
+    """
+    where = (
+        f"Kafka at {settings.client.get('bootstrap.servers')}, transactional id {settings.transactional_id}"
+    )
+    properties = {
+        **settings.client,
+        "transactional.id": settings.transactional_id,
+        "transaction.timeout.ms": TIMEOUT_REFUSED_MS,
+    }
+    producer = construct(properties, where)
+    try:
+        producer.init_transactions(timeout_s)
+    except KafkaException as error:
+        cause = error.args[0]
+        return (
+            None if cause.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT else map_kafka_error(cause, where)
+        )
+    return None
 
 
 def producer_properties(
@@ -106,9 +158,11 @@ def producer_properties(
     # The limit of a single record. It does not depend on how small requests have become: a dead letter may be large.
     whole = max(2 * settings.batch_bytes_max, settings.batch_size, BATCH_SIZE)
     properties.setdefault("message.max.bytes", min(whole, MESSAGE_BYTES_MAX))
-    if batch_size:
+    given = settings.producer.get("batch.size")
+    if batch_size and (given is None or _number(given)):
+        # What is no number is left as it is, so that librdkafka refuses it.
         properties["batch.size"] = batch_size
-    else:
+    if not batch_size:
         properties["batch.num.messages"] = 1
     if not settings.exactly_once:
         # A record stays with its producer until the broker has answered. From another producer, it could arrive before

@@ -29,7 +29,7 @@ from cdcd.kafka.errors import map_kafka_error
 from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.oversized import Oversized
-from cdcd.kafka.producer import SinkSettings, producer_properties
+from cdcd.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -231,8 +231,9 @@ class Sink:
         self._failed = None
         self._expiry.replaced()
         self._context = self._where
-        self._producer = Producer(
-            producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed)
+        self._producer = construct(
+            producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed),
+            self._where,
         )
         if self._batch is not None:
             self._batch.handed_over = 0

@@ -5,7 +5,7 @@ partitions have no order, and a topic that deletes old segments forgets where to
 """
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -74,9 +74,7 @@ def ensure_topics(
     if missing and not spec.enabled:
         raise SinkError(
             f"Topic {_named(missing)} does not exist, and topics.create is off.",
-            hint=f"kafka-topics --create --topic {missing[0]} (with partitions, replicas and settings of your choice"
-            f"{', cleanup.policy=compact and one partition' if missing[0] == checkpoint else ''}), or switch "
-            "topics.create.enabled on.",
+            hint=create_hint(missing, compacted={checkpoint, schemas}),
         )
     if checkpoint in names and checkpoint not in missing:
         _check_checkpoint(admin, checkpoint)
@@ -96,15 +94,38 @@ def existing_topics(admin: Admin, prefix: str) -> set[str]:
 def _create(admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]) -> list[str]:
     """Create all of `names` by few requests; those that somebody else made meanwhile are left out of the answer."""
     created = []
-    at_once = max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // spec.partitions))
-    for start in range(0, len(names), at_once):
-        wanted = [_specified(name, spec, compacted) for name in names[start : start + at_once]]
+    for wanted in _requests(names, spec, compacted):
         for name, outcome in admin.create(wanted).items():
             if isinstance(outcome, CdcdError):
                 raise _explained(outcome)
             if outcome:
                 created.append(name)
     return created
+
+
+def refusals(
+    admin: Admin, names: Sequence[str], spec: TopicSpec, *, compacted: Collection[str]
+) -> dict[str, CdcdError]:
+    """Why the broker would not create these topics, by name; those that it would create are left out.
+
+    `compacted`: those of cdcd's own that are. Raises TransientError: the broker does not answer.
+    """
+    found: dict[str, CdcdError] = {}
+    for wanted in _requests(names, spec, compacted):
+        answers = admin.create(wanted, only_ask=True)
+        found |= {
+            name: _explained(answer) for name, answer in answers.items() if isinstance(answer, CdcdError)
+        }
+    return found
+
+
+def _requests(
+    names: Sequence[str], spec: TopicSpec, compacted: Collection[str]
+) -> Iterator[list[NewTopicSpec]]:
+    """The topics of each request that creates some of them."""
+    at_once = max(1, min(CREATED_AT_ONCE, PARTITIONS_AT_ONCE // spec.partitions))
+    for start in range(0, len(names), at_once):
+        yield [_specified(name, spec, compacted) for name in names[start : start + at_once]]
 
 
 def _specified(name: str, spec: TopicSpec, compacted: Collection[str]) -> NewTopicSpec:
@@ -140,9 +161,16 @@ def _check_checkpoint(admin: Admin, name: str) -> None:
     if problem := checkpoint_problem(admin, name):
         raise SinkError(
             f"The checkpoint topic {name} {problem}.",
-            hint=f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config "
-            "cleanup.policy=compact; instead of one with several partitions name another (topics.checkpoint).",
+            hint=checkpoint_hint(name),
         )
+
+
+def checkpoint_hint(name: str) -> str:
+    """What to do with a topic that is unfit for the checkpoint."""
+    return (
+        f"{alter_topic(name, 'cleanup.policy=compact')}; if it has several partitions, name another topic "
+        "(topics.checkpoint)."
+    )
 
 
 def checkpoint_problem(admin: Admin, name: str) -> str:
@@ -182,11 +210,31 @@ def check_keyless(admin: Admin, names: Sequence[str]) -> None:
         return
     for name in names:
         if problem := policy_problem(configs[name], has_key=False):
-            raise SinkError(
-                f"Topic {name} {problem}.",
-                hint="Give the table a primary key or a replica identity, or let the topic delete instead of compact: "
-                f"kafka-configs --alter --entity-type topics --entity-name {name} --add-config cleanup.policy=delete",
-            )
+            raise SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name))
+
+
+def keyless_hint(name: str) -> str:
+    """What to do with a compacted topic of a table without a key."""
+    return f"{alter_topic(name, 'cleanup.policy=delete')}; or give the table a primary key."
+
+
+def alter_topic(name: str, setting: str) -> str:
+    """The command that changes a setting of a topic."""
+    return (
+        f"kafka-configs --bootstrap-server <bootstrap> --alter --entity-type topics --entity-name {name} "
+        f"--add-config {setting}"
+    )
+
+
+def create_hint(names: Sequence[str], *, compacted: Collection[str]) -> str:
+    """How a person creates missing topics."""
+    first = names[0]
+    settings = " --partitions 1 --config cleanup.policy=compact" if first in compacted else ""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return (
+        f"kafka-topics --bootstrap-server <bootstrap> --create --topic {first}{settings}{more}; or set "
+        "topics.create.enabled: true."
+    )
 
 
 def _await_leaders(admin: Admin, names: Sequence[str]) -> None:
@@ -220,9 +268,14 @@ def _without_leaders(admin: Admin, names: Sequence[str]) -> list[str]:
 
 
 _COLLISION_HINT: Final = (
-    "Kafka takes two names that differ only in '.' and '_' for the same metric: rename one of the tables, or give the "
-    "pipelines other prefixes (topics.prefix)."
+    "To Kafka, names that differ only in '.' and '_' are the same. Give one of the tables another topic "
+    "(topics.names), or give the pipelines other prefixes (topics.prefix)."
 )
+
+
+def collision_hint() -> str:
+    """What to do with topics that are the same to Kafka."""
+    return _COLLISION_HINT
 
 
 def colliding(names: Iterable[str]) -> list[tuple[str, str]]:

@@ -10,10 +10,16 @@ from typing import Any, Final, Literal
 
 from cdcd.errors import CdcdError
 from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.lock import lock_key
 from cdcd.postgres.publication import (
+    NO_DIFFERENCES,
+    Differences,
     Publication,
     PublishedTable,
+    compare,
     find_tables,
+    find_target,
+    read_candidates,
     read_publication,
 )
 from cdcd.postgres.refusals import translated
@@ -44,6 +50,8 @@ class Wanted:
     origin: Literal["any", "none"] = "any"
     binary: bool = False
     status_interval_s: float = 10.0
+    signals: str = "without_where"
+    """Which requests for snapshots are followed (`snapshot.signals`)."""
     pipeline: str = ""
     """The application_name of a daemon's own session on the slot."""
     application_name: str = "cdcd check"
@@ -81,6 +89,25 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Barrier:
+    """What keeps this role from reading the rows of a table, or of a partition of it.
+
+    Attributes:
+        table: the published table, as `schema.table`.
+        schema, part: the schema and the table or partition, as SQL calls them.
+        lacks_usage, lacks_select: rights on the schema and on the table.
+        has_policy: a row-level security policy applies to this role.
+    """
+
+    table: str
+    schema: str
+    part: str
+    lacks_usage: bool
+    lacks_select: bool
+    has_policy: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All that the checks look at."""
 
@@ -96,10 +123,18 @@ class Facts:
     """The tables that a publication still to be created would have."""
     foreign: frozenset[str]
     """Of the published tables, or those to be published, the ones that this role does not own."""
-    unreadable: frozenset[str]
-    """Likewise, the ones it may not SELECT from."""
+    barriers: tuple[Barrier, ...]
+    """What keeps this role from reading the rows of these tables."""
     streaming_slots: frozenset[str] = frozenset()
     """The physical slots that a standby reads at this moment."""
+    differences: Differences = NO_DIFFERENCES
+    """Between an existing publication and the configured tables."""
+    target: str = "ALL TABLES"
+    """What follows FOR in the command that creates the missing publication."""
+    partitioned: tuple[str, ...] = ()
+    """The partitioned tables that a publication still to be created would have, as `schema.table`."""
+    active: str = ""
+    """The application_name of the instance of this pipeline that is active now; "" if none is."""
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
@@ -144,9 +179,41 @@ SELECT current_user, current_database(), current_setting('server_version'),
   FROM pg_roles r WHERE r.rolname = current_user
 """
 
-_RIGHTS: Final = """
-SELECT format('%%s.%%s', n.nspname, c.relname), pg_has_role(c.relowner, 'USAGE'), has_table_privilege(c.oid, 'SELECT')
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY(%s)
+_FOREIGN: Final = """
+SELECT format('%%s.%%s', n.nspname, c.relname)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY(%s) AND NOT pg_has_role(c.relowner, 'USAGE')
+"""
+
+_PARTITIONED: Final = """
+SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY(%s) AND c.relkind = 'p' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
+"""
+
+# A reader locks each part (ACCESS SHARE), which needs SELECT on the table: rights on columns are not enough.
+_BARRIERS: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree JOIN pg_class c ON c.oid = tree.oid AND c.relkind = 'p' JOIN pg_inherits i ON i.inhparent = c.oid
+), rights AS (
+    SELECT tree.root, quote_ident(n.nspname) AS schema, format('%%I.%%I', n.nspname, c.relname) AS part,
+           NOT has_schema_privilege(n.oid, 'USAGE') AS lacks_usage,
+           NOT has_table_privilege(c.oid, 'SELECT') AS lacks_select, row_security_active(c.oid) AS has_policy
+      FROM tree JOIN pg_class c ON c.oid = tree.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE c.relkind = 'r'
+)
+SELECT n.nspname || '.' || c.relname, schema, part, lacks_usage, lacks_select, has_policy
+  FROM rights JOIN pg_class c ON c.oid = root JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE lacks_usage OR lacks_select OR has_policy
+ ORDER BY part
+"""
+
+_ACTIVE: Final = """
+SELECT coalesce(a.application_name, ''), l.pid FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.classid = %s AND l.objid = %s
+   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
 
@@ -190,17 +257,25 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active"
     )
     publication = await read_publication(connection, wanted.publication)
+    patterns = [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
     matched: tuple[PublishedTable, ...] | CdcdError = ()
-    if publication is None:
+    differences, target = NO_DIFFERENCES, "ALL TABLES"
+    if publication is not None:
+        if wanted.tables is not None:
+            differences = compare(patterns, await read_candidates(connection), publication.tables)
+    else:
         try:
-            matched = await find_tables(
-                connection, [parse_pattern(pattern) for pattern in wanted.tables or ("*.*",)]
-            )
+            matched = await find_tables(connection, patterns)
+            if wanted.tables is not None:
+                target = await find_target(connection, patterns)
         except CdcdError as error:
             # FOR ALL TABLES may begin with none.
             matched = () if wanted.tables is None else error
     shown = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
-    rights = await rows(_RIGHTS, [table.oid for table in shown])
+    partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in shown])
+    oids = [table.oid for table in shown]
+    key = lock_key(wanted.slot)
+    active = await rows(_ACTIVE, (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
     return Facts(
         server_version=connection.info.server_version,
         session=session,
@@ -210,7 +285,11 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         slot_reader=(reader[0][0] or "") if reader else "",
         publication=publication,
         matched=matched,
-        foreign=frozenset(table for table, owns, _ in rights if not owns),
-        unreadable=frozenset(table for table, _, reads in rights if not reads),
+        foreign=frozenset(table for (table,) in await rows(_FOREIGN, oids)),
+        barriers=tuple(Barrier(*row) for row in await rows(_BARRIERS, oids)),
         streaming_slots=frozenset(name for (name,) in physical),
+        differences=differences,
+        target=target,
+        partitioned=tuple(table for (table,) in partitioned),
+        active=(active[0][0] or f"pid {active[0][1]}") if active else "",
     )

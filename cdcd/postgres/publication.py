@@ -7,15 +7,15 @@ A table that appears later is published only by FOR ALL TABLES and FOR TABLES IN
 PUBLICATION ... ADD TABLE is the operator's.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 
 from cdcd.errors import SourceError
 from cdcd.postgres.connection import Connection
-from cdcd.postgres.refusals import translated
+from cdcd.postgres.refusals import answer_of, translated
 from cdcd.postgres.replication import identifier
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
@@ -37,6 +37,10 @@ class PublishedTable:
     has_identity: bool
     """False: an old row cannot be named, so that UPDATE and DELETE fail in the source (55000) when published."""
     has_primary_key: bool
+    has_key: bool = True
+    """Whether its records have a key (`relations.key_columns`), which reading it beside the stream needs."""
+    root: str = ""
+    """The partitioned table whose partition it is, as `schema.table`; "" if it is none."""
     columns: tuple[str, ...] | None = None
     """The column list, where the publication has one (15 and up)."""
     row_filter: str | None = None
@@ -79,7 +83,18 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
             WHEN 'd' THEN EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate)
             ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indpred IS NULL
+                  AND i.indexprs IS NULL
+                  AND (i.indisprimary OR (i.indisvalid AND i.indimmediate
+                       AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+                                         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+                                        WHERE k.place <= i.indnkeyatts AND NOT a.attnotnull)))),
+       coalesce((SELECT rn.nspname || '.' || rc.relname
+                   FROM pg_class rc JOIN pg_namespace rn ON rn.oid = rc.relnamespace
+                  WHERE c.relispartition AND rc.oid = pg_partition_root(c.oid)), ''),
 """
+
+_TABLE_COLUMNS: Final = 8
 
 # The view has attnames and rowfilter since 15; attnames is never null there, so a list that names every column is none.
 _TABLES: Final = (
@@ -137,13 +152,19 @@ async def read_publication(connection: Connection, name: str) -> Publication | N
 
 
 def _table(row: Any) -> PublishedTable:
-    oid, schema, name, replica_identity, has_identity, has_primary_key, attnames, row_filter, column_count = (
-        row
-    )
+    attnames, row_filter, column_count = row[_TABLE_COLUMNS:]
     columns = tuple(attnames) if attnames is not None and len(attnames) < column_count else None
-    return PublishedTable(
-        oid, schema, name, replica_identity, has_identity, has_primary_key, columns, row_filter
-    )
+    return replace(_read_table(row), columns=columns, row_filter=row_filter)
+
+
+def _read_table(row: Any) -> PublishedTable:
+    """From the columns of `_TABLE`."""
+    oid, schema, name, replica_identity, has_identity, has_primary_key, has_unique, root = row[
+        :_TABLE_COLUMNS
+    ]
+    # As `relations.key_columns`: FULL and NOTHING flag no columns, so that any key of the table counts.
+    has_key = has_identity if replica_identity in ("d", "i") else has_unique
+    return PublishedTable(oid, schema, name, replica_identity, has_identity, has_primary_key, has_key, root)
 
 
 async def has_publication(connection: Connection, name: str) -> bool:
@@ -161,17 +182,31 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
     wanted = None if patterns is None else [parse_pattern(pattern) for pattern in patterns]
     if await has_publication(connection, name):
         return False
-    target = "ALL TABLES" if wanted is None else await _find_target(connection, wanted)
-    with translated(f"creating publication {name}", {"publication": name, **_role(connection)}):
+    target = "ALL TABLES" if wanted is None else await find_target(connection, wanted)
+    what = f"creating publication {name}"
+    with translated(what, {"publication": name}):
         try:
-            await connection.execute(f"CREATE PUBLICATION {identifier(name)} FOR {target}".encode())
+            await connection.execute(creation(name, target).encode())
         except psycopg.errors.DuplicateObject:
             return False
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SourceError(
+                f"{what}: {answer_of(error).message} [SQLSTATE {error.sqlstate}]",
+                hint=creation_hint(name, target),
+            ) from error
     return True
 
 
-def _role(connection: Connection) -> dict[str, str]:
-    return {"role": connection.info.user, "database": connection.info.dbname}
+def creation(name: str, target: str) -> str:
+    """The command that creates the publication for what follows FOR."""
+    return f"CREATE PUBLICATION {identifier(name)} FOR {target}"
+
+
+def creation_hint(name: str, target: str) -> str:
+    """What to do if this role may not create the publication."""
+    if target == "ALL TABLES":
+        return f"Run as a superuser: {creation(name, target)}; or name the tables in postgres.tables."
+    return f"Run as a superuser, or as the owner of these tables with CREATE on the database: {creation(name, target)};"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +238,55 @@ def choose_tables(patterns: Sequence[TablePattern], candidates: Sequence[Candida
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """How a publication differs from patterns. Names as `schema.table`, or the pattern's text if there is no table."""
+
+    lacking: tuple[str, ...] = ()
+    """Matched by a pattern and not published."""
+    extra: tuple[str, ...] = ()
+    """Published and matched by no pattern."""
+
+
+NO_DIFFERENCES: Final = Differences()
+
+
+def compare(
+    patterns: Sequence[TablePattern], candidates: Sequence[Candidate], published: Collection[PublishedTable]
+) -> Differences:
+    """Compare what is published with what the patterns name.
+
+    A partitioned table and its partitions are the same here: which of them a publication lists is a choice of its own.
+    """
+    above = {each.table.oid: {each.table.oid, *each.ancestors} for each in candidates}
+
+    def family(oids: Collection[int]) -> set[int]:
+        return {each for oid in oids for each in above.get(oid, {oid})}
+
+    wanted = {
+        each.table.oid: each.table
+        for each in candidates
+        if any(pattern.matches(each.table.schema, each.table.name) for pattern in patterns)
+    }
+    listed = {table.oid: table for table in published}
+
+    def missing_in(these: Mapping[int, PublishedTable], those: Collection[int]) -> tuple[str, ...]:
+        near = family(those)
+        return tuple(
+            table.qualified
+            for oid, table in these.items()
+            if oid not in near and not above.get(oid, {oid}).intersection(those)
+        )
+
+    absent = [
+        pattern.text
+        for pattern in patterns
+        if pattern.is_literal
+        and not any(pattern.matches(table.schema, table.name) for table in wanted.values())
+    ]
+    return Differences((*missing_in(wanted, set(listed)), *absent), missing_in(listed, set(wanted)))
+
+
 def choose_target(
     patterns: Sequence[TablePattern], candidates: Sequence[Candidate], schemas: Collection[str]
 ) -> str:
@@ -231,20 +315,22 @@ def _nothing_matches(patterns: Sequence[TablePattern]) -> SourceError:
 
 async def find_tables(connection: Connection, patterns: Sequence[TablePattern]) -> tuple[PublishedTable, ...]:
     """What a publication for `patterns` would cover now. Raises SourceError when that is nothing."""
-    tables = choose_tables(patterns, await _read_candidates(connection))
+    tables = choose_tables(patterns, await read_candidates(connection))
     if not tables:
         raise _nothing_matches(patterns)
     return tuple(tables)
 
 
-async def _read_candidates(connection: Connection) -> list[Candidate]:
+async def read_candidates(connection: Connection) -> list[Candidate]:
+    """Every table that could be published. Raises TransientError and SourceError."""
     with translated("listing tables", {}):
         rows: Any = await (await connection.execute(_CANDIDATES.encode())).fetchall()
-    return [Candidate(PublishedTable(*row[:6]), tuple(row[6])) for row in rows]
+    return [Candidate(_read_table(row), tuple(row[_TABLE_COLUMNS])) for row in rows]
 
 
-async def _find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
-    candidates = await _read_candidates(connection)
+async def find_target(connection: Connection, patterns: Sequence[TablePattern]) -> str:
+    """What follows FOR in CREATE PUBLICATION on this server. Raises as `choose_target`."""
+    candidates = await read_candidates(connection)
     schemas: Any = []
     if connection.info.server_version >= SCHEMA_SINCE:
         with translated("listing schemas", {}):

@@ -158,13 +158,16 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     ),
     # Starting up, shutting down, ended from outside. 57P04: the database itself was dropped.
     Refusal(
-        "57P03", "", TransientError, "PostgreSQL does not accept connections right now; cdcd tries again."
+        "57P03",
+        "",
+        TransientError,
+        "PostgreSQL does not accept connections right now. Wait until its start, or its recovery, is over.",
     ),
     Refusal(
         "",
         "the database system is",
         TransientError,
-        "PostgreSQL does not accept connections right now; cdcd tries again.",
+        "PostgreSQL does not accept connections right now. Wait until its start, or its recovery, is over.",
     ),
     Refusal(
         "57P01",
@@ -297,6 +300,12 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
     Refusal("", "certificate file", ConfigError, "Check sslcert in postgres.dsn."),
     Refusal(
         "",
+        "invalid response to SSL negotiation",
+        TransientError,
+        "What listens there is not PostgreSQL. Correct host and port in postgres.dsn.",
+    ),
+    Refusal(
+        "",
         "server does not support SSL",
         SourceError,
         "Switch ssl on in PostgreSQL, or choose another sslmode.",
@@ -357,7 +366,12 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
 )
 
 UNKNOWN: Final = Refusal("", "", SourceError, "See PostgreSQL's log for more.")
-UNKNOWN_TRANSIENT: Final = Refusal("", "", TransientError, "cdcd connects again.")
+UNKNOWN_TRANSIENT: Final = Refusal(
+    "",
+    "",
+    TransientError,
+    "If this does not pass, check host and port in postgres.dsn, and PostgreSQL's log.",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import psycopg
 
+from cdcd.engine.startup_requests import SlotSeen
 from cdcd.errors import ConfigError, PositionError, SourceError
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import SlotActiveError, translated
@@ -144,6 +145,16 @@ def check_slot(state: SlotState, database: str) -> None:
             f"Slot {state.name} is still being created by the session with PID {state.active_pid}.",
             hint="It waits for open transactions to end; see pg_stat_activity and pg_prepared_xacts.",
         )
+
+
+def seen(state: SlotState, database: str) -> SlotSeen:
+    """The slot as the start's decisions see it. SourceError: no pipeline can use the slot in this database."""
+    problem = None
+    try:
+        check_slot(state, database)
+    except PositionError as error:
+        problem = error
+    return SlotSeen(state.confirmed_flush_lsn, state.two_phase, state.failover, problem)
 
 
 @dataclass(frozen=True, slots=True)

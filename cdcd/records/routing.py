@@ -22,6 +22,8 @@ _LEGAL: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+", re.ASCII)
 _PART: Final = r'(?:"((?:[^"]|"")+)"|([^".]+))'
 _TABLE: Final = re.compile(rf"{_PART}\.{_PART}", re.DOTALL)
 
+_TABLE_OWNER: Final = "table "
+
 Table = tuple[str, str]
 """Schema and name."""
 
@@ -122,7 +124,7 @@ class Routes:
     def table(self, schema: str, name: str) -> str:
         """The topic of a table; SinkError when Kafka does not allow it, or it collides with another one."""
         topic = self._names.table(schema, name)
-        self.claim(topic, f'table "{schema}"."{name}"')
+        self.claim(topic, f'{_TABLE_OWNER}"{schema}"."{name}"')
         return topic
 
     def claim(self, topic: str, owner: str) -> None:
@@ -138,9 +140,15 @@ class Routes:
             raise SinkError(
                 f"The topic {topic} of {owner} collides with that of {holder}: to Kafka names that differ only in"
                 " '.' and '_' are the same.",
-                hint="Give one of them another topic (topics.names in the configuration, for a table), or leave a table"
-                " out of the publication.",
+                hint=f"Give one of them another topic{_example(owner, topic)}, or leave a table out of the"
+                " publication.",
             )
+
+
+def _example(owner: str, topic: str) -> str:
+    """The key that gives a table another topic."""
+    table = owner.removeprefix(_TABLE_OWNER)
+    return f", as topics.names: {{'{table}': {topic}_2}}" if table != owner else ""
 
 
 def collisions(tables: Iterable[Table], names: TopicNames) -> list[SinkError]:

@@ -60,6 +60,17 @@ def wanted(published: Mapping[int, str], excluded: Iterable[str]) -> dict[int, s
     return {oid: name for oid, name in published.items() if not is_excluded(name)}
 
 
+def leave_out(progress: Progress, published: Mapping[int, str], excluded: Iterable[str]) -> Progress:
+    """The progress of an interrupted initial snapshot without the tables that are excluded by now."""
+    is_excluded = matcher(excluded, "snapshot.exclude")
+    for task in progress.tasks:
+        if not task.request and is_excluded(published.get(task.oid, task.name)):
+            progress = progress.end(task, "snapshot.exclude")
+    left = progress.waiting.oids[progress.begun :]
+    kept = [oid for oid in left if not is_excluded(published.get(oid, ""))]
+    return progress if len(kept) == len(left) else replace(progress, waiting=Oids(kept), begun=0)
+
+
 def first_tables(
     before: Mapping[int, str], after: Mapping[int, str], exported: Mapping[int, str] | None
 ) -> tuple[Mapping[int, str], Mapping[int, str]]:

@@ -55,13 +55,13 @@ second."""
 KINDS_MAX: Final = 1000
 """Messages to remember. If there are more kinds of messages, all of them are forgotten."""
 
-_NUMBERS: Final = re.compile(r"[0-9]+")
+_VARYING: Final = re.compile(r"\[thrd:[^]]*\]|\(after [^)]*\)|[0-9]+")
 
 
 class Repeats(logging.Filter):
     """Passes a library's message at most once in `REPEAT_S`. The next line says how often it was `repeated` meanwhile.
 
-    Messages that differ only in numbers are the same.
+    Messages are the same if they differ only in numbers, in librdkafka's thread, and in the time that an attempt took.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -72,7 +72,7 @@ class Repeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == OURS:
             return True
-        key = (record.name, record.levelno, _NUMBERS.sub("0", record.getMessage()))
+        key = (record.name, record.levelno, _VARYING.sub("0", record.getMessage()))
         now = self._clock()
         at, left_out = self._seen.get(key, (now - REPEAT_S, 0))
         if now - at < REPEAT_S:

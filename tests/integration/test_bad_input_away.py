@@ -100,7 +100,7 @@ def test_no_broker_at_the_address_is_told_when_the_start_took_too_long(one: Tria
     said = one.fail()
     assert said.code == 4
     assert f"127.0.0.1:{port}" in said.message
-    assert "Is the broker running" in said.hint
+    assert "Check that the broker runs" in said.hint
     assert one.daemon.await_event("fatal")["exit_code"] == 4
     check = one.check()
     assert check.code == 4

@@ -64,7 +64,8 @@ def test_servers_in_order_are_found_so_and_left_as_they_were(database: Database,
     assert (level, f"protocol version {protocol}" in server) == ("ok", True)
     assert found.about(f"publication cdcd_{name}") == [("ok", "will be created for public.orders")]
     assert found.about("topics") == [
-        ("ok", f"will be created: {name}.checkpoint, {name}.schemas, {name}.message")
+        ("ok", f"will be created: {name}.checkpoint, {name}.schemas, {name}.message"),
+        ("ok", f"will be created: {name}.public.orders"),
     ]
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
     assert database.execute(f"SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '%{name}'") == [
@@ -81,6 +82,11 @@ def test_what_exists_is_looked_into(database: Database, broker: KafkaBroker, che
     )
     database.execute(f"SELECT pg_create_logical_replication_slot('cdcd_{name}', 'pgoutput')")
     found = check(name, database.dsn(), broker.bootstrap_servers)
+    # The slot is there before the first start, so the rows must be read beside the stream.
+    assert found.exit_code == 10
+    (error,) = found.errors
+    assert error.endswith("so their rows cannot be read beside the stream: public.plain")
+    found = check(name, database.dsn(), broker.bootstrap_servers, snapshot={"mode": "never"})
     assert found.exit_code == 0
     assert [level for level, _ in found.about("replica identity")] == ["warning"]
     assert ("warning", "does not publish delete, truncate: consumers will not hear of them") in found.about(
@@ -112,6 +118,7 @@ def test_a_server_that_cannot_feed_a_pipeline_gives_10_and_says_why(
         "wal_level",
         "max_replication_slots",
         "publication cdcd_weak",
+        "rows to be read",
     }
     assert [level for level, _ in found.about("max_slot_wal_keep_size")] == ["warning"]
     found = check("weak", dsn, broker.bootstrap_servers)

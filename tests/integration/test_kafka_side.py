@@ -18,8 +18,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from cdcd.checks.settings import TRANSACTION_S
 from cdcd.config.loading import parse_config
-from cdcd.daemon.kafka_side import TRANSACTION_S, KafkaSide
+from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.engine.queue import Batch
 from cdcd.errors import SinkError, SinkUnavailableError
 from cdcd.facts import Fact, KafkaRetry, TopicCreated, TransactionTimeoutUnknown

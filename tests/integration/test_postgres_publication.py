@@ -88,13 +88,14 @@ def test_a_role_that_is_no_superuser_gets_a_list_of_what_it_owns(shop: Database)
     role = f"r_{shop.name[-8:]}"
     shop.execute(f"CREATE ROLE {role} LOGIN")
     try:
-        with pytest.raises(SourceError) as caught:
+        by_hand = 'CREATE PUBLICATION "p" FOR TABLE "public"."orders";'
+        with pytest.raises(SourceError, match="permission denied for database") as caught:
             ensure(shop, ["public.orders"], role)
-        assert f"GRANT CONNECT, CREATE ON DATABASE {shop.name} TO {role}" in caught.value.hint
+        assert by_hand in caught.value.hint
         shop.execute(f"GRANT CREATE ON DATABASE {shop.name} TO {role}")
         with pytest.raises(SourceError, match="must be owner of table") as caught:
             ensure(shop, ["public.orders"], role)
-        assert "owner" in caught.value.hint
+        assert by_hand in caught.value.hint
         with pytest.raises(SourceError, match="ALL TABLES") as caught:
             ensure(shop, None, role)
         assert "superuser" in caught.value.hint

@@ -37,7 +37,8 @@ class SnapshotConfig(Section):
     exclude: TablePatterns | None = Field(
         None,
         description="Tables of which only changes are delivered, as patterns like those of postgres.tables, such as "
-        "those that Spark reads (cdcd mirror --snapshot). On demand they are read like any other.",
+        "those that Spark reads (cdcd mirror --snapshot). An interrupted snapshot leaves them out too. "
+        "On demand they are read like any other.",
     )
     signals: Literal["all", "without_where", "off"] = Field(
         "without_where",

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from cdcd.checks import postgres as preflight
+from cdcd.checks import publication, slot
 from cdcd.checks.finding import Finding
 from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
-from cdcd.postgres.publication import OPERATIONS, Publication, PublishedTable
+from cdcd.postgres.publication import OPERATIONS, Differences, Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
 from cdcd.records.routing import TopicNames
 
@@ -46,7 +47,7 @@ FACTS = Facts(
     publication=PUBLICATION,
     matched=(),
     foreign=frozenset(),
-    unreadable=frozenset(),
+    barriers=(),
 )
 
 WANTED = Wanted("s", "p", ("public.*",), TopicNames("shop"), pipeline="shop")
@@ -109,52 +110,52 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
         ),
         (preflight.check_capacity, replace(with_session(slots=10), slot=None), WANTED, "error", "10 of 10"),
         (preflight.check_capacity, with_session(senders=10), WANTED, "error", "10 of 10"),
-        (preflight.check_publication, with_publication(tables=()), WANTED, "warning", "no table"),
+        (publication.check_publication, with_publication(tables=()), WANTED, "warning", "no table"),
         (
-            preflight.check_publication,
+            publication.check_publication,
             with_publication(operations=("insert",)),
             WANTED,
             "warning",
             "update, delete, truncate",
         ),
         (
-            preflight.check_publication,
+            publication.check_publication,
             without_publication(may_create=False),
             WANTED,
             "error",
-            "may not create",
+            "role cdcd may not create it",
         ),
         (
-            preflight.check_publication,
+            publication.check_publication,
             without_publication(),
             replace(WANTED, tables=None),
             "error",
             "superuser",
         ),
         (
-            preflight.check_publication,
+            publication.check_publication,
             without_publication(SourceError("no table matches", hint="Create it.")),
             WANTED,
             "error",
             "no table",
         ),
         (
-            preflight.check_publication,
+            publication.check_publication,
             replace(without_publication(), foreign=frozenset({"public.orders"})),
             WANTED,
             "error",
             "does not own public.orders",
         ),
         (
-            preflight.check_identities,
+            publication.check_identities,
             with_publication(tables=(ORDERS, PLAIN)),
             WANTED,
             "warning",
             "public.plain",
         ),
-        (preflight.check_identities, without_publication((PLAIN,)), WANTED, "warning", "update and delete"),
+        (publication.check_identities, without_publication((PLAIN,)), WANTED, "warning", "UPDATE and DELETE"),
         (
-            preflight.check_topic_names,
+            publication.check_topic_names,
             with_publication(
                 tables=(replace(ORDERS, schema="a_b", name="c"), replace(PLAIN, schema="a", name="b_c"))
             ),
@@ -163,51 +164,51 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             "collides",
         ),
         (
-            preflight.check_topic_names,
+            publication.check_topic_names,
             with_publication(tables=(replace(ORDERS, schema="a", name="dead.letter"),)),
             replace(WANTED, topics=TopicNames("shop", dead_letter="shop.a.dead_letter")),
             "error",
             "too large",
         ),
-        (preflight.check_slot_state, with_slot(plugin="wal2json"), WANTED, "error", "wal2json"),
+        (slot.check_slot_state, with_slot(plugin="wal2json"), WANTED, "error", "wal2json"),
         (
-            preflight.check_slot_state,
+            slot.check_slot_state,
             with_slot(invalidation_reason="wal_removed"),
             WANTED,
             "error",
             "invalidated",
         ),
-        (preflight.check_slot_state, with_slot(wal_status="unreserved"), WANTED, "error", "unreserved"),
+        (slot.check_slot_state, with_slot(wal_status="unreserved"), WANTED, "error", "unreserved"),
         (
-            preflight.check_slot_state,
+            slot.check_slot_state,
             replace(with_slot(two_phase=True), server_version=170000),
             WANTED,
             "warning",
             "PREPARE, whatever",
         ),
         (
-            preflight.check_slot_state,
+            slot.check_slot_state,
             replace(with_session(open_transactions=("session 7", "prepared transaction x")), slot=None),
             WANTED,
             "warning",
             "session 7, prepared transaction x",
         ),
         (
-            preflight.check_retention,
-            with_setting(max_slot_wal_keep_size=Setting("-1", -1, "MB")),
+            slot.check_retention,
+            replace(with_setting(max_slot_wal_keep_size=Setting("-1", -1, "MB")), slot=None),
             WANTED,
             "warning",
             "unlimited",
         ),
         (
-            preflight.check_retention,
+            slot.check_retention,
             with_setting(max_slot_wal_keep_size=Setting("64MB", 64, "MB")),
             WANTED,
             "warning",
             "64MB",
         ),
         (
-            preflight.check_retention,
+            slot.check_retention,
             with_setting(idle_replication_slot_timeout=Setting("1d", 86400, "s")),
             WANTED,
             "warning",
@@ -228,6 +229,13 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             "no prepared transactions",
         ),
         (
+            preflight.check_signals,
+            with_session(superuser=True),
+            replace(WANTED, signals="all"),
+            "warning",
+            "evaluate an expression as superuser",
+        ),
+        (
             preflight.check_synchronous,
             with_setting(synchronous_standby_names=Setting("ANY 1 (*)", 0, "")),
             WANTED,
@@ -246,9 +254,9 @@ def test_what_is_wrong_is_said_with_its_fix(
 
 
 def test_a_missing_publication_that_can_be_made_is_announced() -> None:
-    (finding,) = preflight.check_publication(without_publication(), WANTED)
+    (finding,) = publication.check_publication(without_publication(), WANTED)
     assert (finding.level, finding.found) == ("ok", "will be created for public.orders")
-    (finding,) = preflight.check_publication(
+    (finding,) = publication.check_publication(
         without_publication((), superuser=True), replace(WANTED, tables=None)
     )
     assert (finding.level, finding.found) == ("ok", "will be created for all tables")
@@ -256,14 +264,14 @@ def test_a_missing_publication_that_can_be_made_is_announced() -> None:
 
 def test_inserts_alone_need_no_replica_identity() -> None:
     facts = with_publication(tables=(PLAIN,), operations=("insert", "truncate"))
-    assert [finding.level for finding in preflight.check_identities(facts, WANTED)] == []
+    assert [finding.level for finding in publication.check_identities(facts, WANTED)] == []
 
 
 def test_the_slots_reader_and_its_wal_are_told() -> None:
     facts = replace(with_slot(active=True, active_pid=42, retained_bytes=3 << 30), slot_reader="shop")
-    (finding,) = preflight.check_slot_state(facts, WANTED)
+    (finding,) = slot.check_slot_state(facts, WANTED)
     assert (finding.level, finding.found) == ("ok", "read by shop (PID 42); keeps 3 GB of WAL (reserved)")
-    (finding,) = preflight.check_slot_state(replace(facts, slot_reader="psql"), WANTED)
+    (finding,) = slot.check_slot_state(replace(facts, slot_reader="psql"), WANTED)
     assert finding.level == "error"
     assert "pg_terminate_backend(42)" in finding.fix
 
@@ -275,7 +283,7 @@ def test_a_short_server_timeout_shortens_our_interval() -> None:
 
 def test_long_lists_are_cut() -> None:
     tables = tuple(replace(ORDERS, oid=number, name=f"t{number}") for number in range(100))
-    (finding,) = preflight.check_publication(with_publication(tables=tables), WANTED)
+    (finding,) = publication.check_publication(with_publication(tables=tables), WANTED)
     assert finding.found.startswith("100 tables: ")
     assert finding.found.endswith("and 92 more")
 
@@ -294,3 +302,73 @@ def test_the_memory_of_the_decoding_is_shown_as_the_stream_will_have_it(
     facts = with_setting(logical_decoding_work_mem=Setting("64MB", 65536, "kB", is_set))
     _, memory = preflight.check_transactions(facts, replace(WANTED, streaming=streaming, two_phase=True))
     assert memory.found == found
+
+
+def test_the_one_cure_of_a_publication_that_this_role_may_not_create_is_the_command() -> None:
+    facts = replace(
+        without_publication(may_create=False),
+        foreign=frozenset({"public.orders"}),
+        target='TABLE "public"."orders"',
+    )
+    (finding,) = publication.check_publication(facts, WANTED)
+    assert "does not own public.orders; role cdcd may not create it" in finding.found
+    assert 'CREATE PUBLICATION "p" FOR TABLE "public"."orders";' in finding.fix
+    assert "GRANT" not in finding.fix
+
+
+LEAF = replace(ORDERS, oid=7, name="orders_2025", root="public.orders")
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "command"),
+    [
+        (
+            replace(with_publication(tables=(LEAF,)), slot=None),
+            "warning",
+            'ALTER PUBLICATION "p" SET (publish_via_partition_root = true);',
+        ),
+        (
+            replace(without_publication(), slot=None, partitioned=("public.orders",)),
+            "warning",
+            'CREATE PUBLICATION "p" FOR ALL TABLES WITH (publish_via_partition_root = true);',
+        ),
+        # Whoever has a slot has decided.
+        (with_publication(tables=(LEAF,)), "ok", ""),
+    ],
+)
+def test_partitions_with_topics_of_their_own_are_told_before_the_first_start(
+    facts: Facts, level: str, command: str
+) -> None:
+    (finding,) = publication.check_partitions(facts, WANTED)
+    assert (finding.level, finding.code) == (level, "publication.partitions")
+    assert "public.orders" in finding.found
+    assert command in finding.fix
+
+
+def test_partitions_under_one_topic_are_nothing_to_tell() -> None:
+    assert not list(publication.check_partitions(with_publication(via_root=True), WANTED))
+    assert not list(publication.check_partitions(FACTS, WANTED))
+
+
+def test_a_publication_that_differs_from_the_configured_tables_is_told_with_the_command() -> None:
+    facts = replace(FACTS, differences=Differences(lacking=("public.b",), extra=("public.orders",)))
+    lacking, extra = publication.check_patterns(facts, WANTED)
+    assert (lacking.level, extra.level) == ("warning", "warning")
+    assert 'ALTER PUBLICATION "p" ADD TABLE public.b;' in lacking.fix
+    assert 'ALTER PUBLICATION "p" DROP TABLE public.orders;' in extra.fix
+    assert not list(publication.check_patterns(facts, replace(WANTED, tables=None)))
+    assert not list(publication.check_patterns(FACTS, WANTED))
+
+
+def test_unlimited_wal_is_a_warning_until_the_slot_is_there_and_where_it_keeps_much() -> None:
+    facts = with_setting(max_slot_wal_keep_size=Setting("-1", -1, "MB"))
+    levels = {
+        retained: [
+            one.level
+            for one in slot.check_retention(
+                replace(facts, slot=replace(SLOT, retained_bytes=retained)), WANTED
+            )
+        ]
+        for retained in (1 << 20, 1 << 31)
+    }
+    assert levels == {1 << 20: ["ok"], 1 << 31: ["warning"]}

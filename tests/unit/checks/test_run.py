@@ -1,70 +1,80 @@
+"""How the answers of the sides become a report."""
+
 import asyncio
+import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cdcd.checks.finding import Finding, Level
-from cdcd.checks.run import Ask, Report, ask_kafka, ask_postgres, gather
+from cdcd.checks import codes, rehearsal
+from cdcd.checks.finding import Finding
+from cdcd.checks.run import Ask, Side, ask_postgres, asked, kafka_wanted
 from cdcd.config.loading import Config, parse_config
-from cdcd.errors import CdcdError, ConfigError, SinkUnavailableError, SourceError, TransientError
+from cdcd.daemon.startup import CARRIED_OUT
+from cdcd.errors import EXIT_CODES, CdcdError, ConfigError, SinkError, SourceError, TransientError
 from cdcd.records.routing import TopicNames
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n", {})
+CHECKS = Path(codes.__file__).parent
 
 
-def found(level: Level, subject: str = "wal_level") -> Finding:
-    return Finding(level, subject, "replica", "set it to logical")
-
-
-def answers(*findings: Finding) -> Ask:
-    async def ask(_config: Config) -> Sequence[Finding]:
-        return findings
-
-    return ask
-
-
-def fails(error: CdcdError) -> Ask:
-    async def ask(_config: Config) -> Sequence[Finding]:
+def fails(error: CdcdError) -> Ask[Any]:
+    async def ask(_config: Config) -> tuple[Sequence[Finding], Any]:
         raise error
 
     return ask
 
 
-def gathered(postgres: Ask, kafka: Ask) -> Report:
-    return asyncio.run(gather(CONFIG, {"PostgreSQL": postgres, "Kafka": kafka}))
+def side(name: str, error: CdcdError) -> Side[Any]:
+    return asyncio.run(asked("It", name, CONFIG, fails(error)))
 
 
-def test_findings_of_both_sides_are_in_one_report_postgresqls_first():
-    first, second, third = found("ok", "a"), found("warning", "b"), found("ok", "c")
-    assert gathered(answers(first, second), answers(third)) == Report((first, second, third), 0)
-
-
-@pytest.mark.parametrize(("level", "code"), [("ok", 0), ("warning", 0), ("error", 10)])
-def test_only_an_error_gives_10(level, code):
-    assert gathered(answers(found("ok")), answers(found(level))).exit_code == code
-
-
-def test_a_side_that_cannot_be_asked_is_a_finding_and_gives_its_own_code():
-    report = gathered(fails(SourceError("wrong password", hint="mend it")), answers(found("error")))
-    assert report.exit_code == SourceError.exit_code
-    assert [(one.level, one.subject, one.found, one.fix) for one in report.findings] == [
-        ("error", "PostgreSQL", "wrong password", "mend it"),
-        ("error", "wal_level", "replica", "set it to logical"),
-    ]
-
-
-def test_when_neither_can_be_asked_postgresqls_code_is_given():
-    report = gathered(fails(ConfigError("a")), fails(SinkUnavailableError("b")))
-    assert report.exit_code == ConfigError.exit_code
-    assert [one.subject for one in report.findings] == ["PostgreSQL", "Kafka"]
+@pytest.mark.parametrize(
+    ("name", "error", "code", "exit_code"),
+    [
+        ("postgres", SourceError("wrong password", hint="mend it"), "postgres.refused", 3),
+        ("postgres", TransientError("away", hint="start it"), "postgres.unreachable", 3),
+        ("postgres", ConfigError("sslmode", hint="correct it"), "postgres.setting", 2),
+        ("kafka", SinkError("wrong password", hint="mend it"), "kafka.refused", 4),
+        ("kafka", TransientError("away", hint="start it"), "kafka.unreachable", 4),
+        ("kafka", ConfigError("no such property", hint="correct it"), "kafka.property", 2),
+    ],
+)
+def test_a_side_that_cannot_be_asked_is_a_finding_and_gives_its_own_code(
+    name: str, error: CdcdError, code: str, exit_code: int
+):
+    found = side(name, error)
+    assert (found.facts, found.exit_code) == (None, exit_code)
+    assert found.findings == [Finding("error", code, "It", error.message, error.hint)]
 
 
 def test_a_bug_is_not_made_to_look_like_a_finding():
-    async def ask(_config: Config) -> Sequence[Finding]:
+    async def ask(_config: Config) -> tuple[Sequence[Finding], Any]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        gathered(ask, answers())
+        asyncio.run(asked("It", "kafka", CONFIG, ask))
+
+
+def test_the_rehearsal_answers_every_request_of_a_start():
+    assert list(rehearsal._ANSWERED) == list(CARRIED_OUT)
+
+
+def test_every_code_is_used_and_says_which_exit_it_foresees():
+    sources = "".join(path.read_text() for path in CHECKS.glob("*.py") if path.name != "codes.py")
+    used = set(re.findall(r'"([a-z_]+\.[a-z_]+)"', sources))
+    # Those of a side that cannot be asked are put together.
+    used |= {f"{name}.{what}" for name in ("postgres", "kafka") for what in ("refused", "unreachable")}
+    assert set(codes.CODES) <= used
+    assert {code for one in codes.CODES.values() for code in one.exits} <= set(EXIT_CODES)
+    assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in codes.CODES)
+
+
+def test_a_code_that_is_not_in_the_table_cannot_be_found():
+    with pytest.raises(AssertionError, match=r"made\.up"):
+        Finding("ok", "made.up", "x", "y")
 
 
 def config(text: str) -> Config:
@@ -72,17 +82,18 @@ def config(text: str) -> Config:
 
 
 def test_postgres_is_asked_with_the_settings_of_a_run(monkeypatch):
-    asked = []
+    given = []
 
-    async def examine(dsn, wanted):
-        asked.append((dsn, wanted))
-        return [found("ok")]
+    async def read_facts(dsn, wanted):
+        given.append((dsn, wanted))
+        raise SourceError("enough")
 
-    monkeypatch.setattr("cdcd.checks.postgres.examine", examine)
+    monkeypatch.setattr("cdcd.checks.run.read_facts", read_facts)
     text = """password: s3cret, tables: [a.*], protocol: 2, streaming: off, two_phase: true}
 kafka: {bootstrap_servers: 'b:1'}"""
-    assert asyncio.run(ask_postgres(config(text))) == [found("ok")]
-    ((dsn, wanted),) = asked
+    with pytest.raises(SourceError):
+        asyncio.run(ask_postgres(config(text)))
+    ((dsn, wanted),) = given
     assert "s3cret" not in repr(dsn)
     assert (wanted.slot, wanted.publication, wanted.tables) == ("cdcd_shop", "cdcd_shop", ("a.*",))
     assert (wanted.protocol, wanted.streaming, wanted.two_phase) == (2, "off", True)
@@ -91,14 +102,7 @@ kafka: {bootstrap_servers: 'b:1'}"""
     )
 
 
-def test_kafka_is_asked_with_the_settings_of_a_run(monkeypatch):
-    asked = []
-
-    def examine(properties, wanted):
-        asked.append((properties, wanted))
-        return [found("ok")]
-
-    monkeypatch.setattr("cdcd.checks.kafka.examine", examine)
+def test_kafka_is_asked_with_the_settings_of_a_run():
     text = """}
 kafka:
   bootstrap_servers: b:1
@@ -107,11 +111,7 @@ kafka:
   transaction: {timeout_s: 7}
   properties: {sasl.password: s3cret, message.max.bytes: 5000000}
 topics: {create: {partitions: 3, replication_factor: 2, config: {retention.ms: 5}}}"""
-    assert asyncio.run(ask_kafka(config(text))) == [found("ok")]
-    ((properties, wanted),) = asked
-    assert properties["bootstrap.servers"] == "b:1"
-    assert properties["sasl.password"] == "s3cret"
-    assert "message.max.bytes" not in properties
+    wanted = kafka_wanted(config(text))
     assert wanted.topics == ["shop.checkpoint", "shop.schemas", "shop.message", "shop.dead_letter"]
     assert (wanted.exactly_once, wanted.transaction_timeout_s, wanted.message_max_bytes) == (
         False,
@@ -120,14 +120,3 @@ topics: {create: {partitions: 3, replication_factor: 2, config: {retention.ms: 5
     )
     assert (wanted.spec.partitions, wanted.spec.replication_factor) == (3, 2)
     assert wanted.spec.config == {"retention.ms": "5"}
-
-
-def test_a_broker_that_does_not_answer_gives_kafkas_code_and_not_postgresqls(monkeypatch):
-    def examine(properties, wanted):
-        raise TransientError("no answer", hint="is it up?")
-
-    monkeypatch.setattr("cdcd.checks.kafka.examine", examine)
-    report = gathered(answers(), ask_kafka)
-    assert report == Report(
-        (Finding("error", "Kafka", "no answer", "is it up?"),), SinkUnavailableError.exit_code
-    )

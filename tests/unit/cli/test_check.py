@@ -1,22 +1,23 @@
 import json
 
 import pytest
+from click import unstyle
 
 from cdcd.checks import run as preflight
 from cdcd.checks.finding import Finding
 from cdcd.checks.run import Report
 from cdcd.cli.__main__ import main
+from cdcd.cli.check import lines
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
-REPORT = Report(
-    (
-        Finding("ok", "wal_level", "logical"),
-        Finding(
-            "error", "public.[bold]a", "REPLICA IDENTITY NOTHING", "ALTER TABLE ... REPLICA IDENTITY FULL"
-        ),
-    ),
-    10,
+KEYLESS = Finding(
+    "error",
+    "table.key",
+    "public.[bold]a",
+    "REPLICA IDENTITY NOTHING",
+    "ALTER TABLE ... REPLICA IDENTITY FULL",
 )
+REPORT = Report((Finding("ok", "wal.level", "wal_level", "logical"), KEYLESS), 10)
 
 
 @pytest.fixture
@@ -33,21 +34,49 @@ def exit_of(*arguments: str) -> int:
     return caught.value.code
 
 
-def test_findings_are_a_table_with_the_fix_and_their_number(file, capsys):
+def test_problems_come_first_with_their_code_and_fix_and_the_rest_is_folded(file, capsys):
     assert exit_of("check", "--config", file) == 10
-    out = capsys.readouterr().out
-    row = next(line for line in out.splitlines() if "REPLICA IDENTITY NOTHING" in line)
-    assert "error" in row
-    assert "public.[bold]a" in row
-    assert "ALTER TABLE ... REPLICA IDENTITY FULL" in row
-    assert out.endswith("1 errors, 0 warnings, 1 in order\n")
+    assert capsys.readouterr().out.splitlines() == [
+        "error    public.[bold]a  (table.key)",
+        "         REPLICA IDENTITY NOTHING",
+        "         Fix: ALTER TABLE ... REPLICA IDENTITY FULL",
+        "",
+        "ok       wal_level",
+        "",
+        "1 error, 0 warnings, 1 in order",
+    ]
+
+
+def test_what_is_in_order_is_shown_when_asked_for(file, capsys):
+    exit_of("check", "--config", file, "--all")
+    assert "ok       wal_level  (wal.level)\n         logical\n" in capsys.readouterr().out
+
+
+def test_300_tables_in_order_are_one_paragraph_of_80_columns():
+    topics = [
+        Finding("ok", "topic.state", f"topic shop.public.table_{number}", "1 partition, 1 replica")
+        for number in range(300)
+    ]
+    warning = Finding("warning", "wal.keep", "max_slot_wal_keep_size", "unlimited: " + "word " * 30, "SET it")
+    findings = [*topics, Finding("ok", "wal.level", "wal_level", "logical"), warning]
+    shown = [unstyle(line) for line in lines(findings, 80)]
+    assert len(shown) < 14
+    assert max(map(len, shown)) <= 80
+    assert shown[0] == "warning  max_slot_wal_keep_size  (wal.keep)"
+    assert "ok       topic shop.public.table_0 and 299 more like it, wal_level" in shown
 
 
 def test_findings_are_an_object_for_programs(file, capsys):
     assert exit_of("check", "--config", file, "--format", "json") == 10
     shown = json.loads(capsys.readouterr().out)
     assert shown["exit_code"] == 10
-    assert shown["findings"][0] == {"level": "ok", "subject": "wal_level", "found": "logical", "fix": ""}
+    assert shown["findings"][0] == {
+        "level": "ok",
+        "code": "wal.level",
+        "subject": "wal_level",
+        "found": "logical",
+        "fix": "",
+    }
 
 
 def test_a_wrong_configuration_is_told_before_anything_is_asked(tmp_path, capsys):
@@ -58,4 +87,4 @@ def test_a_wrong_configuration_is_told_before_anything_is_asked(tmp_path, capsys
 
 def test_another_format_is_refused(file, capsys):
     assert exit_of("check", "--config", file, "--format", "xml") == 2
-    assert "'table', 'json'" in capsys.readouterr().err
+    assert "'text', 'json'" in capsys.readouterr().err

@@ -130,7 +130,7 @@ class Session:
             stream=self.stream,  # type: ignore[arg-type]
             lock=self.lock,  # type: ignore[arg-type]
             sink=SimpleNamespace(deliver=self._deliver),  # type: ignore[arg-type]
-            kafka=SimpleNamespace(thread=self.thread, await_topics=self._did("topics")),  # type: ignore[arg-type]
+            kafka=SimpleNamespace(in_thread=self._in_thread, await_topics=self._did("topics")),  # type: ignore[arg-type]
             snapshots=SimpleNamespace(answer=self._answer, close_export=lambda: None),  # type: ignore[arg-type]
             spool=SimpleNamespace(disk_bytes=0, memory_bytes=0),  # type: ignore[arg-type]
             begin=self._did("begin"),
@@ -139,6 +139,9 @@ class Session:
             telemetry=Telemetry(),
             observe=lambda fact: None,
         )
+
+    def _in_thread(self, call: Callable[[], None]) -> Awaitable[None]:
+        return asyncio.get_running_loop().run_in_executor(self.thread, call)
 
     def _did(self, what: str) -> Callable[..., Awaitable[None]]:
         async def do(*arguments: Any, **options: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cdcd.config.loading import Config, parse_config
 from cdcd.daemon import wiring
-from cdcd.daemon.wiring import engine_settings, start_settings
+from cdcd.daemon.wiring import engine_settings
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.relations import CatalogColumn, TableDescription
@@ -38,21 +38,6 @@ def test_a_session_ends_after_its_snapshot_only_if_that_is_all_it_is_for(mode: s
 
 def test_postgresql_hears_from_us_before_it_ends_the_connection():
     assert engine_settings(configured(), 3.0).status_interval_s < 3.0
-
-
-def test_a_start_decides_by_what_is_configured():
-    more = "snapshot: {mode: when_needed, method: incremental, exclude: [public.log]}"
-    settings = start_settings(configured(more=more))
-    assert (settings.slot, settings.publication) == ("cdcd_shop", "cdcd_shop")
-    assert (settings.two_phase, settings.failover) == (True, True)
-    assert (settings.snapshot_mode, settings.snapshot_method) == ("when_needed", "incremental")
-    assert settings.exclude == ("public.log",)
-    assert settings.topics.table("public", "t") == "shop.public.t"
-
-
-@pytest.mark.parametrize(("delivery", "counts"), [("at_least_once", True), ("exactly_once", False)])
-def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool):
-    assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
 
 
 SEEN = Visibility.parse("10:20:")

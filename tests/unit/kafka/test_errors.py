@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from cdcd.errors import CdcdError, FencedError, SinkError, TransientError
-from cdcd.kafka.errors import _TABLE, map_kafka_error
+from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, TransientError
+from cdcd.kafka.errors import _TABLE, fill_names, filled, map_kafka_error, property_error, rights_hint
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,21 @@ def test_what_tls_refuses_is_no_outage(text: str, hint: str) -> None:
     found = map_kafka_error(KafkaError(KafkaError._TRANSPORT, text), "Kafka")
     assert isinstance(found, SinkError)
     assert hint in found.hint
+
+
+def test_names_are_filled_in_where_they_are_known():
+    error = map_kafka_error(KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), "x")
+    fill_names(error, {"bootstrap": "b:1", "user": "cdcd", "transactional.id": "cdcd-shop"})
+    assert error.hint == (
+        "kafka-acls --bootstrap-server b:1 --add --allow-principal User:cdcd --operation Write "
+        "--transactional-id cdcd-shop"
+    )
+    assert filled(rights_hint(), {}) == rights_hint()
+
+
+def test_a_property_that_librdkafka_refuses_is_the_configurations_fault():
+    error = property_error(
+        KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "x"'), "Kafka at b"
+    )
+    assert isinstance(error, ConfigError)
+    assert 'No such configuration property: "x"' in error.message

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from cdcd.kafka.producer import ANSWER_S, BATCH_SIZE, REQUEST_BYTES, SinkSettings, producer_properties
+from cdcd.errors import ConfigError
+from cdcd.kafka.producer import (
+    ANSWER_S,
+    BATCH_SIZE,
+    REQUEST_BYTES,
+    SinkSettings,
+    construct,
+    producer_properties,
+)
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -81,3 +89,12 @@ def test_without_transactions_a_record_stays_with_its_producer_until_it_is_answe
 
 def test_what_the_user_says_of_timeouts_holds():
     assert properties(900, {"socket.timeout.ms": 5000})["socket.timeout.ms"] == 5000
+
+
+@pytest.mark.parametrize("name", ["batch.size", "message.max.bytes"])
+def test_what_is_no_number_is_left_to_librdkafka_to_refuse(name):
+    odd = settings(1024, **{name: "large"})
+    assert (odd.batch_size, odd.record_bytes_max) == (BATCH_SIZE, BATCH_SIZE)
+    with pytest.raises(ConfigError, match=r"kafka\.properties") as caught:
+        construct(producer_properties(odd, odd.client, odd.batch_size, lambda *_: None), "Kafka at b")
+    assert "Correct the name or the value" in caught.value.hint

@@ -2,7 +2,17 @@ from dataclasses import replace
 
 import pytest
 
-from cdcd.snapshots.beginning import INITIAL, NEVER, ONLY, WHEN_NEEDED, begin, first_tables, initial, wanted
+from cdcd.snapshots.beginning import (
+    INITIAL,
+    NEVER,
+    ONLY,
+    WHEN_NEEDED,
+    begin,
+    first_tables,
+    initial,
+    leave_out,
+    wanted,
+)
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
@@ -100,3 +110,18 @@ def test_beside_an_exported_snapshot_it_is_read_later_because_the_slot_may_not_h
     assert progress.known == Oids((1, 2, 4), {**first, **later})
     # THEN unless it is excluded
     assert initial(Progress(), first, ["a.c"], exported=True, later=later).tasks == ()
+
+
+def test_an_interrupted_snapshot_leaves_out_what_is_excluded_by_now():
+    names = {1: "public.a", 2: "public.b", 3: "public.c"}
+    progress, _ = initial(Progress(), names, (), exported=True).begin_next(names) or (None, None)
+    assert progress is not None
+    asked = progress.add([TableTask("public.b", 2, request="by hand")])
+
+    left = leave_out(asked, names, ("public.a", "public.b"))
+
+    # What was begun with ends, what waited is left out, and what a person asked for stays.
+    assert [task.request for task in left.tasks] == ["by hand"]
+    assert left.outcomes[-1].error == "snapshot.exclude"
+    assert (left.waiting.oids[left.begun :], left.tables_left) == ((3,), 2)
+    assert leave_out(asked, names, ("public.z",)) is asked

@@ -171,6 +171,21 @@ def test_a_library_that_repeats_itself_is_heard_once_a_minute_with_the_number_of
     assert "repeated" not in last.__dict__
 
 
+def test_a_refused_connection_is_one_message_whatever_thread_and_time_it_names():
+    repeats = Repeats(lambda: 0.0)
+
+    def passes(instance: int, ms: int, thread: str) -> bool:
+        text = (
+            f"FAIL [rdkafka#producer-{instance}] [thrd:{thread}]: 127.0.0.1:9/bootstrap: Connection refused "
+            f"(after {ms}ms in state CONNECT, {instance} identical error(s) suppressed)"
+        )
+        record = logging.LogRecord("librdkafka", logging.ERROR, "", 0, text, (), None)
+        return bool(repeats.filter(record))
+
+    assert passes(1, 0, "127.0.0.1:9/bootstrap")
+    assert not any(passes(number, number, "app") for number in range(2, 700))
+
+
 def test_events_are_never_left_out(stream):
     observe = configure_logging(log("info", "json"), stream)
     for _ in range(3):

@@ -1,0 +1,166 @@
+"""The codes of `cdcd check`'s findings: what each looks at, and what `cdcd run` does if it is an error.
+
+A code is stable: a program may depend on it. The level of a finding tells how things stand. The table is the source of
+docs/check.md (`python -m tests.documents`), and a finding with a code that is not in the table fails.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Side = Literal["This machine", "PostgreSQL", "Kafka", "Both sides"]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What findings with a code are about.
+
+    Attributes:
+        name: `<matter>.<aspect>`.
+        meaning: what the check looks at, and what a warning or an error means.
+        exits: the exit codes with which `cdcd run` ends if the finding is an error; () if it is never one.
+    """
+
+    name: str
+    side: Side
+    meaning: str
+    exits: tuple[int, ...] = ()
+
+
+_TABLE: Final = (
+    Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
+    Code("spool.directory", "This machine", "Whether cdcd can write to `spool.directory`.", (8,)),
+    Code(
+        "claim_check.directory",
+        "This machine",
+        "Whether cdcd can write to `kafka.claim_check_directory`.",
+        (8,),
+    ),
+    Code("postgres.unreachable", "PostgreSQL", "PostgreSQL does not answer, or is starting or stopping.", (3,)),
+    Code(
+        "postgres.refused",
+        "PostgreSQL",
+        "PostgreSQL refuses the connection: role, password, database, pg_hba.conf or certificates.",
+        (3,),
+    ),
+    Code("postgres.setting", "PostgreSQL", "A setting under `postgres` is wrong.", (2,)),
+    Code("server.version", "PostgreSQL", "The server's version, and the protocol that follows from it.", (2,)),
+    Code("server.standby", "PostgreSQL", "The server is a standby, where cdcd cannot create a slot.", (3,)),
+    Code("server.encoding", "PostgreSQL", "The encoding of the database is SQL_ASCII."),
+    Code(
+        "server.replication",
+        "PostgreSQL",
+        "Whether the role can open a replication connection: REPLICATION, pg_hba.conf, a free WAL sender.",
+        (3,),
+    ),
+    Code("server.synchronous", "PostgreSQL", "`synchronous_standby_names` would let commits wait for cdcd."),
+    Code("server.activities", "PostgreSQL", "`track_activities`, which a second instance of cdcd needs."),
+    Code("server.prepared", "PostgreSQL", "`max_prepared_transactions`, for `postgres.two_phase`."),
+    Code("server.memory", "PostgreSQL", "From which size on transactions are streamed, or spilled."),
+    Code("wal.level", "PostgreSQL", "`wal_level` must be logical.", (3,)),
+    Code("wal.senders", "PostgreSQL", "A free WAL sender (`max_wal_senders`).", (3,)),
+    Code("wal.timeout", "PostgreSQL", "`wal_sender_timeout`, after which a silent connection ends."),
+    Code("wal.keep", "PostgreSQL", "How much WAL an outage may cost, and when the slot is given up for it."),
+    Code("slot.capacity", "PostgreSQL", "A free replication slot (`max_replication_slots`).", (3,)),
+    Code("slot.state", "PostgreSQL", "The slot: kind, database, WAL, and what its creation waits for.", (3, 6)),
+    Code("slot.active", "PostgreSQL", "Another session reads the slot.", (3,)),
+    Code("slot.two_phase", "PostgreSQL", "The slot decodes prepared transactions at PREPARE."),
+    Code("slot.idle", "PostgreSQL", "`idle_replication_slot_timeout` would invalidate the slot of a stopped pipeline."),
+    Code("slot.failover", "PostgreSQL", "Whether the slot can follow to a new primary (`postgres.failover`).", (2,)),
+    Code(
+        "publication.state",
+        "PostgreSQL",
+        "The publication, or whether the role can create it from `postgres.tables`.",
+        (3,),
+    ),
+    Code("publication.operations", "PostgreSQL", "The publication leaves out inserts, updates, deletes or truncates."),
+    Code("publication.tables", "PostgreSQL", "The publication and `postgres.tables` name different tables."),
+    Code(
+        "publication.partitions",
+        "PostgreSQL",
+        "A partitioned table is published without `publish_via_partition_root`: each partition has a topic of its own.",
+    ),
+    Code("publication.part", "PostgreSQL", "Tables with a row filter or a column list."),
+    Code(
+        "table.identity",
+        "PostgreSQL",
+        "A published table without a replica identity: PostgreSQL rejects UPDATE and DELETE on it.",
+    ),
+    Code("table.select", "PostgreSQL", "SELECT on the tables whose rows the next start reads.", (3,)),
+    Code("table.policy", "PostgreSQL", "Row-level security that hides rows which the next start reads.", (3,)),
+    Code(
+        "table.key",
+        "PostgreSQL",
+        "A table without a key whose rows must be read beside the stream, which needs a key.",
+        (3,),
+    ),
+    Code(
+        "snapshot.signals",
+        "PostgreSQL",
+        "Which requests for snapshots are followed, and whether a stranger's condition would run as a superuser.",
+    ),
+    Code("kafka.unreachable", "Kafka", "Kafka does not answer.", (4,)),
+    Code("kafka.refused", "Kafka", "Kafka refuses the connection: user, password, certificates or rights.", (4,)),
+    Code("kafka.property", "Kafka", "librdkafka refuses a name or a value in `kafka.properties`.", (2,)),
+    Code("kafka.cluster", "Kafka", "Which cluster answers."),
+    Code("transaction.timeout", "Kafka", "`transaction.max.timeout.ms` of the brokers.", (4,)),
+    Code("transaction.log", "Kafka", "Whether the brokers can keep their log of transactions.", (4,)),
+    Code("transaction.id", "Kafka", "The right to write by the transactional id.", (4,)),
+    Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
+    Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`: cdcd waits; or too few to lose one."),
+    Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
+    Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
+    Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
+    Code("topic.size", "Kafka", "The topic takes smaller records than the producer sends."),
+    Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records."),
+    Code("topic.keyless", "Kafka", "A compacted topic of a table without a key: the broker refuses its records.", (4,)),
+    Code("topic.state", "Kafka", "A topic that exists."),
+    Code("topic.name", "Both sides", "Topics that are the same to Kafka, or whose names Kafka does not allow.", (4,)),
+    Code("position.state", "Both sides", "Whether the slot goes on where the checkpoint in Kafka ends.", (6,)),
+    Code("start.refused", "Both sides", "Another reason why the start fails.", (2, 3, 4, 6)),
+)  # fmt: skip
+
+CODES: Final[Mapping[str, Code]] = {code.name: code for code in _TABLE}
+
+_HEAD: Final = """# What `cdcd check` finds
+
+`cdcd check --config FILE` connects to PostgreSQL and to Kafka, changes nothing, and says what is wrong and how to mend
+it. It goes through the steps of `cdcd run` itself, and answers each step that would change something by a look.
+Problems come first. What is in order is counted, and `--all` shows it too.
+`--format json` gives an object for programs:
+
+    {"exit_code": 10, "findings": [
+      {"level": "error", "code": "wal.level", "subject": "wal_level", "found": "replica", "fix": "ALTER SYSTEM …"}]}
+
+| level | meaning |
+|---|---|
+| error | `cdcd run` would end, at its start or with the first record that is concerned, or would wait for ever. |
+| warning | It works now, and will hurt somebody some day. A pipeline in order has no warning. |
+| ok | As it should be. |
+
+The exit code is 0 without an error, and 10 with one. If a side could not be asked at all, it is that side's code: 3 for
+PostgreSQL, 4 for Kafka, 2 for a wrong setting.
+
+`cdcd check` cannot foresee the right to write to a topic that does not exist yet, because Kafka tells rights only for
+topics that exist. It does ask whether the topic may be created.
+
+To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
+looks at the right first, and refuses the timeout before it changes anything. The request is only sent while no
+instance of the pipeline is active.
+
+## Codes
+
+A code says what was looked at, and stays the same in later versions. The last column is the exit code of `cdcd run`
+where the finding is an error.
+
+"""
+
+
+def markdown() -> str:
+    """docs/check.md."""
+    parts = [_HEAD, "| code | side | what it is about | exit code |\n|---|---|---|---|\n"]
+    parts += [
+        f"| `{code.name}` | {code.side} | {code.meaning} | {', '.join(map(str, code.exits))} |\n"
+        for code in _TABLE
+    ]
+    return "".join(parts)

@@ -1,0 +1,174 @@
+"""What `cdcd check` says of the publication and of the tables in it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cdcd.checks.finding import NAMED_MAX, Finding, named, of_error
+from cdcd.errors import CdcdError
+from cdcd.postgres.inspection import Facts, Wanted
+from cdcd.postgres.publication import OPERATIONS, PublishedTable, creation, creation_hint
+from cdcd.postgres.replication import identifier
+from cdcd.records.routing import collisions
+
+PARTITION_ROOT: Final = "publish_via_partition_root = true"
+
+
+def sql_name(table: PublishedTable) -> str:
+    """How SQL calls the table."""
+    return f"{identifier(table.schema)}.{identifier(table.name)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names for a command: all of them, or the first ones and an ellipsis to be filled in."""
+    return ", ".join([*names[:NAMED_MAX], *["..."] * (len(names) > NAMED_MAX)])
+
+
+def check_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """What it publishes, or whether it can be created."""
+    publication = facts.publication
+    if publication is None:
+        yield from _missing_publication(facts, wanted)
+        return
+    name = f"publication {publication.name}"
+    quoted = identifier(publication.name)
+    scope = "all tables, those to come too" if publication.all_tables else f"{len(publication.tables)} tables"
+    if publication.schemas:
+        scope += f", schemas {', '.join(publication.schemas)} with all that is to come"
+    if not publication.tables:
+        yield Finding(
+            "warning",
+            "publication.state",
+            name,
+            "publishes no table, so no change arrives",
+            f"ALTER PUBLICATION {quoted} ADD TABLE ...;",
+        )
+    else:
+        found = f"{scope}: {named([table.qualified for table in publication.tables])}"
+        yield Finding("ok", "publication.state", name, found)
+    missing = [operation for operation in OPERATIONS if operation not in publication.operations]
+    if missing:
+        yield Finding(
+            "warning",
+            "publication.operations",
+            name,
+            f"does not publish {', '.join(missing)}: consumers will not hear of them",
+            f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(OPERATIONS)}');",
+        )
+    for what, tables in (
+        ("a row filter", [table for table in publication.tables if table.row_filter]),
+        ("a column list", [table for table in publication.tables if table.columns]),
+    ):
+        if tables:
+            found = f"{what} leaves a part out: {named([table.qualified for table in tables])}"
+            yield Finding("ok", "publication.part", name, found)
+
+
+def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    name = f"publication {wanted.publication}"
+    session = facts.session
+    by_hand = creation_hint(wanted.publication, facts.target)
+    why = ""
+    if isinstance(facts.matched, CdcdError):
+        yield of_error("publication.state", name, facts.matched)
+        return
+    if not session.superuser:
+        if wanted.tables is None:
+            why = "only a superuser may create it for all tables"
+        elif facts.foreign:
+            why = f"role {session.role} does not own {named(sorted(facts.foreign))}"
+        elif not session.may_create:
+            why = f"role {session.role} may not create it"
+        if why and not session.may_create and "may not create it" not in why:
+            why += f"; role {session.role} may not create it"
+    if why:
+        yield Finding("error", "publication.state", name, f"is missing, and {why}", by_hand)
+        return
+    tables = [table.qualified for table in facts.matched]
+    scope = "all tables" if wanted.tables is None else named(tables)
+    yield Finding("ok", "publication.state", name, f"will be created for {scope}")
+
+
+def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """An existing publication counts, and not `postgres.tables`: so the two should name the same tables."""
+    publication = facts.publication
+    if publication is None or wanted.tables is None:
+        return
+    name, quoted = f"publication {publication.name}", identifier(publication.name)
+    lacking, extra = facts.differences.lacking, facts.differences.extra
+    if lacking:
+        yield Finding(
+            "warning",
+            "publication.tables",
+            name,
+            f"lacks tables that postgres.tables names, so their changes are not sent: {named(lacking)}",
+            f"ALTER PUBLICATION {quoted} ADD TABLE {listed(lacking)}; or take them out of postgres.tables.",
+        )
+    if extra:
+        remove = f"ALTER PUBLICATION {quoted} DROP TABLE {listed(extra)};"
+        if publication.all_tables:
+            remove = "Take postgres.tables out of the configuration: the publication is for all tables,"
+        yield Finding(
+            "warning",
+            "publication.tables",
+            name,
+            f"has tables that postgres.tables does not name; their changes are sent all the same: {named(extra)}",
+            f"{remove} or add them to postgres.tables.",
+        )
+
+
+def check_partitions(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Before the first start, which decides how topics are called."""
+    publication = facts.publication
+    if publication is not None and publication.via_root:
+        return
+    roots = sorted({*(table.root for table in facts.tables if table.root), *facts.partitioned})
+    if not roots:
+        return
+    subject = f"publication {wanted.publication}"
+    found = (
+        f"without {PARTITION_ROOT.split(' ', 1)[0]}, each partition has a topic of its own: {named(roots)}"
+    )
+    if facts.slot is not None:
+        yield Finding("ok", "publication.partitions", subject, found)
+        return
+    command = (
+        f"{creation(wanted.publication, facts.target)} WITH ({PARTITION_ROOT})"
+        if publication is None
+        else f"ALTER PUBLICATION {identifier(publication.name)} SET ({PARTITION_ROOT})"
+    )
+    yield Finding(
+        "warning",
+        "publication.partitions",
+        subject,
+        f"{found}. A row that moves to another partition is a delete in one topic and an insert in another.",
+        f"For one topic for each partitioned table, before the first start: {command};",
+    )
+
+
+def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
+    """REPLICA IDENTITY of what is published."""
+    operations = facts.publication.operations if facts.publication else OPERATIONS
+    changing = [operation.upper() for operation in ("update", "delete") if operation in operations]
+    unnamed = [table for table in facts.tables if not table.has_identity]
+    if unnamed and changing:
+        fixes = [f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;" for table in unnamed[:2]]
+        yield Finding(
+            "warning",
+            "table.identity",
+            "replica identity",
+            f"no primary key, so PostgreSQL rejects {' and '.join(changing)} on these tables while they are published: "
+            f"{named([table.qualified for table in unnamed])}",
+            f"Add a primary key, or: {' '.join(fixes)}{' ...' if len(unnamed) > len(fixes) else ''}",
+        )
+    full = [table for table in facts.tables if table.replica_identity == "f"]
+    if full:
+        found = f"FULL, whole old rows are written to the WAL: {named([table.qualified for table in full])}"
+        yield Finding("ok", "table.identity", "replica identity", found)
+    if facts.tables and not unnamed and not full:
+        yield Finding("ok", "table.identity", "replica identity", "every published table has one")
+
+
+def check_topic_names(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """Each table must have a topic that Kafka allows, and that is nobody else's."""
+    for error in collisions([(table.schema, table.name) for table in facts.tables], wanted.topics):
+        yield of_error("topic.name", "topic names", error)

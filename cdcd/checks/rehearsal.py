@@ -1,0 +1,231 @@
+"""The start of `cdcd run`, gone through without changing anything: what it would refuse, and what it would read.
+
+`engine/startup.py` has the steps and every refusal. Here each of its requests that would change something is answered
+by a look: the lock is not taken, nobody is fenced, and the slot that would be created is assumed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from threading import Event
+from typing import Any, Final
+
+from cdcd.checks.rows import Reading
+from cdcd.checks.settings import start_settings
+from cdcd.config.loading import Config
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.startup import Start
+from cdcd.engine.startup_requests import (
+    ConnectCatalog,
+    ConnectStream,
+    CreateSlot,
+    DropSlot,
+    EndFormerStream,
+    EndTwoPhase,
+    EnsurePublication,
+    Fence,
+    ImportSnapshot,
+    ListTables,
+    LookAtSlot,
+    Pause,
+    PeekCheckpoint,
+    PrepareSink,
+    ReadSource,
+    Request,
+    SetFailover,
+    SlotMade,
+    SlotSeen,
+    StreamEarly,
+    TakeLock,
+    WriteCheckpoint,
+)
+from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.facts import Fact
+from cdcd.kafka import client
+from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.inspection import Facts
+from cdcd.postgres.replication import Identity, ReplicationStream
+from cdcd.postgres.slot import read_slot, seen
+from cdcd.postgres.source import read_source
+from cdcd.postgres.tables import published_tables
+from cdcd.snapshots.beginning import NEVER, wanted
+from cdcd.snapshots.progress import EXPORTED
+from cdcd.transactions.position import Checkpoint, Source
+
+CHECKPOINT_S: Final = 10.0
+"""Seconds that the broker may take for the checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a start would come to.
+
+    Attributes:
+        refusal: what it would end with; None: it would stream.
+        position: where it would resume; "" if it would not start.
+        has_checkpoint: whether Kafka has a checkpoint of the pipeline.
+        reading: the tables that it would read.
+    """
+
+    refusal: CdcdError | None
+    position: str
+    has_checkpoint: bool
+    reading: Reading
+
+
+async def rehearse(config: Config, facts: Facts) -> Outcome:
+    """Go through the start. `facts`: what `cdcd check` has read of PostgreSQL already."""
+    async with AsyncExitStack() as stack:
+        return await _Rehearsal(config, facts, stack).run()
+
+
+class _Rehearsal:
+    def __init__(self, config: Config, facts: Facts, stack: AsyncExitStack) -> None:
+        self._config = config
+        self._facts = facts
+        self._stack = stack
+        self._dsn = parse_dsn(config.postgres.libpq())
+        self._found: Checkpoint | None = None
+        # What the requests make, in this order.
+        self._sql: Connection | None = None
+        self._stream: ReplicationStream | None = None
+        self._identity: Identity | None = None
+
+    async def run(self) -> Outcome:
+        requests = Start(start_settings(self._config), _unheard).run()
+        answer: object = None
+        try:
+            while True:
+                request = requests.send(answer)
+                answer = await _ANSWERED[type(request)](self, request)
+        except StopIteration as end:
+            progress = end.value.checkpoint.snapshot
+            names = end.value.published
+            tables: frozenset[str] = frozenset()
+            if progress is not None:
+                left = progress.waiting.oids[progress.begun :]
+                tables = frozenset(names[oid] for oid in left if oid in names)
+                tables |= {names.get(task.oid, task.name) for task in progress.tasks}
+            # An instance that is active has a snapshot to read at, if its start made the slot.
+            beside = end.value.exported is None and not self._facts.active
+            return Outcome(
+                None, str(end.value.checkpoint.position), self._found is not None, Reading(tables, beside)
+            )
+        except CdcdError as error:
+            return Outcome(error, "", self._found is not None, self._assumed())
+
+    def _assumed(self) -> Reading:
+        """What a first start would read, once nothing keeps it from starting."""
+        config = self._config.snapshot
+        if config.mode == NEVER or self._found is not None:
+            return Reading()
+        names = {table.oid: table.qualified for table in self._facts.tables}
+        beside = self._facts.slot is not None or config.method != EXPORTED
+        return Reading(frozenset(wanted(names, config.exclude or ()).values()), beside)
+
+    # What the requests ask for, in the order in which they come.
+
+    async def _nothing(self, _request: Request[Any]) -> None:
+        """The request would change something, or wait for it."""
+
+    async def _connect_catalog(self, _request: ConnectCatalog) -> bool:
+        postgres = self._config.postgres
+        self._sql = await connect(
+            self._dsn,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+        self._stack.push_async_callback(self._sql.close)
+        return self._facts.session.in_recovery
+
+    async def _connect_stream(self, _request: ConnectStream) -> int:
+        self._stream = await ReplicationStream.open(
+            self._dsn,
+            application_name=f"{self._config.name} check",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        self._stack.callback(self._stream.close)
+        return self._stream.server_version
+
+    async def _look_at_slot(self, _request: LookAtSlot) -> SlotSeen | None:
+        assert self._sql is not None
+        assert self._stream is not None
+        self._identity = await self._stream.identify()
+        state = await read_slot(self._sql, self._config.postgres.slot)
+        return None if state is None else seen(state, self._identity.database)
+
+    async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
+        config = self._config
+        connection, _ = client.split(config.kafka.librdkafka())
+        try:
+            self._found = await asyncio.to_thread(
+                peek_at_start, connection, config.topics.checkpoint, config.name, CHECKPOINT_S, Event()
+            )
+        except TransientError as error:
+            raise SinkUnavailableError(error.message, hint=error.hint) from error
+        return self._found
+
+    async def _read_source(self, request: ReadSource) -> Source:
+        assert self._stream is not None
+        assert self._identity is not None
+        postgres = self._config.postgres
+        return await read_source(
+            self._stream,
+            self._identity,
+            request.slot_confirmed,
+            request.found,
+            slot_name=postgres.slot,
+            options=postgres.stream_options,
+        )
+
+    async def _pause(self, request: Pause) -> None:
+        await asyncio.sleep(request.seconds)
+
+    async def _fence(self, _request: Fence) -> Checkpoint | None:
+        return self._found
+
+    async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:
+        """What is published, or what the publication that would be created would publish."""
+        assert self._sql is not None
+        if self._facts.publication is not None:
+            return await published_tables(self._sql, self._facts.publication.name)
+        return {table.oid: table.qualified for table in self._facts.tables}
+
+    async def _create_slot(self, request: CreateSlot) -> SlotMade:
+        assert self._identity is not None
+        postgres = self._config.postgres
+        slot = SlotSeen(self._identity.flushed, postgres.two_phase, postgres.failover)
+        return SlotMade(slot, "assumed" if request.export else None)
+
+    async def _import_snapshot(self, _request: ImportSnapshot) -> ExportedTables:
+        return ExportedTables({}, {}, {})
+
+
+_ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[object]]]] = {
+    TakeLock: _Rehearsal._nothing,
+    ConnectCatalog: _Rehearsal._connect_catalog,
+    EndFormerStream: _Rehearsal._nothing,
+    ConnectStream: _Rehearsal._connect_stream,
+    StreamEarly: _Rehearsal._nothing,
+    PrepareSink: _Rehearsal._nothing,
+    LookAtSlot: _Rehearsal._look_at_slot,
+    PeekCheckpoint: _Rehearsal._peek_checkpoint,
+    ReadSource: _Rehearsal._read_source,
+    Pause: _Rehearsal._pause,
+    Fence: _Rehearsal._fence,
+    EnsurePublication: _Rehearsal._published,
+    DropSlot: _Rehearsal._nothing,
+    CreateSlot: _Rehearsal._create_slot,
+    EndTwoPhase: _Rehearsal._nothing,
+    SetFailover: _Rehearsal._nothing,
+    ImportSnapshot: _Rehearsal._import_snapshot,
+    ListTables: _Rehearsal._published,
+    WriteCheckpoint: _Rehearsal._nothing,
+}
+"""Who answers which request; the same requests as in `daemon/startup.py`, as a test sees."""
+
+
+def _unheard(_fact: Fact) -> None:
+    """Nothing of a rehearsal is logged."""

@@ -1,0 +1,85 @@
+"""What `cdcd check` says of the rows that the next start reads: whether this role may read them, and how."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from cdcd.checks.finding import NAMED_MAX, Finding, named
+from cdcd.checks.publication import listed
+from cdcd.postgres.inspection import Barrier, Facts
+from cdcd.postgres.replication import identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Which tables the next start reads, by their names as `schema.table`.
+
+    Attributes:
+        beside: read beside the stream, which needs a key. The others are read at the slot's exported snapshot.
+    """
+
+    tables: frozenset[str] = field(default_factory=frozenset)
+    beside: bool = False
+
+
+def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
+    """Rights, policies and keys."""
+    barriers = [one for one in facts.barriers if one.table in reading.tables]
+    role = identifier(facts.session.role)
+    unreadable = [one for one in barriers if one.lacks_select or one.lacks_usage]
+    if unreadable:
+        yield Finding(
+            "error",
+            "table.select",
+            "rows to be read",
+            f"role {facts.session.role} may not SELECT from {named(_tables(unreadable))}",
+            _grants(unreadable, role),
+        )
+    hidden = [one for one in barriers if one.has_policy]
+    if hidden:
+        yield Finding(
+            "error",
+            "table.policy",
+            "rows to be read",
+            f"row-level security may hide rows from role {facts.session.role}: {named(_tables(hidden))}",
+            f"ALTER ROLE {role} BYPASSRLS;",
+        )
+    keyless = sorted(
+        table.qualified
+        for table in facts.tables
+        if reading.beside and not table.has_key and table.qualified in reading.tables
+    )
+    if keyless:
+        yield Finding(
+            "error",
+            "table.key",
+            "rows to be read",
+            f"these tables have no primary key, so their rows cannot be read beside the stream: {named(keyless)}",
+            f"Add a primary key to {keyless[0]}; or go on without its rows: snapshot.exclude: [{listed(keyless)}]",
+        )
+    if not (unreadable or hidden or keyless):
+        found = f"the next start reads {len(reading.tables)} tables" if reading.tables else "none"
+        yield Finding("ok", "table.select", "rows to be read", found)
+    others = sorted({one.table for one in facts.barriers if one.lacks_select} - reading.tables)
+    if others:
+        found = f"not granted on {named(others)}; streaming works without it"
+        yield Finding("ok", "table.select", "SELECT", found)
+
+
+def _tables(barriers: Collection[Barrier]) -> list[str]:
+    return list(dict.fromkeys(one.table for one in barriers))
+
+
+def _grants(barriers: Collection[Barrier], role: str) -> str:
+    """The commands that let the role read; for many tables of a schema, for all of them."""
+    commands = [
+        f"GRANT USAGE ON SCHEMA {schema} TO {role};"
+        for schema in dict.fromkeys(one.schema for one in barriers if one.lacks_usage)
+    ]
+    parts: dict[str, list[str]] = {}
+    for one in barriers:
+        if one.lacks_select:
+            parts.setdefault(one.schema, []).append(one.part)
+    for schema, names in parts.items():
+        many = f"ALL TABLES IN SCHEMA {schema}" if len(names) > NAMED_MAX else ", ".join(names)
+        commands.append(f"GRANT SELECT ON {many} TO {role};")
+    return " ".join(commands)

@@ -1,0 +1,89 @@
+"""What the decisions and the clients are given of the configuration: the same for `cdcd run` and `cdcd check`."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cdcd.config.loading import Config
+from cdcd.engine.startup import StartSettings
+from cdcd.kafka import client
+from cdcd.kafka.producer import SinkSettings
+from cdcd.kafka.topics import TopicSpec
+
+TRANSACTION_S: Final = 60.0
+"""The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
+
+
+def start_settings(config: Config) -> StartSettings:
+    """The part of the configuration that the decisions of a start depend on."""
+    postgres, snapshot = config.postgres, config.snapshot
+    return StartSettings(
+        slot=postgres.slot,
+        publication=postgres.publication,
+        checkpoint_topic=config.topics.checkpoint,
+        topics=config.topic_names(),
+        protocol=postgres.protocol,
+        streaming=postgres.streaming,
+        two_phase=postgres.two_phase,
+        messages=postgres.messages,
+        origin=postgres.origin,
+        failover=postgres.failover,
+        snapshot_mode=snapshot.mode,
+        snapshot_method=snapshot.method,
+        exclude=tuple(snapshot.exclude or ()),
+        counts_epochs=config.kafka.delivery == "at_least_once",
+    )
+
+
+def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
+    """How Kafka is reached, and what is promised.
+
+    Args:
+        timeout_s: seconds after which the broker aborts an open transaction.
+    """
+    connection, producer = client.split(config.kafka.librdkafka())
+    return SinkSettings(
+        client=connection,
+        producer=producer,
+        exactly_once=config.kafka.delivery == "exactly_once",
+        transactional_id=config.kafka.transactional_id,
+        checkpoint_topic=config.topics.checkpoint,
+        key=config.name,
+        batch_bytes_max=config.kafka.transaction.bytes_max,
+        timeout_s=timeout_s,
+        backoff_initial_s=config.kafka.retry.initial_s,
+        backoff_max_s=config.kafka.retry.max_s,
+    )
+
+
+def topic_spec(config: Config) -> TopicSpec:
+    """How missing topics are created."""
+    create = config.topics.create
+    return TopicSpec(create.enabled, create.partitions, create.replication_factor, dict(create.config))
+
+
+def own_topics(config: Config, *, messages: bool) -> list[str]:
+    """The topics that a start needs, whatever the tables are.
+
+    Args:
+        messages: the server sends logical messages, so their topic is needed.
+    """
+    topics = [config.topics.checkpoint]
+    if config.topics.schemas:
+        topics.append(config.topics.schemas)
+    if messages:
+        topics.append(config.topics.message)
+    if config.kafka.oversized == "dead_letter":
+        topics.append(config.kafka.dead_letter_topic)
+    return topics
+
+
+def names(config: Config) -> Mapping[str, str]:
+    """The names that hints about Kafka leave open, as `<name>` (`kafka/errors.py`)."""
+    known = {
+        "bootstrap": config.kafka.bootstrap_servers,
+        "prefix": config.topics.prefix,
+        "checkpoint": config.topics.checkpoint,
+        "transactional.id": config.kafka.transactional_id,
+    }
+    user = config.kafka.librdkafka().get("sasl.username")
+    return {**known, "user": str(user)} if user else known

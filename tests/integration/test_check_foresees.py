@@ -1,0 +1,574 @@
+"""Whatever ends `cdcd run` in its first minute, `cdcd check` has said before, with the same cure.
+
+Each scenario breaks one thing. `cdcd check` is asked first, and changes nothing. Then `cdcd run` ends with the exit
+code that the table of codes promises, and its hint and the fix of the finding name the same cure.
+"""
+
+import re
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from cdcd.checks.codes import CODES
+from deploy.local import KafkaBroker, PostgresServer
+from deploy.local.process import free_port
+from tests.integration.conftest import Database
+from tests.integration.faults.holder import slot_holder, walsender
+from tests.integration.faults.trial import SECRET, Trial, command
+
+pytestmark = pytest.mark.postgres(only=18)
+
+PASSWORD: Final = "5asl-5ecret"
+ROLE: Final = "foreseen"
+
+
+@pytest.fixture(scope="module")
+def _guarded_broker(scratch: Path) -> Iterator[KafkaBroker]:
+    server = KafkaBroker(scratch / "kafka-guarded-check", users={"cdcd": PASSWORD})
+    server.start()
+    yield server
+    server.destroy()
+
+
+@dataclass
+class Scene:
+    """What a scenario breaks: `one` is the pipeline, which never ran and whose table is public.t with a row."""
+
+    one: Trial
+    database: Database
+    request: pytest.FixtureRequest
+    stack: ExitStack
+
+    def configure(self, **sections: Any) -> None:
+        self.one.configure(**sections)
+
+    def execute(self, statement: str) -> None:
+        self.one.execute(statement)
+
+    def server(self, version: int = 18, **options: Any) -> PostgresServer:
+        """A server of this scenario alone, with the table, which the pipeline reads."""
+        server: PostgresServer = self.request.getfixturevalue("private_postgres")(version, **options)
+        server.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+        self.configure(postgres={"dsn": server.dsn(password=SECRET)})
+        return server
+
+    def broker(self, **options: Any) -> KafkaBroker:
+        """A broker of this scenario alone."""
+        broker: KafkaBroker = self.request.getfixturevalue("private_broker")(**options)
+        self.configure(kafka={"bootstrap_servers": broker.bootstrap_servers})
+        self.one.reader_servers = broker.bootstrap_servers
+        return broker
+
+    def as_role(self, *rights: str, publication: bool = True) -> None:
+        """The pipeline connects as a role that may replicate, and has these rights besides."""
+        self.execute(f"CREATE ROLE {ROLE} LOGIN REPLICATION")
+        self.stack.callback(self.execute, f"DROP ROLE {ROLE}")
+        self.stack.callback(self.execute, f"DROP OWNED BY {ROLE}")
+        for right in rights:
+            self.execute(right)
+        if publication:
+            self.execute(f"CREATE PUBLICATION cdcd_{self.one.name} FOR ALL TABLES")
+        self.configure(postgres={"dsn": self.database.dsn(user=ROLE, password=SECRET)})
+
+    def topic(self, name: str, *, partitions: int = 1, **config: str) -> None:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": self.one.reader_servers})
+        (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
+        made.result(30)
+
+    def own_topics(self, table: str = "") -> None:
+        name = self.one.name
+        self.topic(f"{name}.checkpoint", cleanup_policy="compact")
+        self.topic(f"{name}.schemas", cleanup_policy="compact")
+        self.topic(f"{name}.message")
+        if table:
+            self.topic(table)
+
+    def guarded(self, *rights: tuple[ResourceType, str, AclOperation], password: str = PASSWORD) -> None:
+        """A broker that wants the password, and allows these rights. A name that ends in a point is a prefix."""
+        broker: KafkaBroker = self.request.getfixturevalue("_guarded_broker")
+        self.one.reader_servers = broker.admin_bootstrap_servers
+        self.one.secrets.append(password)
+        properties = {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "cdcd",
+            "sasl.password": password,
+        }
+        self.configure(kafka={"bootstrap_servers": broker.bootstrap_servers, "properties": properties})
+        bindings = [
+            AclBinding(
+                kind,
+                name,
+                ResourcePatternType.PREFIXED if name.endswith(".") else ResourcePatternType.LITERAL,
+                "User:cdcd",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for kind, name, operation in rights
+        ]
+        if bindings:
+            admin = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers})
+            for done in admin.create_acls(bindings).values():
+                done.result(30)
+
+
+def topic_rights(scene: Scene, *but: AclOperation) -> list[tuple[ResourceType, str, AclOperation]]:
+    """The documented rights on topics without those of `but`."""
+    prefix = f"{scene.one.name}."
+    wanted = [
+        (ResourceType.TOPIC, prefix, AclOperation.WRITE),
+        (ResourceType.TOPIC, prefix, AclOperation.CREATE),
+        (ResourceType.TOPIC, f"{prefix}checkpoint", AclOperation.READ),
+    ]
+    return [one for one in wanted if one[2] not in but]
+
+
+def transactional(scene: Scene) -> tuple[ResourceType, str, AclOperation]:
+    return (ResourceType.TRANSACTIONAL_ID, f"cdcd-{scene.one.name}", AclOperation.WRITE)
+
+
+# What is broken. Each function is a scenario; the table below says what comes of it.
+
+
+def wrong_password(scene: Scene) -> None:
+    server = scene.server(
+        hba=("host all postgres 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256")
+    )
+    server.execute("CREATE ROLE cdcd LOGIN SUPERUSER PASSWORD 'r1ght-5ecret'")
+    scene.configure(postgres={"dsn": server.dsn(user="cdcd", password=SECRET)})
+
+
+def no_such_database(scene: Scene) -> None:
+    scene.configure(postgres={"dsn": scene.database.server.dsn("nowhere", password=SECRET)})
+
+
+def no_server(scene: Scene) -> None:
+    dsn = f"postgresql://cdcd:{SECRET}@127.0.0.1:{free_port()}/shop"
+    scene.configure(postgres={"dsn": dsn}, startup_timeout_s=1)
+
+
+def no_root_certificate(scene: Scene) -> None:
+    dsn = scene.database.dsn(password=SECRET, sslmode="verify-full", sslrootcert="/nowhere/ca.pem")
+    scene.configure(postgres={"dsn": dsn})
+
+
+def no_replication_right(scene: Scene) -> None:
+    scene.as_role(f"ALTER ROLE {ROLE} NOREPLICATION")
+
+
+def a_standby(scene: Scene) -> None:
+    primary = scene.server()
+    primary.execute("SELECT pg_create_physical_replication_slot('standby')")
+    primary.stop()
+    standby = primary.make_standby(primary.data_dir.with_name(f"{primary.data_dir.name}-standby"))
+    scene.stack.callback(standby.destroy)
+    primary.start()
+    standby.start()
+    scene.configure(postgres={"dsn": standby.dsn(password=SECRET)}, startup_timeout_s=1)
+
+
+def an_old_server(scene: Scene) -> None:
+    scene.server(13)
+    scene.configure(postgres={"protocol": 4})
+
+
+def failover_before_17(scene: Scene) -> None:
+    scene.server(13)
+    scene.configure(postgres={"failover": True})
+
+
+def wal_level_replica(scene: Scene) -> None:
+    scene.server(settings={"wal_level": "replica"})
+
+
+def no_free_slot(scene: Scene) -> None:
+    server = scene.server(settings={"max_replication_slots": "1"})
+    server.execute("SELECT pg_create_physical_replication_slot('theirs')")
+
+
+def no_free_walsender(scene: Scene) -> None:
+    server = scene.server(settings={"max_wal_senders": "1", "max_replication_slots": "1"})
+    scene.stack.enter_context(walsender(server.dsn()))
+    scene.configure(startup_timeout_s=1)
+
+
+def no_right_to_publish(scene: Scene) -> None:
+    scene.as_role(publication=False)
+
+
+def no_such_table(scene: Scene) -> None:
+    scene.configure(postgres={"tables": ["public.T"]})
+
+
+def a_slot_of_another_plugin(scene: Scene) -> None:
+    scene.execute(f"SELECT pg_create_logical_replication_slot('{scene.one.slot}', 'test_decoding')")
+
+
+def a_slot_in_use(scene: Scene) -> None:
+    dsn = scene.database.dsn(password=SECRET, options="-c wal_sender_timeout=2s")
+    scene.configure(postgres={"dsn": dsn}, startup_timeout_s=1)
+    scene.execute(f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES")
+    scene.execute(f"SELECT pg_create_logical_replication_slot('{scene.one.slot}', 'pgoutput')")
+    scene.stack.enter_context(slot_holder(scene.database.dsn(), scene.one.slot, f"cdcd_{scene.one.name}"))
+
+
+def a_dropped_slot(scene: Scene) -> None:
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+    scene.execute(f"SELECT pg_drop_replication_slot('{scene.one.slot}')")
+
+
+def no_select(scene: Scene) -> None:
+    scene.as_role()
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def no_usage(scene: Scene) -> None:
+    scene.as_role(
+        "CREATE SCHEMA closed", "CREATE TABLE closed.t AS SELECT 1 AS id", f"GRANT SELECT ON t TO {ROLE}"
+    )
+    scene.execute(f"GRANT SELECT ON closed.t TO {ROLE}")
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def no_select_on_a_partition(scene: Scene) -> None:
+    scene.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (9)")
+    scene.execute("INSERT INTO p VALUES (1)")
+    scene.as_role(f"GRANT SELECT ON t, p TO {ROLE}", publication=False)
+    scene.execute(
+        f"CREATE PUBLICATION cdcd_{scene.one.name} FOR TABLE t, p WITH (publish_via_partition_root = true)"
+    )
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def row_level_security(scene: Scene) -> None:
+    scene.as_role(f"GRANT SELECT ON t TO {ROLE}", "ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def a_keyless_table_and_a_slot_that_is_older(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    scene.execute(f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES")
+    scene.execute(f"SELECT pg_create_logical_replication_slot('{scene.one.slot}', 'pgoutput')")
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def a_keyless_table_read_incrementally(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    scene.configure(snapshot={"mode": "initial", "method": "incremental"})
+
+
+def tables_with_one_topic(scene: Scene) -> None:
+    scene.execute('CREATE TABLE "a b" (id int PRIMARY KEY)')
+    scene.execute('CREATE TABLE "a$b" (id int PRIMARY KEY)')
+
+
+def no_broker(scene: Scene) -> None:
+    scene.configure(kafka={"bootstrap_servers": f"127.0.0.1:{free_port()}"}, startup_timeout_s=1)
+
+
+def wrong_sasl_password(scene: Scene) -> None:
+    scene.guarded(password="wr0ng-5ecret")
+
+
+def an_unknown_property(scene: Scene) -> None:
+    scene.configure(kafka={"properties": {"compresion.type": "lz4"}})
+
+
+def a_wrong_value_of_the_producers(scene: Scene) -> None:
+    scene.configure(kafka={"properties": {"compression.type": "brotli"}})
+
+
+def a_number_that_is_none(scene: Scene) -> None:
+    scene.configure(kafka={"properties": {"batch.size": "large"}})
+
+
+def a_wrong_value_of_the_connections(scene: Scene) -> None:
+    scene.configure(kafka={"properties": {"security.protocol": "TELNET"}})
+
+
+def a_transaction_longer_than_the_broker_allows(scene: Scene) -> None:
+    scene.broker(settings={"transaction.max.timeout.ms": "30000"})
+    scene.configure(kafka={"transaction": {"timeout_s": 60}})
+
+
+def more_replicas_than_brokers(scene: Scene) -> None:
+    scene.configure(topics={"create": {"replication_factor": 3}})
+
+
+def a_setting_of_topics_that_does_not_exist(scene: Scene) -> None:
+    scene.configure(topics={"create": {"config": {"no.such.setting": "1"}}})
+
+
+def topics_that_nobody_creates(scene: Scene) -> None:
+    scene.configure(topics={"create": {"enabled": False}})
+
+
+def a_tables_topic_that_nobody_creates(scene: Scene) -> None:
+    scene.own_topics()
+    scene.configure(topics={"create": {"enabled": False}}, snapshot={"mode": "initial"})
+
+
+def no_rights_on_topics(scene: Scene) -> None:
+    scene.guarded()
+
+
+def no_right_to_create_topics(scene: Scene) -> None:
+    scene.guarded(*topic_rights(scene, AclOperation.CREATE), transactional(scene))
+
+
+def no_right_to_write_to_topics(scene: Scene) -> None:
+    scene.guarded(
+        *topic_rights(scene, AclOperation.WRITE),
+        (ResourceType.TOPIC, f"{scene.one.name}.", AclOperation.DESCRIBE),
+        transactional(scene),
+    )
+    scene.own_topics(scene.one.topic)
+
+
+def no_right_to_write_to_a_tables_topic(scene: Scene) -> None:
+    name = scene.one.name
+    own = [f"{name}.{topic}" for topic in ("checkpoint", "schemas", "message")]
+    scene.guarded(
+        *[(ResourceType.TOPIC, topic, AclOperation.WRITE) for topic in own],
+        (ResourceType.TOPIC, own[0], AclOperation.READ),
+        (ResourceType.TOPIC, scene.one.topic, AclOperation.DESCRIBE),
+        transactional(scene),
+    )
+    scene.own_topics(scene.one.topic)
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def no_right_to_read_the_checkpoint(scene: Scene) -> None:
+    scene.guarded(*topic_rights(scene, AclOperation.READ), transactional(scene))
+    scene.own_topics(scene.one.topic)
+    producer = Producer({"bootstrap.servers": scene.one.reader_servers})
+    producer.produce(f"{scene.one.name}.checkpoint", None, scene.one.name)
+    assert producer.flush(30) == 0
+
+
+def no_right_on_the_transactional_id(scene: Scene) -> None:
+    scene.guarded(*topic_rights(scene))
+
+
+def a_checkpoint_that_is_not_compacted(scene: Scene) -> None:
+    scene.topic(f"{scene.one.name}.checkpoint", cleanup_policy="delete")
+
+
+def a_checkpoint_of_another_pipeline(scene: Scene) -> None:
+    scene.own_topics()
+    producer = Producer({"bootstrap.servers": scene.one.reader_servers})
+    producer.produce(f"{scene.one.name}.checkpoint", b"{}", "other")
+    assert producer.flush(30) == 0
+
+
+def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    scene.topic(scene.one.topic, cleanup_policy="compact")
+    scene.configure(snapshot={"mode": "initial"})
+
+
+def a_topic_that_differs_in_a_point(scene: Scene) -> None:
+    scene.topic(f"{scene.one.name}_checkpoint")
+
+
+def a_port_in_use(scene: Scene) -> None:
+    taken = scene.stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+    scene.configure(http={"port": taken.getsockname()[1]})
+
+
+def a_spool_below_a_file(scene: Scene) -> None:
+    scene.configure(spool={"directory": f"{__file__}/spool"})
+
+
+def claim_checks_nowhere(scene: Scene) -> None:
+    scene.configure(kafka={"oversized": "claim_check", "claim_check_directory": "/nowhere/claims"})
+
+
+SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
+    wrong_password: (3, "postgres.refused", "Check role and password"),
+    no_such_database: (3, "postgres.refused", "Correct the database name in postgres.dsn"),
+    no_server: (3, "postgres.unreachable", "Is PostgreSQL running there"),
+    no_root_certificate: (2, "postgres.setting", "Check sslrootcert in postgres.dsn"),
+    no_replication_right: (3, "server.replication", f"ALTER ROLE {ROLE} REPLICATION"),
+    a_standby: (3, "server.standby", "Point postgres.dsn at the primary"),
+    an_old_server: (2, "server.version", "postgres.protocol"),
+    failover_before_17: (2, "slot.failover", "failover: false"),
+    wal_level_replica: (3, "wal.level", "ALTER SYSTEM SET wal_level = 'logical'"),
+    no_free_slot: (3, "slot.capacity", "Drop an unused slot"),
+    no_free_walsender: (3, "wal.senders", "nd unused WAL senders"),
+    no_right_to_publish: (3, "publication.state", "CREATE PUBLICATION cdcd_{name} FOR ALL TABLES"),
+    no_such_table: (3, "publication.state", "Check schema, name and case"),
+    a_slot_of_another_plugin: (3, "slot.state", "Choose another name in postgres.slot"),
+    a_slot_in_use: (3, "slot.active", "pg_terminate_backend"),
+    a_dropped_slot: (6, "position.state", "--accept-gap"),
+    no_select: (3, "table.select", f"GRANT SELECT ON public.t TO {ROLE}"),
+    no_usage: (3, "table.select", f"GRANT USAGE ON SCHEMA closed TO {ROLE}"),
+    no_select_on_a_partition: (3, "table.select", f"GRANT SELECT ON public.p_1 TO {ROLE}"),
+    row_level_security: (3, "table.policy", f"ALTER ROLE {ROLE} BYPASSRLS"),
+    a_keyless_table_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
+    a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
+    tables_with_one_topic: (4, "topic.name", "topics.names: "),
+    no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
+    wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
+    an_unknown_property: (2, "kafka.property", "Correct the name or the value in kafka.properties"),
+    a_wrong_value_of_the_producers: (2, "kafka.property", "Correct the name or the value"),
+    a_number_that_is_none: (2, "kafka.property", "Correct the name or the value"),
+    a_wrong_value_of_the_connections: (2, "kafka.property", "Correct the name or the value"),
+    a_transaction_longer_than_the_broker_allows: (
+        4,
+        "transaction.timeout",
+        "raise transaction.max.timeout.ms",
+    ),
+    more_replicas_than_brokers: (4, "topic.missing", "Correct topics.create"),
+    a_setting_of_topics_that_does_not_exist: (4, "topic.missing", "Correct topics.create.config"),
+    topics_that_nobody_creates: (4, "topic.missing", "--create --topic {name}.checkpoint"),
+    a_tables_topic_that_nobody_creates: (4, "topic.missing", "--create --topic {name}.public.t"),
+    no_rights_on_topics: (4, "topic.rights", "--allow-principal User:cdcd --operation Write"),
+    no_right_to_create_topics: (4, "topic.missing", "--operation Create --topic {name}. "),
+    no_right_to_write_to_topics: (4, "topic.rights", "--operation Write --operation Create --topic {name}. "),
+    no_right_to_write_to_a_tables_topic: (4, "topic.rights", "--operation Write"),
+    no_right_to_read_the_checkpoint: (4, "topic.rights", "--operation Read --topic {name}.checkpoint"),
+    no_right_on_the_transactional_id: (
+        4,
+        "transaction.id",
+        "--operation Write --transactional-id cdcd-{name}",
+    ),
+    a_checkpoint_that_is_not_compacted: (4, "topic.checkpoint", "--add-config cleanup.policy=compact"),
+    a_checkpoint_of_another_pipeline: (4, "topic.checkpoint", "topics.checkpoint"),
+    a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
+    a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
+    a_port_in_use: (2, "http.port", "Set http.port to another"),
+    a_spool_below_a_file: (8, "spool.directory", "or change spool.directory"),
+    claim_checks_nowhere: (8, "claim_check.directory", "kafka.claim_check_directory"),
+}
+"""What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
+
+ELSEWHERE: Final = {
+    "topic.leader": "a broker that is down is waited for; one broker has all leaders",
+    "transaction.log": "test_check.py; cdcd run waits for its answer for a minute",
+    "start.refused": "what no other code tells: nothing that is known",
+}
+
+
+@pytest.fixture
+def scene(
+    trial: Callable[..., Trial], database: Database, broker: KafkaBroker, request: pytest.FixtureRequest
+) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        one = trial(database.dsn(), broker.bootstrap_servers)
+        one.insert(1)
+        yield Scene(one, database, request, stack)
+        one.daemon.kill()
+
+
+@pytest.mark.parametrize("broken", list(SCENARIOS), ids=lambda broken: broken.__name__)
+def test_what_ends_a_run_is_foreseen_with_the_same_cure(broken: Callable[[Scene], None], scene: Scene):
+    exit_code, code, cure = SCENARIOS[broken]
+    one = scene.one
+
+    # GIVEN what is broken
+    broken(scene)
+
+    # WHEN it is checked, THEN there is the finding, nothing is said beside the report, and nothing is changed
+    topics = set(one.topics())
+    check = one.check()
+    errors = {finding["code"]: finding for finding in check.errors()}
+    assert code in errors, check.findings
+    assert check.code in (10, exit_code)
+    assert one.said[-1] == ""
+    assert {topic for topic in set(one.topics()) - topics if not topic.startswith("__")} == set()
+
+    # AND WHEN it runs all the same
+    said = one.fail(timeout_s=90)
+
+    # THEN it ends as the table of codes says, and names the same cure
+    assert said.code == exit_code, said.output
+    assert exit_code in CODES[code].exits
+    cure = cure.format(name=one.name)
+    assert cure in said.hint.replace('"', ""), said
+    assert cure in errors[code]["fix"].replace('"', ""), errors[code]
+    assert most_repeated(said.output) <= 1
+
+
+def most_repeated(output: str) -> int:
+    """How often librdkafka said the same, but for numbers."""
+    lines = [re.sub(r"[0-9]+", "", line) for line in output.splitlines() if '"librdkafka"' in line]
+    kinds = [re.sub(r"\[thrd:[^]]*\]|\(after[^)]*\)", "", line) for line in lines]
+    return max(map(kinds.count, kinds), default=0)
+
+
+def test_every_code_that_foresees_an_end_has_a_scenario():
+    foreseen = {code for _, code, _ in SCENARIOS.values()}
+    assert {name for name, code in CODES.items() if code.exits} == foreseen | set(ELSEWHERE)
+
+
+def test_a_healthy_pipeline_gets_no_warning(scene: Scene):
+    one = scene.one
+    scene.configure(snapshot={"mode": "initial"}, http={"port": free_port()})
+
+    # GIVEN nothing but a server of which nobody has said how much WAL a slot may keep
+    assert [one["code"] for one in problems(scene)] == ["wal.keep"]
+
+    # WHEN it runs, THEN nothing is amiss, meanwhile and afterwards
+    one.start()
+    one.insert(2)
+    one.expect(1, 2)
+    assert problems(scene) == []
+    assert one.daemon.is_running()
+    one.stop()
+    assert problems(scene) == []
+
+
+def problems(scene: Scene) -> list[dict[str, str]]:
+    return [finding for finding in scene.one.check().findings if finding["level"] != "ok"]
+
+
+def test_a_pipeline_with_the_documented_rights_gets_no_warning(scene: Scene):
+    scene.guarded(*topic_rights(scene), transactional(scene))
+    scene.one.start()
+    assert problems(scene) == []
+    assert scene.one.daemon.stop() == 0
+    assert problems(scene) == []
+
+
+def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):
+    with psycopg.connect(scene.database.dsn(), autocommit=True) as connection:
+        for number in range(300):
+            connection.execute(f"CREATE TABLE of_the_shop_{number} (id int PRIMARY KEY)")
+    scene.execute("CREATE TABLE keyless (id int)")
+    scene.one.check()
+    said = command("check", "--config", str(scene.one.daemon.config_path))
+    lines = said.stdout.splitlines()
+    assert (said.returncode, said.stderr) == (0, "")
+    assert "table.identity" in lines[0]
+    assert len(lines) < 30
+    assert [line for line in lines if len(line) > 80 and " " in line.strip()] == []
+    assert lines[-1] == f"0 errors, 2 warnings, {lines[-1].split()[-3]} in order"
+
+
+def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
+    no_broker(scene)
+    scene.one.check()
+    said = command("check", "--config", str(scene.one.daemon.config_path))
+    assert (said.returncode, said.stderr) == (4, "")
+    assert len(said.stdout.splitlines()) < 20

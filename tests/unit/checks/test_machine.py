@@ -1,0 +1,71 @@
+"""The port and the directories, on this machine."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from cdcd.checks.directories import spool_problem
+from cdcd.checks.finding import Finding
+from cdcd.checks.machine import examine
+from cdcd.config.loading import Config, parse_config
+from cdcd.telemetry.http import serve_http
+from cdcd.telemetry.state import Telemetry
+
+
+def configured(tmp_path: Path, port: int, name: str = "shop") -> Config:
+    return parse_config(
+        f"name: {name}\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'b:1'}}\n"
+        f"http: {{host: 127.0.0.1, port: {port}}}\nspool: {{directory: {tmp_path}/spool}}\n",
+        {},
+    )
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        yield taken.getsockname()[1]
+
+
+def about(code: str, config: Config) -> Finding:
+    (finding,) = [one for one in examine(config) if one.code == code]
+    return finding
+
+
+def test_a_machine_in_order_is_left_as_it_is(tmp_path: Path):
+    assert {one.level for one in examine(configured(tmp_path, 0))} == {"ok"}
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_port_that_another_has_is_an_error(tmp_path: Path, port: int):
+    finding = about("http.port", configured(tmp_path, port))
+    assert (finding.level, "Set http.port to another" in finding.fix) == ("error", True)
+
+
+@pytest.mark.parametrize(("name", "level"), [("shop", "ok"), ("other", "error")])
+def test_a_port_that_this_pipelines_daemon_has_is_in_order(tmp_path: Path, name: str, level: str):
+    running = configured(tmp_path, 0, name)
+    with serve_http(running, Telemetry(name, "slot")) as address:
+        port = int(address.rpartition(":")[2])
+        assert about("http.port", configured(tmp_path, port)).level == level
+
+
+def test_a_spool_directory_that_a_start_can_make_is_in_order(tmp_path: Path):
+    assert spool_problem(tmp_path / "a" / "b") is None
+    (tmp_path / "file").write_text("")
+    problem = spool_problem(tmp_path / "file" / "spool")
+    assert problem is not None
+    assert f"Not a directory below {tmp_path}/file" in problem.message
+    assert f"Create {tmp_path}/file/spool" in problem.hint
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_spool_directory_that_belongs_to_another_is_an_error(tmp_path: Path):
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    problem = spool_problem(tmp_path)
+    assert problem is not None
+    assert "Permission denied" in problem.message

@@ -1,0 +1,69 @@
+"""What is said of the rows that the next start reads, over facts made up for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdcd.checks.finding import Finding
+from cdcd.checks.rows import Reading, check_rows
+from cdcd.postgres.inspection import Barrier, Facts
+from tests.unit.checks.test_postgres import FACTS, ORDERS, PLAIN, with_publication
+
+ALL = Reading(frozenset({"public.orders", "public.plain"}))
+
+
+def barrier(
+    name: str = "orders", *, usage: bool = False, select: bool = False, policy: bool = False
+) -> Barrier:
+    return Barrier(f"public.{name}", "public", f"public.{name}", usage, select, policy)
+
+
+def with_barriers(*barriers: Barrier) -> Facts:
+    return replace(with_publication(tables=(ORDERS, replace(PLAIN, has_key=False))), barriers=barriers)
+
+
+def found(facts: Facts, reading: Reading) -> list[Finding]:
+    return [one for one in check_rows(facts, reading) if one.level != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("one", "code", "fix"),
+    [
+        (barrier(select=True), "table.select", 'GRANT SELECT ON public.orders TO "cdcd";'),
+        (
+            barrier(usage=True, select=True),
+            "table.select",
+            'GRANT USAGE ON SCHEMA public TO "cdcd"; GRANT SELECT ON public.orders TO "cdcd";',
+        ),
+        (barrier(policy=True), "table.policy", 'ALTER ROLE "cdcd" BYPASSRLS;'),
+    ],
+)
+def test_a_missing_right_is_an_error_with_its_command_only_where_rows_are_read(
+    one: Barrier, code: str, fix: str
+) -> None:
+    (finding,) = found(with_barriers(one), ALL)
+    assert (finding.level, finding.code, finding.fix) == ("error", code, fix)
+    assert "public.orders" in finding.found
+    assert found(with_barriers(one), Reading()) == []
+
+
+def test_of_a_schema_with_many_such_tables_the_command_is_for_all_of_them() -> None:
+    names = [f"t{number}" for number in range(300)]
+    facts = with_barriers(*(barrier(name, select=True) for name in names))
+    (finding,) = found(facts, Reading(frozenset(f"public.{name}" for name in names)))
+    assert finding.fix == 'GRANT SELECT ON ALL TABLES IN SCHEMA public TO "cdcd";'
+    assert finding.found.endswith("and 292 more")
+
+
+def test_a_table_without_a_key_can_only_be_read_at_the_slots_snapshot() -> None:
+    assert found(with_barriers(), ALL) == []
+    (finding,) = found(with_barriers(), replace(ALL, beside=True))
+    assert finding.code == "table.key"
+    assert "snapshot.exclude: [public.plain]" in finding.fix
+    assert found(with_barriers(), Reading(frozenset({"public.orders"}), beside=True)) == []
+
+
+def test_streaming_needs_no_select() -> None:
+    (_, told) = check_rows(with_barriers(barrier(select=True)), Reading())
+    assert (told.level, "streaming works without it" in told.found) == ("ok", True)
+    assert [one.level for one in check_rows(FACTS, Reading())] == ["ok"]
