@@ -60,6 +60,8 @@ PRODUCER_DEFAULTS: Final[Properties] = {
 
 LOGGER: Final = logging.getLogger("librdkafka")
 """librdkafka repeats each failed connection; what matters of it comes back as errors, so this is for debugging."""
+# Without a handler, Python would print the lines of commands that set up no log.
+LOGGER.addHandler(logging.NullHandler())
 
 
 def split(given: Properties) -> tuple[dict[str, Value], dict[str, Value]]:
