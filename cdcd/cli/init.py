@@ -67,7 +67,7 @@ def command(  # noqa: PLR0917  one for each option
         given,
         "Tables, as patterns with commas between",
         "public.*",
-        lambda text: first_look.look(dsn, role, _patterns(text), publication),
+        lambda text: first_look.look(dsn, role, tables or _patterns(text), publication),
     )
     kafka = asker.ask("--kafka", kafka, "Kafka's brokers", None)
     brokers, why = first_look.count_brokers(kafka)

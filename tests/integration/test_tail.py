@@ -27,7 +27,11 @@ def tail() -> Iterator[Tail]:
 
         def start(file: Path, *options: str) -> "subprocess.Popen[str]":
             process = subprocess.Popen(
-                [sys.executable, "-m", "cdcd.cli", "tail", "--config", str(file), *options],
+                # A shell without job control has its background jobs ignore Ctrl-C, and they pass that on.
+                [
+                    *("env", "--default-signal=INT"),
+                    *(sys.executable, "-m", "cdcd.cli", "tail", "--config", str(file), *options),
+                ],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
