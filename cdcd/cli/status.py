@@ -48,13 +48,15 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
 
     config = load_config(file, os.environ)
 
+    from cdcd.operations.pipeline_problems import exit_code_of  # noqa: PLC0415
     from cdcd.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
     from cdcd.operations.status_lines import lines  # noqa: PLC0415
+    from cdcd.operations.status_object import as_object  # noqa: PLC0415
 
     status = look(config, str(file), url.rstrip("/"))
     if form == "json":
-        click.echo(json.dumps(status.to_json(), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(as_object(status), indent=2, ensure_ascii=False))
     else:
         for line in lines(status, shutil.get_terminal_size().columns, all_tables=all_tables):
             click.echo(line)
-    return status.exit_code
+    return exit_code_of(status)

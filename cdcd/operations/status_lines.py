@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from cdcd.errors import CdcdError
+from cdcd.operations.pipeline_problems import problems_of
 from cdcd.operations.pipeline_status import PipelineStatus, TableState
 from cdcd.postgres.pipeline_state import Instance, PipelineState
 from cdcd.protocol.lsn import Lsn
@@ -22,7 +23,7 @@ _NAME_MIN: Final = 16
 def lines(status: PipelineStatus, width: int, *, all_tables: bool = False) -> Iterator[str]:
     """`width`: columns of the screen."""
     yield f"{status.named.pipeline}: {status.headline}"
-    problems = status.problems
+    problems = problems_of(status)
     if problems:
         yield ""
     for problem in problems:

@@ -5,6 +5,7 @@ import pytest
 
 from cdcd.cli.__main__ import main
 from cdcd.operations import status as operation
+from cdcd.operations.pipeline_status import PipelineStatus
 from tests.unit.operations.test_pipeline_status import DOWN, WELL
 
 MINIMAL = "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
@@ -24,14 +25,17 @@ def exit_of(*arguments: str) -> int:
 
 
 def test_the_exit_code_and_the_object_say_the_same(file, monkeypatch, capsys):
-    asked = []
-    monkeypatch.setattr(
-        operation, "look", lambda *arguments: asked.append(arguments) or replace(WELL, server=DOWN)
-    )
+    asked: list[object] = []
+
+    def look(_config: object, *arguments: object) -> PipelineStatus:
+        asked.extend(arguments)
+        return replace(WELL, server=DOWN)
+
+    monkeypatch.setattr(operation, "look", look)
     assert exit_of("status", "--config", file, "--format", "json", "--url", "http://host:1/") == 10
     shown = json.loads(capsys.readouterr().out)
     assert (shown["exit_code"], shown["problems"][0]["code"]) == (10, "instance.none")
-    assert asked[0][1:] == (file, "http://host:1")
+    assert asked == [file, "http://host:1"]
 
 
 def test_for_people_the_summary_comes_first(file, monkeypatch, capsys):

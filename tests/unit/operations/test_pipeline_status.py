@@ -5,8 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cdcd.errors import EXIT_CODES, PositionError, SinkUnavailableError, TransientError
-from cdcd.operations.pipeline_status import FOUND, Named, Numbers, PipelineStatus
+from cdcd.operations.pipeline_problems import FOUND, exit_code_of, problems_of
+from cdcd.operations.pipeline_status import Named, Numbers, PipelineStatus
 from cdcd.operations.status_lines import TABLES_MAX, lines
+from cdcd.operations.status_object import as_object
 from cdcd.postgres.pipeline_state import Instance, PipelineState, Prepared
 from cdcd.postgres.publication import Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
@@ -87,11 +89,11 @@ def slot(**more: object) -> PipelineState:
 
 
 def codes(status: PipelineStatus) -> list[tuple[str, str]]:
-    return [(problem.code, problem.level) for problem in status.problems]
+    return [(problem.code, problem.level) for problem in problems_of(status)]
 
 
 def test_a_pipeline_that_streams_has_no_problem():
-    assert (codes(WELL), WELL.exit_code, WELL.headline) == ([], 0, "streams, 0 B behind")
+    assert (codes(WELL), exit_code_of(WELL), WELL.headline) == ([], 0, "streams, 0 B behind")
 
 
 @pytest.mark.parametrize(
@@ -147,15 +149,15 @@ def test_a_pipeline_that_streams_has_no_problem():
 )
 def test_each_problem_has_a_code_a_level_and_an_exit_code(status, expected, exit_code):
     assert expected in codes(status)
-    assert status.exit_code == exit_code
+    assert exit_code_of(status) == exit_code
     assert exit_code in EXIT_CODES
-    assert all(problem.message for problem in status.problems)
+    assert all(problem.message for problem in problems_of(status))
 
 
 def test_a_lost_slot_gives_the_exit_code_although_no_instance_runs_either():
     lost = replace(WELL, server=replace(DOWN, slot=replace(UNREAD, invalidation_reason="wal_removed")))
     assert [code for code, _ in codes(lost)] == ["slot.lost", "instance.none"]
-    assert lost.exit_code == 6
+    assert exit_code_of(lost) == 6
 
 
 def test_nothing_is_wrong_with_a_slot_that_has_room_and_a_transaction_that_is_young():
@@ -181,7 +183,7 @@ def test_a_table_that_was_read_after_it_failed_is_well():
 
 def test_what_is_down_says_how_much_wal_it_keeps_and_how_to_start_it():
     server = replace(DOWN, slot=replace(UNREAD, safe_wal_size=5 << 30))
-    (problem,) = replace(WELL, server=server, numbers=None).problems
+    (problem,) = problems_of(replace(WELL, server=server, numbers=None))
     assert (
         problem.message
         == "No instance runs, and PostgreSQL keeps 3 MB of WAL for it; after 5 GB more it may be lost."
@@ -226,7 +228,7 @@ def test_eighty_columns_are_enough_and_no_name_reaches_the_terminal_raw(status):
     shown = list(lines(status, 80))
     assert max(map(len, shown)) <= 80
     assert not any("\x1b" in line for line in shown)
-    json.dumps(status.to_json())
+    json.dumps(as_object(status))
 
 
 def test_the_lines_of_a_pipeline_that_streams():
@@ -257,4 +259,4 @@ def test_of_many_tables_the_screen_shows_some_and_says_how_many_more():
     assert shown[-1] == f"and {300 - TABLES_MAX} tables more; --all shows them"
     assert max(map(len, shown)) <= 80
     assert len(list(lines(status, 80, all_tables=True))) == len(shown) - 1 + 300 - TABLES_MAX
-    assert len(status.to_json()["tables"]) == 300
+    assert len(as_object(status)["tables"]) == 300
