@@ -127,8 +127,8 @@ class PipelineStatus:
         return sorted(states.values(), key=lambda table: (_STATES.index(table.state), table.name))
 
 
-TableWord = Literal["failed", "reading", "waiting", "streams"]
-_STATES: Final[tuple[TableWord, ...]] = ("failed", "reading", "waiting", "streams")
+TableWord = Literal["failed", "reading", "waiting", "published"]
+_STATES: Final[tuple[TableWord, ...]] = ("failed", "reading", "waiting", "published")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,15 @@ class TableState:
     """A table of the pipeline.
 
     Attributes:
-        state: failed: its rows could not be read; reading, waiting: rows are still to be read. Changes are delivered
-            in each state.
+        state: failed: its rows could not be read; reading, waiting: rows are still to be read; published: neither.
+            Changes are delivered in each state.
         share: how much of it is read, from 0 to 1; None: it is not being read.
         rows: rows that this reading delivered; None: it is not being read.
         changes: delivered since the daemon started; None: not known, or none.
     """
 
     name: str
-    state: TableWord = "streams"
+    state: TableWord = "published"
     share: float | None = None
     rows: int | None = None
     changes: int | None = None

@@ -60,7 +60,7 @@ def test_a_pipeline_from_before_its_start_to_the_loss_of_its_slot(
     assert shown["slot"]["active"]
     assert shown["daemon"]["role"] == "active"
     (table,) = shown["tables"]
-    assert (table["table"], table["state"], table["changes"]) == ("public.orders", "streams", 51)
+    assert (table["table"], table["state"], table["changes"]) == ("public.orders", "published", 51)
     assert shown["snapshot"]["rows"] == 50
     # AND WHEN it is stopped
     process.stop()

@@ -199,7 +199,7 @@ def test_tables_that_are_not_complete_come_first():
     assert [(each.name, each.state, each.share, each.rows, each.changes) for each in status.tables()] == [
         ("public.gone", "failed", None, 0, None),
         ("public.items", "reading", 0.4, 40, None),
-        ("public.orders", "streams", None, None, 1234),
+        ("public.orders", "published", None, None, 1234),
     ]
 
 
@@ -207,7 +207,7 @@ def test_a_table_that_waits_for_its_turn_is_named():
     status = replace(WELL, checkpoint=progress(waiting=Oids((1, 2)), begun=1))
     assert [(each.name, each.state) for each in status.tables()] == [
         ("public.items", "waiting"),
-        ("public.orders", "streams"),
+        ("public.orders", "published"),
     ]
 
 
@@ -246,9 +246,9 @@ def test_the_lines_of_a_pipeline_that_streams():
         "             0 B of 20 MB, spool 0 B in memory and 0 B on disk, 0 open",
         "             transactions received",
         "",
-        "TABLE            STATE   READ ROWS READ CHANGES",
-        "public.items     streams    -         -       -",
-        "public.orders    streams    -         -   1,234",
+        "TABLE            STATE     READ ROWS READ CHANGES",
+        "public.items     published    -         -       -",
+        "public.orders    published    -         -   1,234",
     ]
 
 
