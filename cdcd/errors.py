@@ -111,7 +111,7 @@ EXIT_CODES: dict[int, str] = {
     6: "slot, checkpoint and server do not belong together",
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
-    10: "`cdcd check` or `cdcd mirror status` found an error",
+    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error",
 }
 
 

@@ -17,10 +17,15 @@ from cdcd import __version__
 from cdcd.errors import CdcdError, cause
 
 COMMANDS: Final[Mapping[str, str]] = {
+    "init": "Write a first cdcd.yaml, and the SQL that a DBA runs.",
     "run": "Stream committed changes to Kafka until stopped.",
     "check": "Look at both sides and say what is missing, with the fix.",
+    "status": "Show how a pipeline is, what is wrong with it and what to do.",
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
     "snapshot": "Ask a running daemon to read tables, and see how far it is.",
+    "tail": "Show changes as they come, from the topics or a slot.",
+    "drop": "Take away the slot and all else that a pipeline left.",
+    "reset": "Let a pipeline begin anew: its slot and checkpoint go.",
     "config": "Show the configuration in effect, its schema or its reference.",
     "version": "Show the versions of cdcd and of what it uses.",
     "completion": "Print the completion script for a shell.",

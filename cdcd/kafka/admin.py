@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from cdcd.errors import CdcdError, FatalError, TransientError
+from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
 from cdcd.kafka.errors import map_kafka_error, property_error
 
 _SLICE_S: Final = 0.05
@@ -210,6 +210,55 @@ class Admin:
                 raise failure from error
             return failure
         return True
+
+    def delete(self, names: Sequence[str]) -> dict[str, bool | CdcdError]:
+        """Delete topics: True, False where there is none, or why it was refused.
+
+        Raises TransientError: the broker does not answer.
+        """
+        if not names:
+            return {}
+        asked = self._client.delete_topics(list(names), operation_timeout=self.timeout_s, **self._limit)
+        return {name: self._deleted(name, future) for name, future in asked.items()}
+
+    def _deleted(self, name: str, future: "Future[Any]") -> bool | CdcdError:
+        try:
+            self._wait_raw(future)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return False
+            failure = self._mapped(error, f"Deleting topic {name}")
+            if code in UNANSWERED:
+                raise failure from error
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                return SinkError(
+                    failure.message,
+                    hint=f"Allow this principal Delete on topic {name}, or delete the topic as another principal "
+                    f"(kafka-topics --delete --topic {name}), and run the command again.",
+                )
+            return failure
+        return True
+
+    def offsets(self, topics: Mapping[str, int]) -> dict[str, int]:
+        """About how many records each topic has: its offsets, of which some may be markers or compacted away.
+
+        Args:
+            topics: the number of partitions of each.
+        """
+        partitions = [TopicPartition(name, each) for name, count in topics.items() for each in range(count)]
+        found = dict.fromkeys(topics, 0)
+        if not partitions:
+            return found
+        ends: tuple[tuple[OffsetSpec, int], ...] = (
+            (OffsetSpec.latest(), 1),  # type: ignore[no-untyped-call]
+            (OffsetSpec.earliest(), -1),  # type: ignore[no-untyped-call]
+        )
+        for spec, sign in ends:
+            asked = self._client.list_offsets(dict.fromkeys(partitions, spec), **self._limit)
+            for partition, future in asked.items():
+                found[partition.topic] += sign * self._wait(future).offset
+        return found
 
     def topic_config(self, name: str) -> dict[str, str]:
         """A topic's settings, defaults included."""

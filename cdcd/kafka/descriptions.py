@@ -6,7 +6,8 @@ itself describes, its encoder knows.
 
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -44,6 +45,22 @@ class FormerDescriptions:
         return tuple([read_form(zlib.decompress(each))[1].columns for each in self._forms.get(oid, [])[::-1]])
 
 
+def read_described_topics(client: Properties, topic: str, group: str, timeout_s: float) -> dict[str, str]:
+    """Every topic that the descriptions name, with the table whose records it got; {} without the topic.
+
+    Raises as `read_descriptions`.
+    """
+    found: dict[str, str] = {}
+
+    def take(value: bytes) -> None:
+        with suppress(ValueError):
+            _, form = read_form(value)
+            found[form.topic] = f"{form.schema}.{form.table}"
+
+    _read(client, topic, group, timeout_s, threading.Event(), take)
+    return found
+
+
 def read_descriptions(
     client: Properties, topic: str, group: str, timeout_s: float, stopping: threading.Event
 ) -> FormerDescriptions:
@@ -59,10 +76,22 @@ def read_descriptions(
         SinkError: it refuses.
     """
     found = FormerDescriptions()
+    _read(client, topic, group, timeout_s, stopping, found.take)
+    return found
+
+
+def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records
+    client: Properties,
+    topic: str,
+    group: str,
+    timeout_s: float,
+    stopping: threading.Event,
+    take: Callable[[bytes], None],
+) -> None:
     consumer = Consumer(consumer_properties(client, group))
     try:
         for message in _messages(consumer, topic, timeout_s, stopping):
-            found.take(message.value() or b"")
+            take(message.value() or b"")
     except KafkaException as error:
         if error.args[0].code() not in NO_TOPIC:
             raise map_kafka_error(
@@ -70,7 +99,6 @@ def read_descriptions(
             ) from error
     finally:
         consumer.close()
-    return found
 
 
 def _messages(

@@ -66,6 +66,12 @@ def lock_key(slot: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
+def lock_condition(slot: str) -> str:
+    """SQL: the rows of pg_locks that are the lock of this slot, in whatever database."""
+    key = lock_key(slot)
+    return _MINE.format((key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
+
+
 class AdvisoryLock:
     """A session that holds, or waits for, the lock of one slot. One task at a time may call it."""
 
@@ -79,7 +85,7 @@ class AdvisoryLock:
         self._lapsed = False
         self._turn = asyncio.Lock()
         self._last_words = Answer("", "")
-        self._mine = _MINE.format((self._key >> 32) & 0xFFFFFFFF, self._key & 0xFFFFFFFF)
+        self._mine = lock_condition(slot)
         session.on_notice(self._on_notice)
 
     @classmethod
@@ -135,6 +141,16 @@ class AdvisoryLock:
                 on_ended(held, silent_s)
                 wait_s = EVICTED_S
             await asyncio.sleep(wait_s)
+
+    async def acquire_at_once(self) -> LockHeld | None:
+        """Take the lock if no session has it. None: this session has it now; else who has it.
+
+        TransientError: the connection is lost.
+        """
+        if await self._try():
+            return None
+        held, _ = await self._holder()
+        return LockHeld(None, "", "") if held is None else held
 
     async def keep(self) -> None:
         """Give the signs of life that others see, until the connection ends; for a task beside everything else."""

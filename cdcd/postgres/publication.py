@@ -174,8 +174,14 @@ async def has_publication(connection: Connection, name: str) -> bool:
     return row is not None
 
 
+MADE_BY: Final = "made by cdcd"
+"""The comment on a publication that cdcd created. `cdcd drop` leaves every other publication alone."""
+
+
 async def ensure_publication(connection: Connection, name: str, patterns: Sequence[str] | None) -> bool:
     """Create the publication if it is missing: for all tables, or for those that match `patterns`; whether it was.
+
+    A publication that is created here gets the comment `MADE_BY`.
 
     Raises ConfigError for a malformed pattern, SourceError for one that matches nothing or a missing privilege.
     """
@@ -186,7 +192,10 @@ async def ensure_publication(connection: Connection, name: str, patterns: Sequen
     what = f"creating publication {name}"
     with translated(what, {"publication": name}):
         try:
-            await connection.execute(creation(name, target).encode())
+            # Without parameters, both statements are one transaction (simple query protocol).
+            await connection.execute(
+                f"{creation(name, target)}; COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode()
+            )
         except psycopg.errors.DuplicateObject:
             return False
         except psycopg.errors.InsufficientPrivilege as error:
@@ -207,6 +216,20 @@ def creation_hint(name: str, target: str) -> str:
     if target == "ALL TABLES":
         return f"Run as a superuser: {creation(name, target)}; or name the tables in postgres.tables."
     return f"Run as a superuser, or as the owner of these tables with CREATE on the database: {creation(name, target)};"
+
+
+async def is_ours(connection: Connection, name: str) -> bool:
+    """Whether cdcd created the publication, by its comment."""
+    query = "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s"
+    with translated(f"reading the comment on publication {name}", {"publication": name}):
+        row: Any = await (await connection.execute(query, (name,))).fetchone()
+    return row is not None and row[0] == MADE_BY
+
+
+async def drop_publication(connection: Connection, name: str) -> None:
+    """Drop the publication if it is there. Raises TransientError and SourceError."""
+    with translated(f"dropping publication {name}", {"publication": name}):
+        await connection.execute(f"DROP PUBLICATION IF EXISTS {identifier(name)}".encode())
 
 
 @dataclass(frozen=True, slots=True)

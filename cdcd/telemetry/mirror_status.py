@@ -4,11 +4,12 @@ The values come from the lakehouse alone (`cdcd.spark.status` reads them), so th
 down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
 """
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
+
+from cdcd.telemetry.terminal_text import ago, cut, number, plain, seconds, wrapped
 
 Level = Literal["ok", "warning", "error"]
 
@@ -20,7 +21,6 @@ OUTGROWN: Final = 8
 
 _ORDER: Final[Mapping[Level, int]] = {"error": 0, "warning": 1, "ok": 2}
 _MARKS: Final[Mapping[Level, str]] = {"error": "!", "warning": "?", "ok": " "}
-_UNITS: Final = ((86_400, "d"), (3600, "h"), (60, "min"))
 _NAME_MIN: Final = 16
 """Width of the column of names on a terminal that is too narrow for the rest."""
 
@@ -215,7 +215,7 @@ def lines(status: MirrorStatus, width: int) -> Iterator[str]:
     yield from _head(status)
     problems = [line for table in status.ordered for line in _problems(table, status.at, width)]
     for each in status.unreadable:
-        problems += [f"CANNOT BE READ {_plain(each.name)}", *_wrapped(each.message, each.hint, width)]
+        problems += [f"CANNOT BE READ {plain(each.name)}", *wrapped(each.message, each.hint, width)]
     if problems:
         yield ""
         yield from problems
@@ -227,7 +227,7 @@ def lines(status: MirrorStatus, width: int) -> Iterator[str]:
 
 def _head(status: MirrorStatus) -> Iterator[str]:
     tables = status.tables
-    yield f"{status.name}: {_number(len(tables), 'table')}, {status.format} in {status.place}"
+    yield f"{status.name}: {number(len(tables), 'table')}, {status.format} in {status.place}"
     stopped = sum(table.level == "error" for table in tables)
     waiting = sum(table.stopped is not None and table.stopped.waits for table in tables)
     quarantined = sum(bool(table.quarantined) for table in tables)
@@ -241,44 +241,31 @@ def _head(status: MirrorStatus) -> Iterator[str]:
     if status.point is not None:
         without = sum(table.left_out for table in tables)
         said += [f"{without} not as of the common LSN"] if without else []
-        yield f"common LSN {status.point.lsn}, recorded {_ago(status.point.at, status.at)} ago"
+        yield f"common LSN {status.point.lsn}, recorded {ago(status.point.at, status.at)} ago"
     yield ", ".join(said) if said else "no problem found"
     written = [target.written_at for table in tables for target in table.targets if target.written_at]
     if written:
-        yield f"the newest change in any table was written {_ago(max(written), status.at)} ago"
+        yield f"the newest change in any table was written {ago(max(written), status.at)} ago"
 
 
 def _problems(table: TableStatus, now: datetime, width: int) -> Iterator[str]:
-    name, stopped = _plain(table.table), table.stopped
+    name, stopped = plain(table.table), table.stopped
     if stopped is not None:
         what = "WAITING" if stopped.waits else "STOPPED"
-        yield f"{what} {name}, for {_ago(stopped.since, now)}, since {stopped.since:%Y-%m-%d %H:%M:%S} UTC"
-        yield from _wrapped(stopped.message, stopped.hint, width)
+        yield f"{what} {name}, for {ago(stopped.since, now)}, since {stopped.since:%Y-%m-%d %H:%M:%S} UTC"
+        yield from wrapped(stopped.message, stopped.hint, width)
     if table.quarantined:
-        yield f"QUARANTINE {name}: {_number(sum(table.quarantined.values()), 'record')}"
+        yield f"QUARANTINE {name}: {number(sum(table.quarantined.values()), 'record')}"
         for reason, count in sorted(table.quarantined.items(), key=lambda item: -item[1]):
-            yield from _wrapped(f"{count} × {reason}", "", width)
+            yield from wrapped(f"{count} × {reason}", "", width)
     if table.left_out:
         yield f"NOT AS OF THE COMMON LSN {name}"
     for target in table.targets:
         if target.is_outgrown:
-            yield f"LARGE {name}: {target.size:,} bytes in {_number(target.buckets, 'bucket')}"
+            yield f"LARGE {name}: {target.size:,} bytes in {number(target.buckets, 'bucket')}"
             message = f"{target.buckets_apt} buckets are apt, so that a batch looks at less of the table."
             hint = f"Stop the mirror, then: cdcd mirror --config FILE --relayout {table.table}"
-            yield from _wrapped(message, hint, width)
-
-
-def _wrapped(message: str, hint: str, width: int) -> Iterator[str]:
-    for text in (message, hint):
-        yield from textwrap.wrap(
-            _plain(text),
-            max(width, 40),
-            initial_indent="    ",
-            subsequent_indent="    ",
-            # Commands and names of columns are to be copied from it.
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+            yield from wrapped(message, hint, width)
 
 
 _HEADS: Final = {
@@ -298,10 +285,10 @@ def _row(table: TableStatus, target: TargetStatus, now: datetime) -> dict[str, s
     delay = target.delay_s
     log = "" if target.kind == "mirror" else f" {target.kind}"
     return {
-        "table": f"{_MARKS[table.level]} {_plain(table.table)}{log}",
+        "table": f"{_MARKS[table.level]} {plain(table.table)}{log}",
         "lsn": target.lsn or "-",
-        "written": "-" if target.written_at is None else _ago(target.written_at, now),
-        "delay": "-" if delay is None else _seconds(delay),
+        "written": "-" if target.written_at is None else ago(target.written_at, now),
+        "delay": "-" if delay is None else seconds(delay),
         "held": str(target.held or "-"),
         "behind": "" if target.behind is None else str(target.behind),
         "columns": str(target.columns),
@@ -316,37 +303,9 @@ def _columns(rows: Sequence[Mapping[str, str]], width: int, *, behind: bool) -> 
     others = sum(size + 1 for key, size in widths.items() if key != "table")
     widths["table"] = max(_NAME_MIN, min(widths["table"], width - others))
     for row in all_:
-        name = _cut(row["table"], widths["table"]).ljust(widths["table"])
+        name = cut(row["table"], widths["table"]).ljust(widths["table"])
         rest = [row[key].rjust(widths[key]) for key in heads if key != "table"]
         yield " ".join([name, *rest]).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    """The text, or its beginning and its end: schemas and tables differ in either."""
-    if len(text) <= width:
-        return text
-    end = (width - 1) // 2
-    return f"{text[: width - 1 - end]}…{text[-end:]}"
-
-
-def _plain(text: str) -> str:
-    """Without what a terminal would obey: names and messages may be anybody's."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _ago(then: datetime, now: datetime) -> str:
-    return _seconds(max(0.0, (now - then).total_seconds()))
-
-
-def _seconds(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
 def _age(then: datetime | None, now: datetime) -> float | None:

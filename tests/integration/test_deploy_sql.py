@@ -110,3 +110,27 @@ def test_the_publications_script_names_the_tables_that_cannot_be_updated_any_mor
         "public.keyless",
         "public.nothing",
     ]
+
+
+@pytest.mark.postgres(only=[13, 18])
+def test_the_role_may_read_the_partitions_of_a_published_table(database: Database, role: str) -> None:
+    database.execute(f'CREATE ROLE "{role}"')
+    database.execute("CREATE TABLE events (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE SCHEMA old")
+    database.execute("CREATE TABLE old.first PARTITION OF events FOR VALUES FROM (1) TO (9)")
+    database.execute("CREATE TABLE plain (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE secret (id int PRIMARY KEY)")
+    for script in ("publication.sql", "snapshot.sql"):
+        psql(
+            database,
+            (DEPLOY / "sql" / script).read_text(),
+            publication="shop",
+            tables="events, plain",
+            role=role,
+        )
+    readable = database.execute(
+        f"SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND has_table_privilege('{role}', oid, 'SELECT') "
+        "AND relnamespace IN ('public'::regnamespace, 'old'::regnamespace) ORDER BY 1"
+    )
+    assert readable == [("events",), ("first",), ("plain",)]
+    assert database.execute(f"SELECT has_schema_privilege('{role}', 'old', 'USAGE')") == [(True,)]

@@ -35,7 +35,8 @@ LAYERS |= {layer: set(PATH) for layer in BESIDE}
 LAYERS["telemetry"] = {*PATH, "config"}
 LAYERS["checks"] = {*PATH, *BESIDE, "telemetry"}
 LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
-LAYERS["cli"] = {*LAYERS["daemon"], "daemon"}
+LAYERS["operations"] = {*PATH, *BESIDE, "telemetry"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations"}
 LAYERS["spark"] = set(PATH)
 # The commands that bring in what the others do not need.
 ALSO = {

@@ -1,0 +1,29 @@
+"""`cdcd drop`: what a pipeline that is given up leaves behind is taken away."""
+
+from pathlib import Path
+
+import click
+
+from cdcd.cli.options import config_option
+from cdcd.cli.removal import run
+
+
+@click.command("drop")
+@config_option()
+@click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
+@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+def command(file: Path, topics: bool, yes: bool) -> int:
+    r"""Take away the slot and all else that a pipeline left.
+
+    That is its slot, its checkpoint and its publication. Without --yes, only shows what would be taken away, what that
+    frees, and what is left and why. The slot goes first, because it holds WAL. What cdcd did not make stays. If the
+    command fails in the middle, run it again.
+
+    \b
+    Exits with
+      0   done, or shown; also if there is nothing
+      3   PostgreSQL refuses or cannot be asked, or another program reads the slot
+      4   Kafka refuses or cannot be asked
+      7   an instance of the pipeline runs: stop it first
+    """
+    return run("drop", file, with_topics=topics, yes=yes)

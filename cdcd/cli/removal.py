@@ -1,0 +1,35 @@
+"""What `cdcd drop` and `cdcd reset` share: the plan is shown, and carried out only with --yes."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from cdcd.operations.removal_plan import Command, Plan, Step
+
+
+def run(command: "Command", file: Path, *, with_topics: bool, yes: bool) -> int:
+    """Show the plan and, with `yes`, carry it out."""
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.operations import removal  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.operations.removal_plan import lines  # noqa: PLC0415
+
+    def show(plan: "Plan") -> None:
+        for line in lines(plan, shutil.get_terminal_size().columns):
+            click.echo(line)
+
+    def done(step: "Step") -> None:
+        click.echo(f"done: {step.what}")
+
+    plan = removal.run(
+        command, config, str(file), with_topics=with_topics, show=show, done=done if yes else None
+    )
+    if plan.steps and not yes:
+        click.echo("Nothing was changed. Run the same command with --yes to do it.")
+    return 0

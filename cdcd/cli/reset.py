@@ -1,0 +1,31 @@
+"""`cdcd reset`: a pipeline begins anew."""
+
+from pathlib import Path
+
+import click
+
+from cdcd.cli.options import config_option
+from cdcd.cli.removal import run
+
+
+@click.command("reset")
+@config_option()
+@click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
+@click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
+def command(file: Path, topics: bool, yes: bool) -> int:
+    r"""Let a pipeline begin anew: its slot and checkpoint go.
+
+    The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
+    given: consumers get all rows again, as op r. Rows that are deleted before the next start leave no record.
+
+    Without --yes, only shows what would be taken away. If the command fails in the middle, run it again. Until then
+    `cdcd run` refuses to start, with exit code 6.
+
+    \b
+    Exits with
+      0   done, or shown; also if there is nothing
+      3   PostgreSQL refuses or cannot be asked, or another program reads the slot
+      4   Kafka refuses or cannot be asked
+      7   an instance of the pipeline runs: stop it first
+    """
+    return run("reset", file, with_topics=topics, yes=yes)

@@ -1,0 +1,62 @@
+"""`cdcd status`: how a pipeline is, whether its daemon runs or not."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import click
+
+from cdcd.cli.options import config_option
+
+
+@click.command("status")
+@config_option()
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Lines for people, or an object for programs.",
+)
+@click.option("--all", "all_tables", is_flag=True, help="Show every table.")
+@click.option(
+    "--url",
+    default="",
+    metavar="URL",
+    help="The daemon's HTTP, where it is not on this machine: http://host:9464",
+)
+def command(file: Path, form: str, all_tables: bool, url: str) -> int:
+    r"""Show how a pipeline is, what is wrong with it and what to do.
+
+    Asks PostgreSQL (slot, WAL, instances, publication, prepared transactions), Kafka (the checkpoint) and the daemon's
+    HTTP at the same time, and changes nothing. No daemon has to run.
+
+    \b
+    Exits with
+      0   an instance streams, or reads the initial snapshot, and no error was found (warnings may be shown)
+      2   the configuration is wrong
+      3   PostgreSQL could not be asked, or its slot is not one for this pipeline
+      4   Kafka could not be asked
+      6   slot, checkpoint and server do not belong together: cdcd would not go on
+      10  both sides answered, and something else is wrong: no instance runs, or it does not stream
+    """
+    if url and not url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.operations.pipeline_problems import exit_code_of  # noqa: PLC0415
+    from cdcd.operations.status import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.operations.status_lines import lines  # noqa: PLC0415
+    from cdcd.operations.status_object import as_object  # noqa: PLC0415
+
+    status = look(config, str(file), url.rstrip("/"))
+    if form == "json":
+        click.echo(json.dumps(as_object(status), indent=2, ensure_ascii=False))
+    else:
+        for line in lines(status, shutil.get_terminal_size().columns, all_tables=all_tables):
+            click.echo(line)
+    return exit_code_of(status)

@@ -1,0 +1,166 @@
+"""What `cdcd tail` shows of a record: which changes are wanted, and how they look, as a line or as JSON."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from cdcd.errors import ConfigError
+from cdcd.operations.conditions import Condition, Row
+from cdcd.records.envelope import HEADER_UNCHANGED
+from cdcd.snapshots.patterns import TablePattern
+from cdcd.telemetry.terminal_text import cut, plain
+
+VALUE_MAX: Final = 60
+"""Characters of a value in a line."""
+
+_OPS: Final = {"c": "INSERT", "u": "UPDATE", "d": "DELETE", "r": "READ", "t": "TRUNCATE", "m": "MESSAGE"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as it was read. `partition` and `offset` are None for one that comes from a slot."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Filter:
+    """Which changes are wanted: `next` gives what is to be shown of a record.
+
+    Attributes:
+        tables: patterns; () for all.
+        condition: None for all rows.
+        notices: what was left out for another reason than being unwanted, in words, each once. The caller takes them.
+    """
+
+    tables: tuple[TablePattern, ...] = ()
+    condition: Condition | None = None
+    notices: list[str] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)
+
+    def wanted(self, seen: Seen) -> dict[str, Any] | None:
+        """The envelope of the record; None: it is not wanted, or a tombstone.
+
+        Raises ConfigError: the condition cannot be judged on the record.
+        """
+        if seen.value is None:
+            return None
+        envelope = _envelope(seen)
+        if envelope is None:
+            self._notice(f"{plain(seen.topic)} has records that are not changes. They are not shown.")
+            return None
+        table = table_of(envelope)
+        if self.tables and not any(pattern.matches_name(table) for pattern in self.tables):
+            return None
+        return envelope if self.condition is None or self._holds(seen, envelope, table) else None
+
+    def _holds(self, seen: Seen, envelope: dict[str, Any], table: str) -> bool:
+        assert self.condition is not None
+        op = envelope["op"]
+        values = envelope.get("after") or envelope.get("before")
+        if not isinstance(values, dict):
+            self._notice(
+                f"{_OPS.get(op, op)} has no row to judge the condition on. Such records are not shown."
+            )
+            return False
+        unsent = {
+            name for each, data in seen.headers if each == HEADER_UNCHANGED for name in json.loads(data)
+        }
+        if op == "d":
+            # Without REPLICA IDENTITY FULL, a delete has null in all columns but those of the identity.
+            unsent |= {name for name, value in values.items() if value is None}
+        row = Row(values, unsent)
+        try:
+            outcome = self.condition(row)
+        except ConfigError as error:
+            raise ConfigError(f"{error.message[:-1]}, in {plain(table)}.", hint=error.hint) from None
+        if outcome is None and row.lacking:
+            columns = ", ".join(sorted(row.lacking))
+            why = {
+                "d": "they are NULL, or not part of the replica identity",
+                "u": "the column did not change and is large (TOAST), or there is no such column",
+            }.get(op, "there is no such column")
+            self._notice(
+                f"A record of {plain(table)} ({_OPS.get(op, op)}) has no value of {plain(columns)}: {why}. The "
+                "condition cannot be judged on such records, and they are not shown."
+            )
+        return outcome is True
+
+    def _notice(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.notices.append(text)
+
+
+def table_of(envelope: dict[str, Any]) -> str:
+    """`schema.table`; "" for a logical message."""
+    source = envelope["source"]
+    return f"{source['schema']}.{source['table']}" if source.get("table") else ""
+
+
+def _envelope(seen: Seen) -> dict[str, Any] | None:
+    """None: it is no record of cdcd's."""
+    try:
+        found = json.loads(seen.value or b"", parse_float=Decimal)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("op"), str):
+        return None
+    source = found.get("source")
+    is_ours = isinstance(source, dict) and isinstance(source.get("ts_ms"), int) and "schema" in source
+    return found if is_ours else None
+
+
+def as_json(seen: Seen) -> str:
+    """A line with the record as it is: where it lies, its key, its value."""
+    where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
+    head = json.dumps(where, ensure_ascii=False)[:-1]
+    key = (seen.key or b"null").decode()
+    return f'{head}, "key": {key}, "value": {(seen.value or b"null").decode()}}}'
+
+
+def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
+    """A line for people: time of the commit (UTC), what happened, the table, the values."""
+    op = envelope["op"]
+    at = (_EPOCH + timedelta(milliseconds=int(envelope["source"]["ts_ms"]))).isoformat(
+        sep=" ", timespec="milliseconds"
+    )
+    head = f"{at.removesuffix('+00:00')} {_OPS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
+    if op == "m":
+        message = envelope.get("message") or {}
+        return f"{head}prefix={plain(str(message.get('prefix')))} content={_shown(message.get('content'))}"
+    return " ".join([head, *_values(seen, envelope)])
+
+
+def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
+    before, after = envelope.get("before"), envelope.get("after")
+    unsent = {name for each, data in seen.headers if each == HEADER_UNCHANGED for name in json.loads(data)}
+    if isinstance(after, dict):
+        for name, value in after.items():
+            if name in unsent:
+                yield f"{plain(name)}=(unchanged)"
+            elif isinstance(before, dict) and before.get(name) != value and envelope["op"] == "u":
+                yield f"{plain(name)}={_shown(before.get(name))}→{_shown(value)}"
+            else:
+                yield f"{plain(name)}={_shown(value)}"
+    elif isinstance(before, dict):
+        key = json.loads(seen.key) if seen.key else {}
+        for name, value in before.items():
+            # What is not part of the replica identity is null, and says nothing.
+            if value is not None or name in key:
+                yield f"{plain(name)}={_shown(value)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return str(value)
+    return cut(plain(json.dumps(value, ensure_ascii=False, default=str)), VALUE_MAX)

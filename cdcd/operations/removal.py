@@ -1,0 +1,219 @@
+"""Looks at a pipeline that is to be dropped or reset, and carries the plan of `removal_plan.py` out.
+
+Nothing is taken away unless both sides could be asked and this process holds the pipeline's advisory lock: an instance
+that starts meanwhile stands by. Each step may be repeated, so a command that failed is run again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Final, TypeVar
+
+from cdcd.config.loading import Config
+from cdcd.errors import CdcdError, FencedError, PositionError, SinkUnavailableError, TransientError
+from cdcd.kafka import client
+from cdcd.kafka.admin import Admin
+from cdcd.kafka.checkpoint import peek_checkpoint
+from cdcd.kafka.descriptions import read_described_topics
+from cdcd.kafka.forgetting import forget_checkpoint
+from cdcd.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
+from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.pipeline_state import read_state
+from cdcd.postgres.publication import drop_publication
+from cdcd.postgres.slot import drop_slot
+from cdcd.transactions.position import Checkpoint
+
+ANSWER_S: Final = 15.0
+"""Seconds that the broker may take for each answer."""
+
+WRITER_S: Final = 60.0
+"""Seconds that the broker may take to end a transaction that a killed daemon left open."""
+
+T = TypeVar("T")
+
+
+def pipeline_of(config: Config, file: str) -> Pipeline:
+    """What the configuration says of it."""
+    topics = config.topics
+    return Pipeline(
+        name=config.name,
+        file=file,
+        slot=config.postgres.slot,
+        publication=config.postgres.publication,
+        transactional_id=config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None,
+        prefix=topics.prefix,
+        checkpoint_topic=topics.checkpoint,
+        own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic != topics.checkpoint),
+        creates_topics=topics.create.enabled,
+        reads_tables=config.snapshot.mode != "never",
+    )
+
+
+def run(
+    command: Command,
+    config: Config,
+    file: str,
+    *,
+    with_topics: bool,
+    show: Callable[[Plan], None],
+    done: Callable[[Step], None] | None,
+) -> Plan:
+    """Show what the command takes away and, if `done` is given, do it.
+
+    Args:
+        show: gets the plan before anything is done.
+        done: called after each step; None: nothing is taken away.
+
+    Raises:
+        FencedError: an instance is active.
+        TransientError, FatalError: a side cannot be asked, or refuses. What was done until then is done.
+    """
+    return asyncio.run(_run(command, config, file, with_topics, show, done))
+
+
+async def _run(  # noqa: PLR0917  as `run`
+    command: Command,
+    config: Config,
+    file: str,
+    with_topics: bool,
+    show: Callable[[Plan], None],
+    done: Callable[[Step], None] | None,
+) -> Plan:
+    pipeline = pipeline_of(config, file)
+    postgres = config.postgres
+    async with AsyncExitStack() as stack:
+        sql = await connect(
+            parse_dsn(postgres.libpq()),
+            application_name=f"{config.name} {command}",
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+        stack.push_async_callback(sql.close)
+        found = await _find(config, pipeline, sql)
+        plan = decide(command, pipeline, found, with_topics=with_topics)
+        show(plan)
+        if plan.refusal is not None:
+            raise plan.refusal
+        if done is None or not plan.steps:
+            return plan
+        await _lock(config, stack)
+        for step in plan.steps:
+            await _STEPS[step.kind](config, sql, step)
+            done(step)
+        return plan
+
+
+async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
+    server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
+    try:
+        checkpoint, topics, described = await asyncio.to_thread(_ask_kafka, config, pipeline)
+    except TransientError as error:
+        raise SinkUnavailableError(
+            error.message,
+            hint=f"{error.hint} Nothing was taken away. If this Kafka is gone for good, free the WAL by hand: "
+            f"SELECT pg_drop_replication_slot('{pipeline.slot}');".strip(),
+        ) from error
+    names = config.topic_names()
+    published = server.publication.tables if server.publication is not None else ()
+    written = {names.table(table.schema, table.name) for table in published} | described
+    written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
+    return Found(
+        server, checkpoint, topics, frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic})
+    )
+
+
+def _ask_kafka(
+    config: Config, pipeline: Pipeline
+) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str]]:
+    connection, _ = client.split(config.kafka.librdkafka())
+    checkpoint: Checkpoint | PositionError | None
+    try:
+        checkpoint = peek_checkpoint(connection, pipeline.checkpoint_topic, pipeline.name, ANSWER_S)
+    except PositionError as error:
+        checkpoint = error
+    admin = Admin(connection, ANSWER_S)
+    own = {pipeline.checkpoint_topic, *pipeline.own_topics}
+    names = [name for name in admin.names() if name in own or name.startswith(f"{pipeline.prefix}.")]
+    infos = admin.topics(names)
+    topics = admin.offsets({name: info.partitions for name, info in infos.items() if info is not None})
+    described: set[str] = set()
+    if config.topics.schemas in topics:
+        described = set(
+            read_described_topics(connection, str(config.topics.schemas), f"{config.name}-schemas", ANSWER_S)
+        )
+    return checkpoint, topics, described
+
+
+async def _lock(config: Config, stack: AsyncExitStack) -> None:
+    """Hold the pipeline's lock until `stack` ends. FencedError: an instance has it."""
+    lock = await AdvisoryLock.open(
+        parse_dsn(config.postgres.libpq()),
+        config.postgres.slot,
+        application_name=f"{config.name} removal",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+        lease_s=config.postgres.lease_s,
+    )
+    stack.callback(lock.close)
+    held = await lock.acquire_at_once()
+    if held is not None:
+        raise FencedError(
+            f"An instance of the pipeline became active ({held.application_name}, server process {held.pid}).",
+            hint="Stop all instances of the pipeline first, then run the command again.",
+        )
+    keep = asyncio.create_task(lock.keep(), name="keep the lock")
+
+    async def end() -> None:
+        keep.cancel()
+        with suppress(asyncio.CancelledError):
+            await keep
+
+    stack.push_async_callback(end)
+
+
+async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
+    await drop_slot(sql, config.postgres.slot)
+
+
+async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
+    connection, producer = client.split(config.kafka.librdkafka())
+    exactly_once = config.kafka.delivery == "exactly_once"
+    await _in_thread(
+        lambda: forget_checkpoint(
+            connection,
+            producer,
+            config.topics.checkpoint,
+            config.name,
+            config.kafka.transactional_id if exactly_once else None,
+            WRITER_S,
+        )
+    )
+
+
+async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
+    connection, _ = client.split(config.kafka.librdkafka())
+    outcomes = await _in_thread(lambda: Admin(connection, ANSWER_S).delete(step.topics))
+    for outcome in outcomes.values():
+        if isinstance(outcome, CdcdError):
+            raise outcome
+
+
+async def _drop_publication(config: Config, sql: Connection, _step: Step) -> None:
+    await drop_publication(sql, config.postgres.publication)
+
+
+_STEPS: Final[dict[Kind, Callable[[Config, Connection, Step], Awaitable[None]]]] = {
+    "slot": _drop_slot,
+    "checkpoint": _forget_checkpoint,
+    "topics": _delete_topics,
+    "publication": _drop_publication,
+}
+"""Who carries out which step."""
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(call)
+    except TransientError as error:
+        raise SinkUnavailableError(
+            error.message, hint=f"{error.hint} Run the command again.".strip()
+        ) from error

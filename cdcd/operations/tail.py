@@ -1,0 +1,183 @@
+"""Where `cdcd tail` gets its records from: the pipeline's topics, or a temporary slot. Nothing is changed in either."""
+
+import asyncio
+import select
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Any, Final, TextIO
+
+from cdcd import __version__
+from cdcd.config.loading import Config
+from cdcd.kafka import client
+from cdcd.kafka.following import Follower
+from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
+from cdcd.operations.conditions import parse_condition
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.slot import SlotWait
+from cdcd.postgres.temporary_stream import Wanted, changes
+from cdcd.records.envelope import EnvelopeSettings
+from cdcd.records.routing import parse_table
+from cdcd.snapshots.patterns import TablePattern, parse_pattern
+
+POLL_S: Final = 0.5
+
+Say = Callable[[str], None]
+
+
+class Shown:
+    """Shows records, until enough are shown.
+
+    Args:
+        show: gets each line.
+        notice: gets what is not a record.
+        limit: so many records; 0: no limit.
+        watched: where the lines go: BrokenPipeError is raised when nobody reads them any more.
+    """
+
+    def __init__(
+        self,
+        wanted: Filter,
+        *,
+        as_objects: bool,
+        show: Say,
+        notice: Say,
+        limit: int = 0,
+        watched: TextIO | None = None,
+    ) -> None:
+        self._filter = wanted
+        self._as_objects = as_objects
+        self._show = show
+        self._notice = notice
+        self._left = limit or None
+        self._poll = _poll_for(watched)
+
+    @property
+    def is_full(self) -> bool:
+        return self._left == 0
+
+    def take(self, records: Iterator[Seen]) -> None:
+        """Show those that are wanted. Raises ConfigError (the condition) and BrokenPipeError."""
+        for seen in records:
+            if self.is_full:
+                return
+            envelope = self._filter.wanted(seen)
+            if envelope is not None:
+                self._show(as_json(seen) if self._as_objects else as_line(seen, envelope))
+                self._left = None if self._left is None else self._left - 1
+        while self._filter.notices:
+            self._notice(self._filter.notices.pop(0))
+        # Without this look, a reader that has gone would be noticed at the next change only.
+        if self._poll is not None and self._poll.poll(0):
+            raise BrokenPipeError
+
+
+def _poll_for(stream: TextIO | None) -> "select.poll | None":
+    try:
+        number = -1 if stream is None else stream.fileno()
+    except (OSError, ValueError):
+        return None
+    if number < 0:
+        return None
+    poll = select.poll()
+    # Of a pipe whose reader has gone, POLLERR comes unasked (poll(2)).
+    poll.register(number, 0)
+    return poll
+
+
+def filter_of(tables: tuple[str, ...], where: str) -> Filter:
+    """Raises ConfigError: a pattern or the condition cannot be read."""
+    patterns = tuple(parse_pattern(table, "--table") for table in tables)
+    return Filter(patterns, parse_condition(where) if where else None)
+
+
+def follow_topics(
+    config: Config, shown: Shown, tables: tuple[str, ...], *, beginning: bool, notice: Say
+) -> None:
+    """Show what comes in the topics, until enough is shown.
+
+    Raises:
+        SinkError: no topic is there, or Kafka refuses.
+        SinkUnavailableError: Kafka does not answer.
+    """
+    connection, _ = client.split(config.kafka.librdkafka())
+    follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
+    try:
+        if not follower.topics:
+            notice(
+                f"There is no such topic yet below {config.topics.prefix}. A topic that is made later is read."
+            )
+        while not shown.is_full:
+            messages = follower.poll(POLL_S)
+            shown.take(map(_seen, messages))
+    finally:
+        follower.close()
+
+
+def _seen(message: Any) -> Seen:
+    """A record of confluent_kafka's."""
+    return Seen(
+        message.topic(),
+        message.key(),
+        message.value(),
+        tuple(message.headers() or ()),
+        message.partition(),
+        message.offset(),
+    )
+
+
+def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
+    """Which topics have the records of these tables; all but cdcd's own ones where a pattern has a wildcard."""
+    names = config.topic_names()
+    patterns: list[TablePattern] = [parse_pattern(table, "--table") for table in tables]
+    if patterns and all(pattern.is_literal for pattern in patterns):
+        literal = {names.table(*parse_table(table)) for table in tables}
+        return lambda topic: topic in literal
+    topics = config.topics
+    others = {topics.checkpoint, topics.schemas or "", *([topics.message] if patterns else [])}
+    begins = f"{topics.prefix}."
+    return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)
+
+
+def follow_slot(config: Config, shown: Shown, *, notice: Say) -> None:
+    """Show what is committed from now on, until enough is shown.
+
+    Raises:
+        SourceError, TransientError: PostgreSQL refuses, or the connection is lost.
+    """
+    asyncio.run(_follow_slot(config, shown, notice))
+
+
+async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
+    topics, postgres = config.topics, config.postgres
+
+    def envelope(database: str) -> EnvelopeSettings:
+        return EnvelopeSettings(
+            version=__version__,
+            prefix=topics.prefix,
+            database=database,
+            message_topic=topics.message,
+            names=topics.by_table,
+            tombstones=False,
+        )
+
+    def on_wait(wait: SlotWait) -> None:
+        holder = f"prepared transaction {wait.gid}" if wait.gid else f"server process {wait.pid}"
+        notice(f"The temporary slot waits for an open transaction to end ({holder}).")
+
+    wanted = Wanted(
+        f"{config.name} tail", postgres.publication, postgres.messages, postgres.connect_timeout_s
+    )
+    stream = changes(
+        parse_dsn(postgres.libpq()),
+        wanted,
+        envelope,
+        on_wait=on_wait,
+        on_start=lambda: notice("Shows what is committed from now on. Ctrl-C ends it."),
+    )
+    async with aclosing(stream) as each:
+        async for records in each:
+            shown.take(
+                Seen(topic, key, value, tuple(headers or ())) for topic, key, value, headers in records
+            )
+            if shown.is_full:
+                return

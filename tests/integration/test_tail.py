@@ -1,0 +1,200 @@
+"""`cdcd tail` as the process that it is: from the topics, from a temporary slot, and how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import configuration, until
+
+Tail = Callable[..., "subprocess.Popen[str]"]
+FROM_NOW = "note: Shows what is committed from now on. Ctrl-C ends it.\n"
+
+
+@pytest.fixture
+def tail() -> Iterator[Tail]:
+    """`tail(file, …)`: a started `cdcd tail`, killed after the test."""
+    with ExitStack() as stack:
+
+        def start(file: Path, *options: str) -> "subprocess.Popen[str]":
+            process = subprocess.Popen(
+                # A shell without job control has its background jobs ignore Ctrl-C, and they pass that on.
+                [
+                    *("env", "--default-signal=INT"),
+                    *(sys.executable, "-m", "cdcd.cli", "tail", "--config", str(file), *options),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def write(tmp_path: Path, config: dict[str, Any]) -> Path:
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def tail_slots(database: Database) -> list[tuple[Any, ...]]:
+    return database.execute(
+        "SELECT slot_name FROM pg_replication_slots WHERE database = current_database() AND temporary"
+    )
+
+
+def finished(process: "subprocess.Popen[str]", code: int = 0) -> tuple[list[str], str]:
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    return out.splitlines(), errors
+
+
+@pytest.mark.postgres(only=[14, 18])
+def test_the_topics_are_shown_as_far_as_they_are_wanted(
+    database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str
+):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, total numeric, note text)")
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    database.execute("INSERT INTO orders VALUES (1, 5, 'a'), (2, 500, 'b'), (3, 1000, NULL)")
+    database.execute("INSERT INTO items VALUES (9)")
+    database.execute("UPDATE orders SET total = 501 WHERE id = 2")
+    database.execute("DELETE FROM orders WHERE id = 1")
+    process.await_metric("cdcd_events_total", lambda count: count == 1, "d", "public.orders")
+    # From the beginning, whole records of one table
+    lines, errors = finished(
+        tail(process.config_path, "--beginning", "--json", "--table", "public.orders", "--limit", "5")
+    )
+    records = [json.loads(line) for line in lines]
+    assert [(each["value"]["op"], each["key"]["id"]) for each in records] == [
+        ("c", 1),
+        ("c", 2),
+        ("c", 3),
+        ("u", 2),
+        ("d", 1),
+    ]
+    assert {each["topic"] for each in records} == {f"{unique}.public.orders"}
+    assert errors == ""
+    # With a condition, for people
+    lines, errors = finished(
+        tail(process.config_path, "--beginning", "--where", "total > 100.5 AND id < 3", "--limit", "2")
+    )
+    assert [line.split(maxsplit=2)[2] for line in lines] == [
+        'INSERT   public.orders id=2 total="500" note="b"',
+        'UPDATE   public.orders id=2 total="501" note="b"',
+    ]
+    # What comes, and a topic that is new
+    reading = tail(process.config_path, "--table", "public.*", "--limit", "2")
+    assert reading.stdout is not None
+    database.execute("CREATE TABLE late (id int PRIMARY KEY)")
+    number = iter(range(100, 10_000))
+
+    def shown() -> str | None:
+        # It says nothing when it begins to read, so changes go on until one is shown.
+        database.execute(f"INSERT INTO items VALUES ({next(number)})")
+        return "ended" if reading.poll() is not None else None
+
+    until(shown, "nothing was shown")
+    lines, _ = finished(reading)
+    assert [line.split()[2:4] for line in lines] == [["INSERT", "public.items"]] * 2
+
+
+@pytest.mark.postgres(only=[13, 15, 18])
+def test_a_temporary_slot_shows_what_is_committed_and_is_gone_with_the_process(
+    database: Database, tail: Tail, unique: str, tmp_path: Path
+):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, mood text, at timestamptz)")
+    database.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE orders')
+    # GIVEN no Kafka at all
+    file = write(tmp_path, configuration(unique, database.dsn(), "127.0.0.1:1"))
+    reading = tail(file, "--from", "slot", "--json", "--limit", "3")
+    assert reading.stderr is not None
+    assert reading.stderr.readline() == FROM_NOW
+    assert len(tail_slots(database)) == 1
+    database.execute("INSERT INTO orders VALUES (1, 'well', '2026-01-01 00:00:00Z')")
+    with database.connect(autocommit=False) as undone:
+        undone.execute("INSERT INTO orders VALUES (2)")
+        undone.rollback()
+    database.execute("ALTER TABLE orders ADD COLUMN n int")
+    database.execute("UPDATE orders SET n = 7")
+    database.execute("DELETE FROM orders")
+    lines, _ = finished(reading)
+    records = [json.loads(line)["value"] for line in lines]
+    assert [(each["op"], each["after"]) for each in records] == [
+        ("c", {"id": 1, "mood": "well", "at": "2026-01-01T00:00:00.000000Z"}),
+        ("u", {"id": 1, "mood": "well", "at": "2026-01-01T00:00:00.000000Z", "n": 7}),
+        ("d", None),
+    ]
+    until(lambda: True if not tail_slots(database) else None, "the slot stayed")
+    # AND WHEN it is killed
+    reading = tail(file, "--from", "slot")
+    assert reading.stderr is not None
+    assert reading.stderr.readline() == FROM_NOW
+    assert len(tail_slots(database)) == 1
+    reading.kill()
+    until(lambda: True if not tail_slots(database) else None, "the slot stayed")
+
+
+@pytest.mark.postgres(only=18)
+@pytest.mark.parametrize("source", ["topics", "slot"])
+def test_it_ends_in_good_order(  # noqa: PLR0917  its fixtures
+    database: Database, broker: KafkaBroker, daemon, tail: Tail, unique: str, source: str
+):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    options = ("--from", "slot") if source == "slot" else ("--beginning",)
+    number = iter(range(10_000))
+
+    def begun() -> "subprocess.Popen[str]":
+        reading = tail(process.config_path, *options)
+        assert reading.stderr is not None
+        assert reading.stdout is not None
+        if source == "slot":
+            assert reading.stderr.readline() == FROM_NOW
+        database.execute(f"INSERT INTO orders VALUES ({next(number)})")
+        assert "INSERT   public.orders" in reading.stdout.readline()
+        return reading
+
+    # Ctrl-C
+    reading = begun()
+    reading.send_signal(signal.SIGINT)
+    _, errors = finished(reading)
+    assert "Traceback" not in errors
+    assert "error" not in errors
+    # The reader of its output goes, and no change comes any more
+    reading = begun()
+    assert reading.stdout is not None
+    reading.stdout.close()
+    assert reading.wait(30) == 0
+    assert reading.stderr is not None
+    assert "error" not in reading.stderr.read()
+
+
+@pytest.mark.postgres(only=18)
+def test_what_cannot_be_is_an_error_by_kind(
+    database: Database, broker: KafkaBroker, tail: Tail, unique: str, tmp_path: Path
+):
+    file = write(tmp_path, configuration(unique, database.dsn(), broker.bootstrap_servers))
+    _, errors = finished(tail(file, "--from", "slot"), 3)
+    assert f"There is no publication cdcd_{unique}." in errors
+    _, errors = finished(tail(file, "--where", "id ="), 2)
+    assert "--where cannot be read: it ends" in errors
+    _, errors = finished(tail(file, "--from", "slot", "--beginning"), 2)
+    assert "a new slot has no past" in errors
+    away = write(tmp_path, configuration(unique, database.dsn(), "127.0.0.1:1"))
+    _, errors = finished(tail(away), 4)
+    assert errors.startswith("error: Kafka at 127.0.0.1:1")

@@ -1,0 +1,134 @@
+import json
+from typing import Any
+
+import pytest
+
+from cdcd.errors import ConfigError
+from cdcd.operations.change_lines import Filter, Seen, as_json, as_line, table_of
+from cdcd.operations.conditions import parse_condition
+from cdcd.snapshots.patterns import parse_pattern
+
+SOURCE = {"schema": "public", "table": "orders", "ts_ms": 1_767_268_800_123}
+
+
+def seen(op: str = "c", headers: tuple[tuple[str, bytes], ...] = (), **row: Any) -> Seen:
+    value = {"before": None, "after": None, "source": SOURCE, "op": op, **row}
+    return Seen("shop.public.orders", b'{"id":5}', json.dumps(value).encode(), headers, 0, 7)
+
+
+def line(record: Seen) -> str:
+    envelope = Filter().wanted(record)
+    assert envelope is not None
+    return as_line(record, envelope)
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"),
+    [
+        (
+            seen(after={"id": 5, "note": "a b", "price": "1.50"}),
+            'INSERT   public.orders id=5 note="a b" price="1.50"',
+        ),
+        (seen("r", after={"id": 5, "x": None}), "READ     public.orders id=5 x=null"),
+        (
+            seen("u", before={"id": 5, "n": 1}, after={"id": 5, "n": 2}),
+            "UPDATE   public.orders id=5 n=1→2",
+        ),
+        (
+            seen("u", (("cdcd.unchanged", b'["big"]'),), after={"id": 5, "big": "placeholder"}),
+            "UPDATE   public.orders id=5 big=(unchanged)",
+        ),
+        (seen("d", before={"id": 5, "note": None}), "DELETE   public.orders id=5"),
+        (seen("t"), "TRUNCATE public.orders"),
+        (seen(after={"share": 0.1}), "INSERT   public.orders share=0.1"),
+    ],
+)
+def test_a_change_is_a_line(record, shown):
+    assert line(record) == f"2026-01-01 12:00:00.123 {shown}"
+
+
+def test_a_message_of_the_application_is_a_line_too():
+    value = {
+        "op": "m",
+        "source": {**SOURCE, "schema": "", "table": ""},
+        "message": {"prefix": "p", "content": "eA=="},
+    }
+    record = Seen("shop.message", b"{}", json.dumps(value).encode())
+    assert line(record).endswith('MESSAGE  prefix=p content="eA=="')
+
+
+def test_a_long_value_and_a_control_character_do_not_reach_the_terminal():
+    shown = line(seen(after={"a\x1b": "x" * 500, "b": "\x1b[2J"}))
+    assert len(shown) < 150
+    assert "\x1b" not in shown
+
+
+def test_as_json_the_record_is_whole_and_says_where_it_lies():
+    shown = json.loads(as_json(seen(after={"id": 5})))
+    assert (shown["topic"], shown["partition"], shown["offset"]) == ("shop.public.orders", 0, 7)
+    assert (shown["key"], shown["value"]["after"]) == ({"id": 5}, {"id": 5})
+    assert json.loads(as_json(Seen("t", None, b"{}")))["key"] is None
+
+
+def test_a_tombstone_is_not_shown():
+    assert Filter().wanted(Seen("t", b"{}", None)) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("public.orders", True),
+        ("public.*", True),
+        ("*.order?", True),
+        ("other.*", False),
+        ("public.ord", False),
+    ],
+)
+def test_tables_are_chosen_by_patterns(pattern, wanted):
+    chosen = Filter((parse_pattern(pattern, "--table"),))
+    assert (chosen.wanted(seen(after={"id": 1})) is not None) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "record", "wanted"),
+    [
+        ("id = 5", seen(after={"id": 5}), True),
+        ("id = 6", seen(after={"id": 5}), False),
+        ("n = 2", seen("u", before={"id": 5, "n": 1}, after={"id": 5, "n": 2}), True),
+        ("id = 5", seen("d", before={"id": 5, "note": None}), True),
+        ("share = 0.1", seen(after={"share": 0.1}), True),
+    ],
+)
+def test_a_condition_is_judged_on_the_row_after_the_change_or_before_a_delete(text, record, wanted):
+    chosen = Filter(condition=parse_condition(text))
+    assert (chosen.wanted(record) is not None) == wanted
+    assert chosen.notices == []
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (seen("d", before={"id": 5, "note": None}), "NULL, or not part of the replica identity"),
+        (seen("u", (("cdcd.unchanged", b'["note"]'),), after={"id": 5, "note": "?"}), "large"),
+        (seen(after={"id": 5}), "there is no such column"),
+        (seen("t"), "TRUNCATE has no row"),
+        (Seen("shop.public.orders", None, b"not json"), "records that are not changes"),
+        (Seen("shop.public.orders", None, b'{"op":"c","source":7}'), "records that are not changes"),
+    ],
+)
+def test_what_cannot_be_judged_is_not_left_out_in_silence_and_said_once(record, said):
+    chosen = Filter(condition=parse_condition("note IS NULL OR note = 'x'"))
+    assert chosen.wanted(record) is None
+    assert chosen.wanted(record) is None
+    (notice,) = chosen.notices
+    assert said in notice
+
+
+def test_a_condition_that_does_not_fit_a_column_names_the_table():
+    chosen = Filter(condition=parse_condition("id = 'x'"))
+    with pytest.raises(ConfigError, match=r"a number, .* a text, in public\.orders\."):
+        chosen.wanted(seen(after={"id": 5}))
+
+
+def test_the_table_of_a_message_is_none():
+    assert table_of({"source": {}}) == ""

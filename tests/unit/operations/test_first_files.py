@@ -1,0 +1,141 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from cdcd.config.loading import parse_config
+from cdcd.config.types import NAME_LENGTH_MAX
+from cdcd.errors import ConfigError
+from cdcd.operations import first_look
+from cdcd.operations.first_files import Answers, configuration, name_for, statements
+from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.publication import PublishedTable
+from cdcd.postgres.surroundings import Surroundings, dsn_for
+
+ANSWERS = Answers(
+    "shop", "host=db user=cdcd dbname=shop", "cdcd", ("public.*", '"a.b".*'), "k1:9092,k2:9092", 2
+)
+
+
+def table(name: str, *, key: bool = True) -> PublishedTable:
+    return PublishedTable(1, "public", name, "d", key, key)
+
+
+FOUND = Surroundings(
+    version=18,
+    database="shop",
+    wal_level="logical",
+    is_rds=False,
+    has_role=False,
+    may_replicate=False,
+    has_publication=False,
+    tables=(table("orders"), table("Odd Name")),
+    readable=("public.orders", 'public."Odd Name"'),
+    secured=(),
+)
+
+
+def sql(found: Surroundings = FOUND, **changes: object) -> str:
+    return statements(ANSWERS, replace(found, **changes), "cdcd.sql")  # type: ignore[arg-type]
+
+
+def test_the_configuration_is_one_that_cdcd_takes():
+    config = parse_config(configuration(ANSWERS), {})
+    assert config.name == "shop"
+    assert config.postgres.tables == ("public.*", '"a.b".*')
+    assert config.kafka.bootstrap_servers == "k1:9092,k2:9092"
+    assert config.topics.create.replication_factor == 2
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [(None, 1), (1, 1), (3, 3), (9, 3)])
+def test_topics_have_as_many_replicas_as_there_are_brokers_up_to_three(brokers, replicas):
+    config = parse_config(configuration(replace(ANSWERS, brokers=brokers)), {})
+    assert config.topics.create.replication_factor == replicas
+
+
+def test_an_answer_that_cdcd_refuses_is_refused_before_a_file_is_written():
+    wrong = replace(ANSWERS, name="Big Shop")
+    with pytest.raises(ConfigError, match="lower-case"):
+        first_look.check_text(configuration(wrong), wrong)
+
+
+@pytest.mark.parametrize(
+    ("database", "name"),
+    [("shop", "shop"), ("Shop-EU", "shop_eu"), ("_x", "x"), ("Ü", "cdcd"), ("a" * 99, "a" * NAME_LENGTH_MAX)],
+)
+def test_a_pipeline_is_named_after_its_database(database, name):
+    assert name_for(database) == name
+
+
+def test_the_sql_has_role_rights_and_publication():
+    assert [line for line in sql().splitlines() if line and not line.startswith("--")] == [
+        "\\set ON_ERROR_STOP on",
+        "CREATE ROLE \"cdcd\" LOGIN REPLICATION PASSWORD :'password';",
+        'GRANT CONNECT ON DATABASE "shop" TO "cdcd";',
+        'GRANT USAGE ON SCHEMA "public" TO "cdcd";',
+        'GRANT SELECT ON public.orders, public."Odd Name"',
+        '  TO "cdcd";',
+        'CREATE PUBLICATION "cdcd_shop" FOR TABLE "public"."orders", "public"."Odd Name"',
+        "  WITH (publish_via_partition_root = true);",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "there", "gone"),
+    [
+        ({"wal_level": "replica"}, "ALTER SYSTEM SET wal_level = 'logical';", ""),
+        ({"wal_level": "replica", "is_rds": True}, "rds.logical_replication = 1", "ALTER SYSTEM"),
+        ({"is_rds": True}, 'GRANT rds_replication TO "cdcd";', "LOGIN REPLICATION"),
+        ({"has_role": True}, 'ALTER ROLE "cdcd" REPLICATION;', "CREATE ROLE"),
+        ({"has_role": True, "may_replicate": True}, "exists, and may replicate", "ALTER ROLE"),
+        ({"has_publication": True}, "\\dRp+ cdcd_shop", "CREATE PUBLICATION"),
+        ({"secured": ("public.orders",)}, '-- ALTER ROLE "cdcd" BYPASSRLS;', ""),
+        (
+            {"tables": (table("loose", key=False),)},
+            '-- ALTER TABLE "public"."loose" REPLICA IDENTITY FULL;',
+            "",
+        ),
+    ],
+)
+def test_the_sql_follows_what_is_there(changes, there, gone):
+    text = sql(**changes)
+    assert there in text
+    assert not gone or gone not in text
+
+
+def test_a_name_with_a_line_break_does_not_end_a_comment():
+    text = sql(
+        tables=(table("a\nDROP", key=False),),
+        database="x\nDROP",
+        secured=("public.a\nDROP",),
+        wal_level="replica",
+    )
+    # What is quoted may go on in the next line.
+    unquoted = re.sub(r'"[^"]*"', "", text)
+    assert "\nDROP" not in unquoted
+
+
+def test_no_secret_goes_into_the_configuration():
+    dsn = parse_dsn("postgresql://admin:hunter2@db:5433/shop?sslmode=require&sslpassword=hunter3")
+    shown = dsn_for(dsn, "cdcd", "shop")
+    assert "hunter" not in shown
+    assert parse_dsn(shown).get("user") == "cdcd"
+    assert parse_dsn(shown).get("sslmode") == "require"
+
+
+def test_files_that_are_there_are_not_overwritten_and_none_is_written_then(tmp_path):
+    there, other = tmp_path / "cdcd.yaml", tmp_path / "cdcd.sql"
+    there.write_text("mine")
+    with pytest.raises(ConfigError, match="nothing was written"):
+        first_look.write({other: "new", there: "new"}, force=False)
+    assert (there.read_text(), other.exists()) == ("mine", False)
+    first_look.write({other: "new", there: "new"}, force=True)
+    assert there.read_text() == "new"
+    with pytest.raises(ConfigError, match="Cannot write"):
+        first_look.write({tmp_path / "none" / "x": ""}, force=False)
+
+
+def test_many_tables_stand_in_lines_that_can_be_read():
+    text = sql(readable=tuple(f"public.table_{number:04}" for number in range(300)))
+    assert max(map(len, text.splitlines())) < 130
+    assert text.count("public.table_") == 300

@@ -1,0 +1,146 @@
+from dataclasses import replace
+
+import pytest
+
+from cdcd.errors import CdcdError, FencedError, PositionError, SourceError
+from cdcd.operations.removal_plan import Command, Found, Pipeline, Plan, decide, lines
+from cdcd.postgres.pipeline_state import Instance
+from tests.unit.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, UNREAD
+
+PIPELINE = Pipeline(
+    name="shop",
+    file="cdcd.yaml",
+    slot="cdcd_shop",
+    publication="cdcd_shop",
+    transactional_id="cdcd-shop",
+    prefix="shop",
+    checkpoint_topic="shop.checkpoint",
+    own_topics=("shop.message", "shop.schemas"),
+    creates_topics=True,
+    reads_tables=True,
+)
+TOPICS = {"shop.checkpoint": 9, "shop.schemas": 2, "shop.message": 0, "shop.public.orders": 1200}
+FOUND = Found(DOWN, CHECKPOINT, TOPICS, frozenset({"shop.public.orders", "shop.public.items"}))
+STANDBY = Instance(12, "shop lock", "10.0.0.6", None)
+
+
+def plan(
+    command: Command, found: Found = FOUND, pipeline: Pipeline = PIPELINE, *, with_topics: bool = False
+) -> Plan:
+    return decide(command, pipeline, found, with_topics=with_topics)
+
+
+def steps(planned: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(step.kind, step.frees, step.topics) for step in planned.steps]
+
+
+def left(planned: Plan) -> str:
+    return "\n".join(f"{each.what}: {each.why}" for each in planned.left)
+
+
+def test_a_drop_frees_the_wal_first_and_forgets_the_publication_last():
+    assert steps(plan("drop")) == [
+        ("slot", "3 MB of WAL", ()),
+        ("checkpoint", "delivered up to 0/1000", ()),
+        ("topics", "about 9 records", ("shop.checkpoint",)),
+        ("publication", "2 tables", ()),
+    ]
+    assert "topics shop.public.orders, shop.message, shop.schemas: consumers may still read them" in left(
+        plan("drop")
+    )
+
+
+def test_a_reset_keeps_the_publication_and_the_topics():
+    reset = plan("reset")
+    assert [kind for kind, _, _ in steps(reset)] == ["slot", "checkpoint"]
+    assert "publication cdcd_shop: the pipeline goes on with it" in left(reset)
+    assert "the rows come again in the same topics; --topics deletes them" in left(reset)
+    assert "reads all tables again" in reset.notes[0]
+
+
+def test_a_reset_of_a_pipeline_that_reads_no_tables_says_what_is_lost():
+    assert (
+        "are lost to this pipeline" in plan("reset", pipeline=replace(PIPELINE, reads_tables=False)).notes[0]
+    )
+
+
+@pytest.mark.parametrize("command", ["drop", "reset"])
+def test_topics_are_deleted_when_asked_for_and_those_that_tell_of_the_others_come_last(command):
+    deleted = [topics for kind, _, topics in steps(plan(command, with_topics=True)) if kind == "topics"]
+    assert deleted[:2] == [("shop.public.orders",), ("shop.message", "shop.schemas")]
+    assert deleted[2:] == ([("shop.checkpoint",)] if command == "drop" else [])
+
+
+def test_topics_of_others_with_the_same_prefix_are_left():
+    others = {f"shop.other.t{number}": 1 for number in range(7)}
+    planned = plan("drop", replace(FOUND, topics={**TOPICS, **others}), with_topics=True)
+    assert not any("other" in topic for _, _, topics in steps(planned) for topic in topics)
+    assert "and 2 more: nothing shows that pipeline shop writes to them" in left(planned)
+
+
+def test_topics_that_cdcd_may_not_create_are_the_operators():
+    planned = plan("drop", pipeline=replace(PIPELINE, creates_topics=False), with_topics=True)
+    assert [kind for kind, _, _ in steps(planned)] == ["slot", "checkpoint", "publication"]
+    assert "shop.checkpoint: topics.create.enabled is false" in left(planned)
+
+
+def test_a_publication_of_somebody_else_is_left_and_the_command_for_it_named():
+    server = replace(DOWN, publication_is_ours=False)
+    planned = plan("drop", replace(FOUND, server=server))
+    assert "publication" not in [kind for kind, _, _ in steps(planned)]
+    assert 'DROP PUBLICATION "cdcd_shop";' in left(planned)
+
+
+@pytest.mark.parametrize(
+    ("slot", "checkpoint", "dropped"),
+    [
+        (UNREAD, CHECKPOINT, True),
+        (UNREAD, None, True),
+        (replace(UNREAD, name="debezium"), CHECKPOINT, True),
+        (replace(UNREAD, name="debezium"), None, False),
+        (replace(UNREAD, plugin="test_decoding"), CHECKPOINT, False),
+        (replace(UNREAD, plugin=""), CHECKPOINT, False),
+        (replace(UNREAD, database="bank"), CHECKPOINT, False),
+        (None, CHECKPOINT, False),
+    ],
+)
+def test_a_slot_is_dropped_if_its_name_or_the_checkpoint_says_that_it_is_ours(slot, checkpoint, dropped):
+    planned = plan("drop", replace(FOUND, server=replace(DOWN, slot=slot), checkpoint=checkpoint))
+    assert ("slot" in [kind for kind, _, _ in steps(planned)]) == dropped
+    if slot is not None:
+        assert (f"slot {slot.name}" in left(planned)) != dropped
+
+
+def test_a_checkpoint_that_cannot_be_read_is_taken_back_too():
+    found = replace(FOUND, checkpoint=PositionError("not one of ours"))
+    assert ("checkpoint", "a record that cannot be read", ()) in steps(plan("reset", found))
+
+
+@pytest.mark.parametrize(
+    ("server", "kind"),
+    [
+        (DOWN, None),
+        (replace(DOWN, slot=None), None),
+        (SERVER, FencedError),
+        (replace(SERVER, slot=UNREAD), FencedError),
+        (replace(SERVER, active=None, slot_reader="other"), SourceError),
+        (replace(DOWN, standbys=(STANDBY,)), FencedError),
+    ],
+)
+def test_nothing_is_taken_away_from_under_a_program_that_runs(server, kind: type[CdcdError] | None):
+    refusal = plan("drop", replace(FOUND, server=server)).refusal
+    assert (refusal is None) if kind is None else isinstance(refusal, kind)
+
+
+def test_where_nothing_is_left_the_command_says_so():
+    nothing = Found(replace(DOWN, slot=None, publication=None), None, {}, frozenset())
+    planned = plan("drop", nothing)
+    assert (planned.steps, planned.notes) == ((), ())
+    assert next(lines(planned, 80)) == "There is nothing of pipeline shop to drop."
+
+
+@pytest.mark.parametrize("command", ["drop", "reset"])
+def test_eighty_columns_are_enough(command):
+    shown = list(lines(plan(command, with_topics=True), 80))
+    assert max(map(len, shown)) <= 80
+    assert "  - slot cdcd_shop (3 MB of WAL)" in shown

@@ -1,0 +1,67 @@
+import os
+
+import pytest
+
+from cdcd.config.loading import parse_config
+from cdcd.errors import ConfigError
+from cdcd.operations.change_lines import Filter, Seen
+from cdcd.operations.tail import Shown, filter_of, topics_of
+
+CONFIG = parse_config(
+    "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
+    "topics: {names: {'public.a$b': shop.public.dollar}}\n",
+    {},
+)
+RECORD = Seen("t", None, b'{"op":"c","source":{"schema":"public","table":"a","ts_ms":0},"after":{"id":1}}')
+
+
+@pytest.mark.parametrize(
+    ("tables", "read", "left"),
+    [
+        (
+            (),
+            {"shop.public.a", "shop.message", "shop.eu.public.a"},
+            {"shop.checkpoint", "shop.schemas", "bank.a.b"},
+        ),
+        (("public.a",), {"shop.public.a"}, {"shop.public.ab", "shop.message"}),
+        (("public.a$b",), {"shop.public.dollar"}, {"shop.public.a_b"}),
+        (("public.*",), {"shop.public.a", "shop.public.dollar"}, {"shop.message", "shop.schemas"}),
+        (("public.a", "public.*"), {"shop.public.a", "shop.public.b"}, {"shop.checkpoint"}),
+    ],
+)
+def test_only_topics_that_may_have_the_records_are_read(tables, read, left):
+    wants = topics_of(CONFIG, tables)
+    assert {topic for topic in read | left if wants(topic)} == read
+
+
+def test_a_pattern_or_a_condition_that_cannot_be_read_is_told_before_anything_is_asked():
+    with pytest.raises(ConfigError, match="--table"):
+        filter_of(("orders",), "")
+    with pytest.raises(ConfigError, match="--where"):
+        filter_of((), "=")
+
+
+def test_after_so_many_records_enough_is_shown():
+    lines: list[str] = []
+    shown = Shown(Filter(), as_objects=False, show=lines.append, notice=lines.append, limit=2)
+    shown.take(iter([RECORD] * 5))
+    assert (len(lines), shown.is_full) == (2, True)
+
+
+def test_notices_go_elsewhere_and_are_taken_once():
+    lines: list[str] = []
+    notices: list[str] = []
+    shown = Shown(Filter(), as_objects=True, show=lines.append, notice=notices.append)
+    for _ in range(2):
+        shown.take(iter([Seen("t", None, b"no json"), RECORD]))
+    assert (len(lines), len(notices), shown.is_full) == (2, 1, False)
+
+
+def test_a_reader_that_has_gone_is_noticed_although_nothing_comes():
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as stream:
+        shown = Shown(Filter(), as_objects=True, show=print, notice=print, watched=stream)
+        shown.take(iter(()))
+        os.close(reading)
+        with pytest.raises(BrokenPipeError):
+            shown.take(iter(()))
