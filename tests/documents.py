@@ -77,8 +77,8 @@ def filled(path: Path, parts: dict[str, str]) -> str:
 
 def commands() -> str:
     """docs/cli.md: what each command says of itself with --help."""
-    made = "Made from the commands by `python -m tests.documents`; a test keeps it so. `cdcd COMMAND --help` says the same."
-    parts = [f"# Commands\n\n{made}\n"]
+    made = "Made from the commands by `python -m tests.documents`; a test keeps it so."
+    parts = [f"# Commands\n\n{made} `cdcd COMMAND --help` says the same.\n"]
     for path, command in _commands("cdcd", cli):
         context = click.Context(command, info_name=path, terminal_width=HELP_WIDTH)
         parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
