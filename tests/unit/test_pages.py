@@ -1,6 +1,7 @@
 """What pages for users name is there: events, metrics, keys of the configuration, commands and their options."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 
 from cdcd import __version__
 from cdcd.cli.__main__ import cli
+from cdcd.config.loading import load_config
 from cdcd.config.mirror import MirrorConfig
 from cdcd.config.models import Config
 from cdcd.config.types import Section
@@ -92,6 +94,24 @@ def test_commands_that_a_page_names_have_these_options(page: Path) -> None:
             if word not in options
         ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_that_a_page_shows_can_be_read(page: Path, tmp_path: Path) -> None:
+    for language, body in re.findall(
+        r"^ *```(\w+).*?\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        code = textwrap.dedent(body)
+        if language == "python":
+            compile(code, str(page), "exec")
+        elif language == "yaml" and {"name", "postgres", "kafka"} <= set(yaml.safe_load(code)):
+            secret = tmp_path / "secret"
+            secret.write_text("secret")
+            file = tmp_path / "cdcd.yaml"
+            file.write_text(re.sub(r"/run/secrets/[\w/-]+", str(secret), code))
+            assert load_config(file, {}).name in ("shop", "inventory")
+        elif language == "yaml":
+            yaml.safe_load(code)
 
 
 def test_the_citation_has_the_version_of_the_daemon() -> None:
