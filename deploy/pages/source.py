@@ -2,7 +2,7 @@
 
 A link in a document leads to one of these:
 
-- another document: the link stays as it is;
+- another document, or a picture: the link stays as it is;
 - a file of the repository that the site shows (`SHOWN`): the tree gets a page with the file, and the link leads to it;
 - anything else in the repository, such as a folder or a module: the site has the words of the link only;
 - nothing: `DeadLinkError`.
@@ -10,6 +10,7 @@ A link in a document leads to one of these:
 
 import posixpath
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -56,12 +57,15 @@ def write_source(folder: Path) -> None:
         _write(folder / page, linked(page, (REPOSITORY / page).read_text(), shown))
     for name in sorted(shown):
         path = REPOSITORY / name
+        if path.suffix not in SHOWN:
+            shutil.copy(path, folder / name)
+            continue
         text = f"# {name}\n\n~~~~{SHOWN[path.suffix]}\n{path.read_text()}~~~~\n"
         _write(folder / f"{name}.md", text)
 
 
 def linked(page: str, text: str, shown: set[str]) -> str:
-    """A document with links that hold on the site. Files that its links show are added to `shown`."""
+    """A document with links that hold on the site. Files and pictures that its links show are added to `shown`."""
 
     def on_site(match: re.Match[str]) -> str:
         image, words, target = match.groups()
@@ -72,6 +76,8 @@ def linked(page: str, text: str, shown: set[str]) -> str:
         file = REPOSITORY / name
         if not file.exists():
             raise DeadLinkError(f"{page} links to {target}, and the repository has no {name}.")
+        if image:
+            shown.add(name)
         if image or name in documents():
             return match[0]
         if file.suffix in SHOWN:

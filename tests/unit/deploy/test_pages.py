@@ -21,6 +21,12 @@ def test_a_link_to_a_folder_or_a_program_becomes_its_words() -> None:
     assert linked("README.md", "[helm](helm/cdcd), [image](Dockerfile)\n", set()) == "helm, image\n"
 
 
+def test_a_picture_is_shown_and_its_link_stays() -> None:
+    shown: set[str] = set()
+    assert linked("ARCHITECTURE.md", "![all](docs/overview.svg)\n", shown) == "![all](docs/overview.svg)\n"
+    assert shown == {"docs/overview.svg"}
+
+
 def test_code_is_left_as_it_is() -> None:
     text = "```text\n[a](nowhere)\n```\n"
     assert linked("README.md", text, set()) == text
