@@ -6,7 +6,7 @@ SLOW = chaos or soak or bench or spark or deploy
 # Tests wait for servers half of their time. A file's tests share its servers, so they stay together, in our order.
 BESIDE = -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -16,7 +16,7 @@ servers: setup
 demo: .venv/stamp-spark servers
 	.venv/bin/python -m deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
 
-test: servers
+test: servers .venv/stamp-docs
 	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
 		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; fi
 	$(PYTEST) $(BESIDE) -m "not ($(SLOW))"
@@ -63,6 +63,10 @@ bench: build/compiled/stamp servers
 profile: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --profile
 
+# The site of the documents, into build/pages; a warning is an error.
+pages: .venv/stamp-docs
+	.venv/bin/python -m deploy.pages
+
 dist: setup
 	rm -rf dist
 	.venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
@@ -75,6 +79,7 @@ lock:
 	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
 	$(LOCK) --extra spark-test pyproject.toml -c requirements-spark.lock -o requirements-spark-test.lock
 	$(LOCK) --extra deploy pyproject.toml -c requirements.lock -o requirements-deploy.lock
+	$(LOCK) --extra docs pyproject.toml -c requirements.lock -o requirements-docs.lock
 	$(LOCK) --no-annotate --no-deps deploy/local/programs.in -o deploy/local/programs.lock
 
 clean:
@@ -110,4 +115,9 @@ build/compiled/stamp: .venv/stamp setup.py $(shell find cdcd -name '*.py')
 
 .venv/stamp-deploy: .venv/stamp requirements-deploy.lock
 	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-deploy.lock
+	touch $@
+
+# What builds the site of the documents.
+.venv/stamp-docs: .venv/stamp requirements-docs.lock
+	.venv/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements-docs.lock
 	touch $@

@@ -1,23 +1,32 @@
 """Parts of the documents that are made from the code: `python -m tests.documents` writes them again.
 
 ARCHITECTURE.md's diagram of states comes from the assembler's table, docs/events.md and docs/metrics.md from the facts
-and the metrics, docs/check.md from the codes of findings. `tests/unit/test_documents.py` fails when one is stale.
+and the metrics, docs/check.md from the codes of findings, the records of docs/records.md from the encoder, docs/cli.md
+from the commands. `tests/unit/test_documents.py` fails when one is stale.
 """
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import click
+
 from cdcd import facts, facts_operation
 from cdcd.checks import codes
+from cdcd.cli.__main__ import cli
 from cdcd.protocol.peek import CHANGES
 from cdcd.spark import progress
 from cdcd.telemetry import metrics, mirror
 from cdcd.transactions.assembler import TRANSITIONS, State
+from tests.record_examples import sections
 
 ROOT: Final = Path(__file__).parent.parent
 ARCHITECTURE: Final = ROOT / "ARCHITECTURE.md"
-BEGIN: Final = "<!-- states -->\n"
-END: Final = "<!-- /states -->"
+RECORDS: Final = ROOT / "docs" / "records.md"
+
+HELP_WIDTH: Final = 100
+"""Characters in a line of docs/cli.md's help texts."""
 
 TAGS: Final = {
     "B": "Begin",
@@ -55,18 +64,46 @@ def states() -> str:
     return "\n".join([*lines, "```", ""])
 
 
-def architecture() -> str:
-    """ARCHITECTURE.md as it should be."""
-    before, _, rest = ARCHITECTURE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}{states()}{END}{after}"
+def filled(path: Path, parts: dict[str, str]) -> str:
+    """A document with each part between its marks, `<!-- name -->` and `<!-- /name -->`."""
+    text = path.read_text()
+    marked = re.findall(r"^<!-- ([a-z-]+) -->$", text, re.MULTILINE)
+    assert sorted(marked) == sorted(parts), f"{path.name} has marks for {marked}, and there is {list(parts)}"
+    for name, part in parts.items():
+        before, _, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- /{name} -->")
+        text = f"{before}<!-- {name} -->\n{part}{end}{after}"
+    return text
+
+
+def commands() -> str:
+    """docs/cli.md: what each command says of itself with --help."""
+    made = "Made from the commands by `python -m tests.documents`; a test keeps it so."
+    parts = [f"# Commands\n\n{made} `cdcd COMMAND --help` says the same.\n"]
+    for path, command in _commands("cdcd", cli):
+        context = click.Context(command, info_name=path, terminal_width=HELP_WIDTH)
+        parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """A command and those below it, each with the words that call it."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from _commands(f"{path} {name}", below)
 
 
 def documents() -> dict[Path, str]:
     """Every document with a generated part, as it should be."""
     return {
-        ARCHITECTURE: architecture(),
+        ARCHITECTURE: filled(ARCHITECTURE, {"states": states()}),
+        RECORDS: filled(RECORDS, sections()),
         ROOT / "docs" / "check.md": codes.markdown(),
+        ROOT / "docs" / "cli.md": commands(),
         ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }

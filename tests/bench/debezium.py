@@ -40,6 +40,55 @@ CONNECT: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 LIMIT_S: Final = 600.0
 
 
+def start_connector(
+    folder: Path, name: str, server: PostgresServer, broker: KafkaBroker, settings: dict[str, str]
+) -> Child:
+    """Start Connect's standalone worker with one connector, which streams and reads no rows.
+
+    Args:
+        name: of the connector, and of its files: configuration, offsets and log.
+        settings: of the connector, beside those that are the same for all.
+    """
+    worker = _write(
+        folder / f"{name}.worker.properties",
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            "key.converter.schemas.enable": "false",
+            "value.converter.schemas.enable": "false",
+            "offset.storage.file.filename": str(folder / f"{name}.offsets"),
+            "listeners": f"http://127.0.0.1:{free_port()}",
+            "connector.client.config.override.policy": "All",
+        },
+    )
+    connector = _write(
+        folder / f"{name}.connector.properties",
+        {
+            "name": name,
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "tasks.max": "1",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(server.port),
+            "database.user": "postgres",
+            "plugin.name": "pgoutput",
+            "publication.autocreate.mode": "disabled",
+            "snapshot.mode": "no_data",
+            "topic.creation.default.partitions": "1",
+            "topic.creation.default.replication.factor": "1",
+            **settings,
+        },
+    )
+    classpath = f"{jars(f'debezium/{VERSION}', LOCK)}/*"
+    # 2 GB is what Connect's own script gives it.
+    return Child(
+        [java(), "-Xms256m", "-Xmx2g", "-cp", classpath, CONNECT, worker, connector],
+        log=folder / f"{name}.log",
+        last_signal=signal.SIGKILL,
+        cwd=folder,
+    )
+
+
 def drain_with_debezium(  # noqa: PLR0917  the parts of one run
     server: PostgresServer, broker: KafkaBroker, slot: str, rows: int, folder: Path, who: str
 ) -> Drained:
@@ -50,53 +99,24 @@ def drain_with_debezium(  # noqa: PLR0917  the parts of one run
     Raises:
         RuntimeError: it ended, or took longer than `LIMIT_S`.
     """
-    worker = _write(
-        folder / f"{slot}.worker.properties",
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": slot})
+    topic = TopicPartition(f"{slot}.public.item", 0)
+    started = time.monotonic()
+    child = start_connector(
+        folder,
+        slot,
+        server,
+        broker,
         {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "key.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "key.converter.schemas.enable": "false",
-            "value.converter.schemas.enable": "false",
-            "offset.storage.file.filename": str(folder / f"{slot}.offsets"),
-            "listeners": f"http://127.0.0.1:{free_port()}",
-            "connector.client.config.override.policy": "All",
-        },
-    )
-    connector = _write(
-        folder / f"{slot}.connector.properties",
-        {
-            "name": slot,
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "tasks.max": "1",
-            "database.hostname": "127.0.0.1",
-            "database.port": str(server.port),
-            "database.user": "postgres",
             "database.dbname": "bench",
             "topic.prefix": slot,
             "slot.name": slot,
-            "plugin.name": "pgoutput",
             "publication.name": PUBLICATION,
-            "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",
             "tombstones.on.delete": "false",
-            "topic.creation.default.partitions": "1",
-            "topic.creation.default.replication.factor": "1",
             **SETTINGS[who],
         },
     )
-    classpath = f"{jars(f'debezium/{VERSION}', LOCK)}/*"
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": slot})
-    topic = TopicPartition(f"{slot}.public.item", 0)
     log = folder / f"{slot}.log"
-    started = time.monotonic()
-    # 2 GB is what Connect's own script gives it.
-    child = Child(
-        [java(), "-Xms256m", "-Xmx2g", "-cp", classpath, CONNECT, worker, connector],
-        log=log,
-        last_signal=signal.SIGKILL,
-        cwd=folder,
-    )
     try:
         walsender = Walsender(server, slot)
         first_s, start_cpu_s, count = 0.0, 0.0, 0
