@@ -39,7 +39,7 @@ from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.layout import PLAIN, Layout
+from cdcd.spark.targets.layout import DELETED, PLAIN, Layout
 from cdcd.spark.targets.state import Origin
 from cdcd.spark.targets.target import Kind, New, Target, kind_of
 from cdcd.spark.types import rules, table_schema
@@ -315,7 +315,10 @@ def load_snapshot(
                 target.load(name, sound, *place)
         if swapped:
             # Delta gives no metrics of rows that replace a table, so the rows are counted in the table.
-            return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
+            there = spark.table(swapped[0])
+            if DELETED in there.columns:
+                there = there.filter(~sf.col(DELETED))
+            return Loaded(there.count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:

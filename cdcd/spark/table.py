@@ -487,7 +487,7 @@ class TableMirror:
         if end is None:
             schema = target.prepare(spark, name, newest.form.schema, kind, newest.last, self._layout)
         else:
-            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end)
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end, self._layout)
         fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
         together = reduce(DataFrame.unionByName, fitting).persist()
         try:

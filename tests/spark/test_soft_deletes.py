@@ -8,11 +8,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType
 
+from cdcd.cli.mirror import load_tables
 from cdcd.errors import ConfigError
 from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import Replayed, TableLaidOut
+from cdcd.spark.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
 from cdcd.spark.replay import replay_quarantine
 from cdcd.spark.schema import ColumnSchema
 from cdcd.spark.settings import MirrorSettings
@@ -261,3 +262,28 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}).stopped == {}
         truncated = [(*row[:4], True) for row in gone + live if row[0] != 5]
         assert found() == sorted([*truncated, (5, 55, 5, "n", False)])
+        # WHEN the table is read by Spark, at a snapshot that lacks a row
+        source.execute("DELETE FROM kept")
+        source.execute("INSERT INTO kept VALUES (6, 66, 'read')")
+        settings = job.settings(tables=marking)
+        load_tables(spark, settings, job.target, job.database, ["public.kept"], job.facts.append)
+        # THEN this row is marked, and what the stream brings of it changes nothing
+        (loaded,) = job.all(TableLoaded)
+        assert loaded.rows == 1
+        snapshot = [row for row in truncated if row[0] != 6] + [(5, 55, 5, "n", True), (6, 66, 4, "n", False)]
+        assert found() == sorted(snapshot)
+        source.deliver()
+        assert job.once(tables=marking).stopped == {}
+        assert found() == sorted(snapshot)
+        # WHEN it gets a form that the mirror cannot be brought to, and is read again
+        source.execute("ALTER TABLE kept ALTER n TYPE text")
+        source.execute("UPDATE kept SET n = 'text'")
+        source.deliver()
+        assert job.once(tables={**marking, "on_incompatible": "reload"}).stopped == {}
+        (reloaded,) = job.all(TableReloaded)
+        assert reloaded.rows == 1
+        # THEN the rows that are gone stay, and a value that has no place in the new form is not known
+        again = [(row[0], None, *row[2:]) for row in snapshot if row[0] != 6] + [(6, "text", 4, "n", False)]
+        assert found() == sorted(again)
+        unknown = job.table(source, "kept").filter(DELETED).select(UNKNOWN).distinct().collect()
+        assert [row[0] for row in unknown] == [["n"]]

@@ -242,10 +242,11 @@ class Lakehouse(OwnTables):
         kind: Kind,
         at: tuple[int, int],
         end: tuple[int, int],
+        layout: Layout = PLAIN,
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            table = _planned(New(schema, kind))
+            table = _planned(New(schema, kind, layout))
             self._make(spark, name, table, at)
         if table.kind is not kind:
             raise IncompatibleSchemaError(

@@ -183,8 +183,10 @@ class Target(Protocol):
         kind: Kind,
         at: tuple[int, int],
         end: tuple[int, int],
+        layout: Layout = PLAIN,
     ) -> TableSchema:
-        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go.
+        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go, those
+        that are marked as deleted too.
 
         Args:
             end: (commit LSN, number of the event) of the truncate record by which the former relation's rows end. What
