@@ -255,11 +255,11 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         assert found() == sorted(gone + live)
         log = job.table(source, "kept_changes")
         assert log.filter("_cdcd_op = 'd'").count() == 3
-        # AND so does everything under a common LSN, after a truncate
+        # AND so does everything after a truncate
         source.execute("TRUNCATE kept")
         source.execute("INSERT INTO kept VALUES (5, 55, 'again')")
         source.deliver()
-        assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}).stopped == {}
+        assert job.once(tables=marking).stopped == {}
         truncated = [(*row[:4], True) for row in gone + live if row[0] != 5]
         assert found() == sorted([*truncated, (5, 55, 5, "n", False)])
         # WHEN the table is read by Spark, at a snapshot that lacks a row
@@ -287,3 +287,9 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         assert found() == sorted(again)
         unknown = job.table(source, "kept").filter(DELETED).select(UNKNOWN).distinct().collect()
         assert [row[0] for row in unknown] == [["n"]]
+        # AND deletes are marked under a common LSN as well
+        source.execute("DELETE FROM kept")
+        source.deliver()
+        assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}).stopped == {}
+        assert {row[-1] for row in found()} == {True}
+        assert len(found()) == len(again)
