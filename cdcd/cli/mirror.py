@@ -62,8 +62,8 @@ _PIPE_COLUMNS: Final = 160
     "relayout",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="First write this table anew in the number of buckets that the configuration says, in one commit. May be "
-    "repeated.",
+    help="First write this table anew as the configuration says (tables.buckets, tables.deletes), in one commit. May "
+    "be repeated.",
 )
 @click.option(
     "--source",
@@ -338,6 +338,7 @@ def settings_of(
     """What the job is told. `source`: tables can be read again."""
     from cdcd.spark.kafka import KafkaSource  # noqa: PLC0415
     from cdcd.spark.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.spark.targets.layout import Deletes  # noqa: PLC0415
     from cdcd.spark.targets.target import Maintenance  # noqa: PLC0415
 
     topics, batches, upkeep = config.topics, config.batches, config.maintenance
@@ -360,6 +361,8 @@ def settings_of(
         reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
         buckets=config.tables.buckets,
         buckets_for=tuple(config.tables.buckets_for.items()),
+        deletes=Deletes(config.tables.deletes),
+        deletes_for=tuple([(pattern, Deletes(what)) for pattern, what in config.tables.deletes_for.items()]),
         reload_for=tuple(
             [(pattern, what == "reload") for pattern, what in config.tables.on_incompatible_for.items()]
         ),

@@ -181,6 +181,16 @@ class TablesConfig(Section):
         default_factory=dict,
         description="The same for some tables: pattern to number. The first that fits holds.",
     )
+    deletes: Literal["remove", "mark"] = Field(
+        "remove",
+        description="What becomes of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
+        "last values, and the column _cdcd_deleted is true; false in all other rows. Truncates and changes of the key "
+        "are deletes too. A mirror that was made with the other value stops until `cdcd mirror --relayout`.",
+    )
+    deletes_for: dict[TablePattern, Literal["remove", "mark"]] = Field(
+        default_factory=dict,
+        description="The same for some tables: pattern to remove or mark. The first that fits holds.",
+    )
 
 
 class BatchesConfig(Section):

@@ -18,6 +18,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -137,7 +138,7 @@ class Mirror:
             self._observe(replayed)
 
     def relayout(self, tables: Collection[str]) -> None:
-        """Write the mirrors of these tables (`schema.table`) anew, each in its number of buckets; before `run`.
+        """Write the mirrors of these tables (`schema.table`) anew, each in its layout; before `run`.
 
         Raises:
             SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
@@ -155,10 +156,17 @@ class Mirror:
                     hint="Name a table that is mirrored, as schema.table.",
                 )
             began = time.monotonic()
-            done = self._target.relayout(
-                spark, name, settings.fixed_buckets(table), settings.maintenance.target_file_bytes
+            done = self._target.relayout(spark, name, partial(settings.layout_of, table))
+            self._observe(
+                TableLaidOut(
+                    table,
+                    done.before.buckets,
+                    done.after.buckets,
+                    done.before.deletes,
+                    done.after.deletes,
+                    time.monotonic() - began,
+                )
             )
-            self._observe(TableLaidOut(table, done.before, done.after, time.monotonic() - began))
 
     def _mirror_of(self, spark: SparkSession, topic: str | None) -> str | None:
         """The name in SQL of a topic's mirror. None: there is none."""
@@ -509,7 +517,7 @@ class Mirror:
             descriptions=self._descriptions,
             history=settings.keeps_history(name),
             slice_max=settings.batch_records_max,
-            buckets=settings.buckets_of(name),
+            layout=settings.layout_of(name),
             compacted="compact" in self._policies.get(topic, ""),
         )
 

@@ -277,13 +277,23 @@ class TableMaintained(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableLaidOut(Fact):
-    """A mirror was written anew in another number of buckets. If both numbers are the same, it was left alone."""
+    """A mirror was written anew in another layout. If nothing differs before and after, it was left alone.
+
+    `before` and `after` are numbers of buckets. `deletes_before` and `deletes_after` say what becomes of deleted rows.
+    """
 
     event: ClassVar[str] = "table.relayout"
     table: str
     before: int
     after: int
+    deletes_before: str
+    deletes_after: str
     seconds: float
+
+    @property
+    def changed(self) -> bool:
+        """It was written anew."""
+        return (self.before, self.deletes_before) != (self.after, self.deletes_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,10 +369,13 @@ def lines(fact: Fact, now: datetime | None = None) -> Iterator[str]:  # noqa: C9
             whole = "all tables are in the common points"
             left = f"not in the common points: {', '.join(fact.without)}"
             yield f"from LSN {Lsn(fact.consistent_lsn)} on, {left if fact.without else whole}"
-        case TableLaidOut() if fact.before == fact.after:
-            yield f"{fact.table} has {fact.after} buckets already"
+        case TableLaidOut() if not fact.changed:
+            yield f"{fact.table} has {fact.after} buckets and `deletes: {fact.deletes_after}` already"
         case TableLaidOut():
-            yield f"{fact.table}: {fact.before} buckets before, {fact.after} now, in {fact.seconds:.1f} s"
+            yield (
+                f"{fact.table}: {fact.before} buckets and `deletes: {fact.deletes_before}` before,"
+                f" {fact.after} and `{fact.deletes_after}` now, in {fact.seconds:.1f} s"
+            )
         case TableMaintained():
             yield (
                 f"{fact.table}: {fact.compacted_files} files into {fact.written_files}, "

@@ -27,7 +27,7 @@ def load_as_set(
         target,
         history=settings.keeps_history(table),
         variant=settings.variant,
-        buckets=partial(settings.buckets_of, table),
+        layout=partial(settings.layout_of, table),
     )
 
 

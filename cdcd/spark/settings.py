@@ -8,6 +8,7 @@ from typing import TypeVar
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.targets.buckets import buckets_for
+from cdcd.spark.targets.layout import Deletes, Layout
 from cdcd.spark.targets.target import Maintenance
 
 Value = TypeVar("Value")
@@ -30,8 +31,10 @@ class MirrorSettings:
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
         variant: json columns are VARIANT.
-        buckets: how many buckets a new mirror has (`New.buckets`); None: by its size, where that is known.
+        buckets: how many buckets a new mirror has (`Layout.buckets`); None: by its size, where that is known.
         buckets_for: the same for some tables: pattern and number; the first that fits holds.
+        deletes: what becomes of a mirror's rows that the source deletes.
+        deletes_for: the same for some tables: pattern and what; the first that fits holds.
         reload: a table that its target cannot follow is read again.
         reload_for: the same for some tables: pattern and whether; the first that fits holds.
         maintenance_interval_s: how often tables are maintained; None: never by this process.
@@ -54,6 +57,8 @@ class MirrorSettings:
     variant: bool = False
     buckets: int | None = None
     buckets_for: tuple[tuple[str, int | None], ...] = ()
+    deletes: Deletes = Deletes.REMOVE
+    deletes_for: tuple[tuple[str, Deletes], ...] = ()
     reload: bool = False
     reload_for: tuple[tuple[str, bool], ...] = ()
     maintenance_interval_s: float | None = 600.0
@@ -75,14 +80,14 @@ class MirrorSettings:
 
     def buckets_of(self, table: str, size: int | None = None) -> int:
         """How many buckets a new mirror of `schema.table` has, if it has `size` bytes; None: it is not known."""
-        fixed = self.fixed_buckets(table)
+        fixed = _first(table, self.buckets_for, self.buckets)
         if fixed is not None:
             return fixed
         return 1 if size is None else buckets_for(size, self.maintenance.target_file_bytes)
 
-    def fixed_buckets(self, table: str) -> int | None:
-        """The number that the configuration names; None: it goes by the table's size."""
-        return _first(table, self.buckets_for, self.buckets)
+    def layout_of(self, table: str, size: int | None = None) -> Layout:
+        """How a new mirror of `schema.table` keeps its rows, if it has `size` bytes; None: it is not known."""
+        return Layout(self.buckets_of(table, size), _first(table, self.deletes_for, self.deletes))
 
 
 def _first(table: str, rules: Iterable[tuple[str, Value]], otherwise: Value) -> Value:

@@ -39,6 +39,7 @@ from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.table import PLACE, QUARANTINE
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.layout import DELETED, PLAIN, Layout
 from cdcd.spark.targets.state import Origin
 from cdcd.spark.targets.target import Kind, New, Target, kind_of
 from cdcd.spark.types import rules, table_schema
@@ -265,7 +266,7 @@ def load_snapshot(
     history: bool = False,
     variant: bool = False,
     partition_bytes: int = PARTITION_BYTES,
-    buckets: Callable[[int], int] = lambda _: 1,
+    layout: Callable[[int], Layout] | None = None,
 ) -> Loaded:
     """Make the mirror of `schema.table` what the table is at the snapshot, in one commit that records its LSN.
 
@@ -274,7 +275,8 @@ def load_snapshot(
 
     Args:
         history: the table has a changelog too, which gets each row once more.
-        buckets: gives the number of buckets of a new mirror (`New.buckets`) for a table of so many bytes.
+        layout: gives the layout of a new mirror for a table of so many bytes. A mirror that treats deleted rows
+            otherwise is first written anew. None: a mirror that is there keeps its own layout.
 
     Raises:
         SourceError: it may not be read.
@@ -296,9 +298,14 @@ def load_snapshot(
             name = target.name_of(form.schema, kind)
             target.forget(name)
             place = snapshot.commit_lsn, snapshot.offsets(table), snapshot.origin(table)
-            new = New(form.schema, kind, buckets(snapshot.size(table)))
+            has = target.layout(spark, name)
+            new = New(form.schema, kind, (has or PLAIN) if layout is None else layout(snapshot.size(table)))
+            if has is not None and kind is Kind.MIRROR:
+                # The snapshot tells which of the rows that are there are gone.
+                wanted = replace(has, deletes=new.layout.deletes)
+                target.relayout(spark, name, lambda _, wanted=wanted: wanted)
             try:
-                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.buckets)
+                target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.layout)
             except IncompatibleSchemaError:
                 if target.schema(spark, name) is None:
                     raise
@@ -308,7 +315,10 @@ def load_snapshot(
                 target.load(name, sound, *place)
         if swapped:
             # Delta gives no metrics of rows that replace a table, so the rows are counted in the table.
-            return Loaded(spark.table(swapped[0]).count(), _quarantine(target, table, changes), snapshot.lsn)
+            there = spark.table(swapped[0])
+            if DELETED in there.columns:
+                there = there.filter(~sf.col(DELETED))
+            return Loaded(there.count(), _quarantine(target, table, changes), snapshot.lsn)
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:

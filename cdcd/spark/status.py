@@ -154,7 +154,7 @@ def _target(inspected: Inspected, settings: MirrorSettings) -> TargetStatus:
         files.data,
         files.deletes,
         files.size,
-        inspected.buckets,
+        inspected.layout.buckets,
         settings.buckets_of(inspected.schema.table, files.size) if inspected.kind is Kind.MIRROR else 1,
     )
 

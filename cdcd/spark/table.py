@@ -38,6 +38,7 @@ from cdcd.spark.targets.evolution import (
     same_labels,
     upgrade,
 )
+from cdcd.spark.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.spark.targets.reduction import UNFIT, is_after, is_new
 from cdcd.spark.targets.state import WHOLE, Origin, Reach, State, check_origin
 from cdcd.spark.targets.target import (
@@ -83,7 +84,7 @@ class TableMirror:
         facts: tells what a topic is, when the table begins with it.
         history: also keep a changelog beside the mirror.
         compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
-        buckets: how many buckets a new mirror has (`New.buckets`).
+        layout: how a mirror keeps its rows, if it is new.
         slice_max: so many offsets are read at once; a table that is far behind takes several turns.
     """
 
@@ -100,7 +101,7 @@ class TableMirror:
         history: bool = False,
         slice_max: int = 500_000,
         compacted: bool = False,
-        buckets: int = 1,
+        layout: Layout = PLAIN,
     ) -> None:
         self.topic = topic
         self.busy = Lock()
@@ -113,7 +114,7 @@ class TableMirror:
         self._history = history
         self._slice_max = slice_max
         self._compacted = compacted
-        self._buckets = buckets
+        self._layout = layout
         self._form: Form | None = None
         self._labels = 0
         self._next: dict[int, int] | None = None
@@ -156,6 +157,7 @@ class TableMirror:
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
             OriginError: the topic was made anew, or records are gone.
+            ConfigError: the target treats deleted rows otherwise than it is to.
         """
         began = time.monotonic()
         self._relabel()
@@ -235,7 +237,11 @@ class TableMirror:
         """Where to read on: after what every target of the table has."""
         if self._next is None:
             form = self._descriptions.newest(self.topic)
-            states = [self._target.reached(self._spark, name) for name, _ in self._names(form)]
+            names = self._names(form)
+            for name, kind in names:
+                if kind is Kind.MIRROR:
+                    check_deletes(self.table, self._target.layout(self._spark, name), self._layout)
+            states = [self._target.reached(self._spark, name) for name, _ in names]
             facts = self._facts(self.topic)
             beginnings = self._beginnings = facts.beginnings
             origin = Origin(facts.topic_id, beginnings)
@@ -378,7 +384,7 @@ class TableMirror:
             name,
             changes,
             batch_id=step.batch_id,
-            new=New(form.schema, kind, self._buckets),
+            new=New(form.schema, kind, self._layout),
             origin=self._origin,
             reach=reach,
         )
@@ -402,7 +408,7 @@ class TableMirror:
         for number, (name, kind) in enumerate(self._names(form)):
             if not any(group.new[number] for group in groups):
                 continue
-            has = self._target.prepare(self._spark, name, form.schema, kind, at, self._buckets)
+            has = self._target.prepare(self._spark, name, form.schema, kind, at, self._layout)
             fitting = (
                 changes if has.schema_id == form.schema.schema_id else upgrade(changes, form.schema, has)
             )
@@ -479,9 +485,9 @@ class TableMirror:
             return []
         newest = parts[-1]
         if end is None:
-            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last, self._buckets)
+            schema = target.prepare(spark, name, newest.form.schema, kind, newest.last, self._layout)
         else:
-            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end)
+            schema = target.replace(spark, name, newest.form.schema, kind, newest.last, end, self._layout)
         fitting = [upgrade(part.changes, part.form.schema, schema) for part in parts]
         together = reduce(DataFrame.unionByName, fitting).persist()
         try:

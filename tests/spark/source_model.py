@@ -105,6 +105,8 @@ class Source:
     wanders: bool = False
     """A key's records go to another partition from some transaction on, as when partitions are added."""
     after: dict[int, dict[int, Row]] = field(default_factory=dict)
+    gone: dict[int, Row] = field(default_factory=dict)
+    """The last rows of keys that have none any more."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -127,12 +129,13 @@ class Source:
         row = self.rows.get(key)
         chance = self.random.random()
         if chance < 0.03 and self.truncates:
-            self.rows.clear()
+            self.gone |= self.rows
+            self.rows = {}
             self._write("t", None, self.random.randrange(self.partitions))
         elif row is None:
             self._insert(key)
         elif chance < 0.2:
-            del self.rows[key]
+            self.gone[key] = self.rows.pop(key)
             self._write("d", key, before={"id": key})
         elif chance < 0.4 and self.moves:
             self._move(key, row)
@@ -143,6 +146,7 @@ class Source:
     def _insert(self, key: int) -> None:
         row = {"id": key, "n": self._number(), "title": self._text("title"), "body": self._text("body")}
         self.rows[key] = row
+        self.gone.pop(key, None)
         self._write("c", key, after=row)
 
     def _move(self, key: int, row: Row) -> None:
@@ -150,6 +154,8 @@ class Source:
         if not free:
             return
         new = self.random.choice(free)
+        self.gone[key] = dict(row)
+        self.gone.pop(new, None)
         unchanged = self._edit(row)
         del self.rows[key]
         row["id"] = new
@@ -240,6 +246,12 @@ class Source:
         nexts = [records[end] for records, end in zip(self.log, ends, strict=True) if end < len(records)]
         bound = min([_before(record) for record in nexts], default=None)
         return Reach({partition: 2 * end for partition, end in enumerate(ends)}, bound)
+
+    def marked(self) -> set[tuple[Any, ...]]:
+        """All rows, and whether they are deleted."""
+        names = FORM.row_type.fieldNames()
+        live = {(*row, False) for row in self.expected()}
+        return live | {(*[row[name] for name in names], True) for row in self.gone.values()}
 
     def expected(self) -> set[tuple[Any, ...]]:
         return {tuple(row[name] for name in FORM.row_type.fieldNames()) for row in self.rows.values()}

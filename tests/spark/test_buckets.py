@@ -15,6 +15,7 @@ from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.progress import TableLaidOut
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
+from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.target import Kind, LaidOut, New
 from deploy.demo.mirrored import compare
 from tests.spark.conftest import MakeTarget
@@ -47,7 +48,7 @@ def filled(spark: SparkSession, make_target: MakeTarget, count: int, buckets: in
     """A mirror that a snapshot filled."""
     target = make_target()
     name = target.name_of(KEYED, Kind.MIRROR)
-    target.prepare(spark, name, KEYED, Kind.MIRROR, (1, 0), buckets)
+    target.prepare(spark, name, KEYED, Kind.MIRROR, (1, 0), Layout(buckets))
     target.load(name, loaded(spark, count), 10, {0: 5})
     return target, name
 
@@ -98,9 +99,9 @@ def test_a_table_is_laid_out_anew_in_one_commit_that_keeps_its_position(
     target.apply(name, frame(spark, [update(7, 100, -7)], KEYED), consistent_lsn=100)
     had, reached = rows(spark, name, "id", "n"), target.reached(spark, name)
     # WHEN it gets buckets, by its own process or by a new one, and is asked for again
-    assert make_target().relayout(spark, name, 8, 1) == LaidOut(1, 8)
+    assert make_target().relayout(spark, name, lambda _: Layout(8)) == LaidOut(PLAIN, Layout(8))
     target = make_target()
-    assert target.relayout(spark, name, 8, 1) == LaidOut(8, 8)
+    assert target.relayout(spark, name, lambda _: Layout(8)) == LaidOut(Layout(8), Layout(8))
     # THEN rows and position are the same, and a batch that comes again changes nothing
     assert spark.table(name).select(BUCKET).distinct().count() == 8
     assert (rows(spark, name, "id", "n"), target.reached(spark, name).commit_lsn) == (had, reached.commit_lsn)
@@ -108,7 +109,7 @@ def test_a_table_is_laid_out_anew_in_one_commit_that_keeps_its_position(
     # AND changes, new rows and new columns find their places, and a smaller number of buckets is taken too
     new = [update(7, 110, 1), update(8, 111, 2), update(5000, 112, 3)]
     assert target.apply(name, frame(spark, new, KEYED)).changes == 3
-    assert target.relayout(spark, name, None, 1 << 30) == LaidOut(8, 2)
+    assert target.relayout(spark, name, lambda _: PLAIN) == LaidOut(Layout(8), Layout(2))
     assert spark.table(name).select(BUCKET).distinct().count() == 2
     gone = change("d", 120, (key(8), 2), key=(key(8),), topic=KEYED.topic)
     assert target.apply(name, frame(spark, [gone], KEYED)).changes == 1

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import target_of
 from cdcd.config.mirror import load_mirror
+from cdcd.spark.targets.layout import Layout
 from cdcd.spark.targets.table_format import having
 from cdcd.spark.targets.target import Kind
 from tests.spark.source_model import FORM, change, frame
@@ -40,7 +41,7 @@ def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
     with having(spark, {key: str(value) for key, value in given.items()}):
         # WHEN a table is made, merged into and looked for
         name = target.name_of(FORM, Kind.MIRROR)
-        target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), 4)
+        target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), Layout(4))
         target.apply(name, frame(spark, [change("c", 10, 1), change("c", 11, 2)]))
         target.apply(name, frame(spark, [change("d", 12, 1)]))
         # THEN another process finds it by the catalog alone

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.layout import DELETED, Deletes, Layout
 from cdcd.spark.targets.target import Kind
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import FORM, Source, frame
@@ -15,8 +16,8 @@ NAMES = FORM.row_type.fieldNames()
 BATCHES = 5
 
 
-def contents(spark: SparkSession, name: str) -> list[tuple[Any, ...]]:
-    return sorted(map(tuple, spark.table(name).select(*NAMES).collect()), key=str)
+def contents(spark: SparkSession, name: str, *more: str) -> list[tuple[Any, ...]]:
+    return sorted(map(tuple, spark.table(name).select(*NAMES, *more).collect()), key=str)
 
 
 def deliver(spark: SparkSession, source: Source, target: Lakehouse, ends: list[int], number: int) -> None:
@@ -25,9 +26,22 @@ def deliver(spark: SparkSession, source: Source, target: Lakehouse, ends: list[i
     target.apply(name, frame(spark, rows), batch_id=number, reach=source.reach(ends))
 
 
-@pytest.mark.parametrize(("seed", "wanders", "buckets"), [(2, False, 1), (1, True, 4), (4, True, 1)])
+MARK = Deletes.MARK
+
+
+@pytest.mark.parametrize(
+    ("seed", "wanders", "layout"),
+    [
+        (2, False, Layout()),
+        (1, True, Layout(4)),
+        (4, True, Layout()),
+        (1, True, Layout(4, MARK)),
+        (3, False, Layout(1, MARK)),
+        (5, True, Layout(1, MARK)),
+    ],
+)
 def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_they_come(
-    spark: SparkSession, make_target: MakeTarget, seed: int, buckets: int, *, wanders: bool
+    spark: SparkSession, make_target: MakeTarget, seed: int, layout: Layout, *, wanders: bool
 ):
     # GIVEN keys that change, truncates, TOAST that is not sent, in partitions that arrive out of step
     source = Source(seed, wanders=wanders)
@@ -35,7 +49,7 @@ def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_
     chance = random.Random(seed)
     target = make_target()
     name = target.name_of(FORM, Kind.MIRROR)
-    target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), buckets)
+    target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), layout)
     # WHEN some batches come twice, some of them to a process that knows nothing of the first time
     for number, ends in enumerate(source.ends(BATCHES)):
         before = target.reached(spark, name).partitions
@@ -48,7 +62,10 @@ def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_
             assert target.apply(name, again, batch_id=number, reach=source.reach(ends)).changes == 0
             assert target.reached(spark, name) == reached
     # THEN nothing differs, and nothing is unknown
-    assert contents(spark, name) == sorted(source.expected(), key=str)
+    if layout.marks:
+        assert contents(spark, name, DELETED) == sorted(source.marked(), key=str)
+    else:
+        assert contents(spark, name) == sorted(source.expected(), key=str)
     assert spark.table(name).filter("_cdcd_unknown IS NOT NULL").isEmpty()
     assert target.reached(spark, name).commit_lsn == max(
         record["commit_lsn"] for records in source.log for record in records

@@ -171,19 +171,19 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
         IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
     """
     check(new)
-    pairs = {after.name: before for before, after in _pairs(old, new)}
+    same = {after.name: before for before, after in pairs(old, new)}
     if kind is Kind.CHANGELOG:
-        pairs = {
+        same = {
             name: before
-            for name, before in pairs.items()
+            for name, before in same.items()
             if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
         }
-    kept = {before.name for before in pairs.values()}
+    kept = {before.name for before in same.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
-    renames = {before.name: name for name, before in pairs.items() if before.name != name}
+    renames = {before.name: name for name, before in same.items() if before.name != name}
     steps += _renames(renames)
     for column in new.columns:
-        before = pairs.get(column.name)
+        before = same.get(column.name)
         if before is None:
             steps.append(Add(_without_default(column) if is_other(old, new) else column))
         elif before.spark != column.spark:
@@ -199,7 +199,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
             steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
     is_keyed = kind is Kind.MIRROR and not is_other(old, new)
-    if is_keyed and {pairs[name].name if name in pairs else None for name in new.key} != set(old.key):
+    if is_keyed and {same[name].name if name in same else None for name in new.key} != set(old.key):
         raise rekeyed(old, new)
     return tuple(steps)
 
@@ -300,7 +300,7 @@ def widens(old: DataType, new: DataType) -> bool:
     return isinstance(new, _WIDER.get(type(old), ()))
 
 
-def _pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, ColumnSchema]]:
+def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, ColumnSchema]]:
     """The columns that are the same in both."""
     by_id = {column.id: column for column in old.columns if column.id is not None}
     by_name = {column.name: column for column in old.columns}
@@ -351,7 +351,7 @@ def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame
         return changes
     plan(old, new)
     other = is_other(old, new)
-    before_of = {column.name: before for before, column in _pairs(old, new)}
+    before_of = {column.name: before for before, column in pairs(old, new)}
     new_name = {before.name: name for name, before in before_of.items()}
 
     def row(name: str) -> Column:

@@ -8,7 +8,7 @@ when it is done, and found done when it is taken again.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,7 +22,7 @@ from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.buckets import BUCKET, bucket_of, buckets_for
+from cdcd.spark.targets.buckets import BUCKET, bucket_of
 from cdcd.spark.targets.evolution import (
     Add,
     Drop,
@@ -46,8 +46,21 @@ from cdcd.spark.targets.evolution import (
     way_on,
 )
 from cdcd.spark.targets.fencing import NEWEST, Fence
-from cdcd.spark.targets.loading import loaded, logged_rows, mirrored_rows, overwrite
-from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
+from cdcd.spark.targets.layout import PLAIN, Layout, laid_out
+from cdcd.spark.targets.loading import in_form, loaded, logged_rows, mirrored_rows, overwrite
+from cdcd.spark.targets.making import (
+    KIND,
+    SCHEMA,
+    SCHEMA_AT,
+    SWAPPED,
+    columns,
+    described,
+    made,
+    partitioned_by,
+    placed,
+    replacing,
+)
+from cdcd.spark.targets.merge import first_rows, merge
 from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.reduction import (
@@ -68,24 +81,12 @@ from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.table_format import as_view, having
 from cdcd.spark.targets.target import Applied, Inspected, Kind, LaidOut, New, UnfitError
 
-SCHEMA: Final = "cdcd.schema"
-SCHEMA_AT: Final = "cdcd.schema-at"
-KIND: Final = "cdcd.kind"
-"""Properties of a table: its form (`TableSchema.to_json`), the latest change known to be in it, what its rows are."""
-BUCKETS: Final = "cdcd.buckets"
-"""The property of a mirror that has buckets: how many. It never changes while the rows stay where they are. A changelog
-that was put in the place of such a mirror has it too, and the column without a value."""
-SWAPPED: Final = "cdcd.swapped"
-"""The property of a table that was put in the place of another one: what is older than its versions is not empty."""
-
 _STABLE_CODE: Final = {
     # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled anew
     # otherwise for each batch.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.optimizer.inSetSwitchThreshold": "0",
 }
-
-_MIRROR_COLUMNS: Final = {LSN: "BIGINT", EVENT: "BIGINT", UNKNOWN: "ARRAY<STRING>"}
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ class _Table:
         partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
         empty: nothing was ever written.
         is_there: False until it is created, which waits for the first batch to be looked at.
-        buckets: as in `New`.
+        layout: as in `New`.
     """
 
     schema: TableSchema
@@ -106,11 +107,11 @@ class _Table:
     empty: bool
     is_there: bool = True
     partial: set[str] = field(default_factory=set)
-    buckets: int = 1
+    layout: Layout = PLAIN
 
     @property
     def new(self) -> New:
-        return New(self.schema, self.kind, self.buckets)
+        return New(self.schema, self.kind, self.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +204,11 @@ class Lakehouse(OwnTables):
         schema: TableSchema,
         kind: Kind,
         at: tuple[int, int],
-        buckets: int = 1,
+        layout: Layout = PLAIN,
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            table = _planned(New(schema, kind, buckets))
+            table = _planned(New(schema, kind, layout))
             self._make(spark, name, table, at)
         elif table.schema.schema_id != schema.schema_id and at > table.schema_at:
             if kind is Kind.MIRROR and is_other(table.schema, schema):
@@ -241,10 +242,11 @@ class Lakehouse(OwnTables):
         kind: Kind,
         at: tuple[int, int],
         end: tuple[int, int],
+        layout: Layout = PLAIN,
     ) -> TableSchema:
         table = self._look(spark, name)
         if table is None:
-            table = _planned(New(schema, kind))
+            table = _planned(New(schema, kind, layout))
             self._make(spark, name, table, at)
         if table.kind is not kind:
             raise IncompatibleSchemaError(
@@ -269,7 +271,7 @@ class Lakehouse(OwnTables):
     def _make(self, spark: SparkSession, name: str, table: _Table, at: tuple[int, int]) -> None:
         """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
         check(table.schema, self.reserved)
-        self._create(spark, name, _columns(table.new), _described(table.new, at), by=_by(table.new))
+        self._create(spark, name, columns(table.new), described(table.new, at), by=partitioned_by(table.new))
         self._fence.check(name, ())
         table.schema_at, table.is_there = at, True
         self._tables[name] = table
@@ -319,9 +321,11 @@ class Lakehouse(OwnTables):
         try:
             with self._commit(spark, name, after_it) as state:
                 if table.kind is Kind.CHANGELOG:
-                    self._append(_placed(logged_rows(rows, table.schema, commit_lsn), table.new), name)
+                    self._append(placed(logged_rows(rows, table.schema, commit_lsn), table.new), name)
                 else:
-                    overwrite(_placed(mirrored_rows(rows, table.schema, commit_lsn), table.new), name)
+                    former = None if table.empty else spark.table(name)
+                    rows = mirrored_rows(rows, table.schema, commit_lsn, table.layout, former)
+                    overwrite(placed(rows, table.new), name)
         except BaseException:
             self.forget(name)
             raise
@@ -362,7 +366,7 @@ class Lakehouse(OwnTables):
     def _replay_changelog(self, spark: SparkSession, name: str, table: _Table, changes: DataFrame) -> None:
         new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
         with self._commit(spark, name, table.state) as table.state:
-            self._append(_placed(new.select(changelog.columns(table.schema)), table.new), name)
+            self._append(placed(new.select(changelog.columns(table.schema)), table.new), name)
 
     def swap(  # noqa: PLR0917 - as `load`, and the form
         self,
@@ -378,11 +382,16 @@ class Lakehouse(OwnTables):
         check(schema, self.reserved)
         table = self._look(spark, name)
         assert table is not None, "there is something to replace"
-        planned.buckets = _replacing(table.buckets, planned.buckets)
+        planned.layout = replacing(table.layout, planned.layout)
         after_it = loaded(name, table.state, commit_lsn, offsets, origin)
-        form = logged_rows if planned.kind is Kind.CHANGELOG else mirrored_rows
-        placed = _placed(form(rows, schema, commit_lsn), planned.new)
-        return self._put(spark, name, planned, placed, (commit_lsn, 0), after_it)
+        if planned.kind is Kind.CHANGELOG:
+            new_rows = logged_rows(rows, schema, commit_lsn)
+        else:
+            former = None
+            if table.kind is Kind.MIRROR and table.layout.marks:
+                former = in_form(spark.table(name), table.schema, schema)
+            new_rows = mirrored_rows(rows, schema, commit_lsn, planned.layout, former)
+        return self._put(spark, name, planned, placed(new_rows, planned.new), (commit_lsn, 0), after_it)
 
     def _put(  # noqa: PLR0917
         self, spark: SparkSession, name: str, planned: _Table, rows: DataFrame, at: At, after_it: State
@@ -391,8 +400,8 @@ class Lakehouse(OwnTables):
         self.forget(name)
         new = planned.new
         with as_view(rows) as view, self._commit(spark, name, after_it) as state:
-            described = _described(new, at) | {SWAPPED: "true"}
-            self._create(spark, name, _columns(new), described, view=view, by=_by(new))
+            properties = described(new, at) | {SWAPPED: "true"}
+            self._create(spark, name, columns(new), properties, view=view, by=partitioned_by(new))
         self._tables[name] = replace(
             planned, schema_at=at, state=state, empty=False, is_there=True, partial=set()
         )
@@ -401,20 +410,23 @@ class Lakehouse(OwnTables):
     def _buckets(self, name: str) -> int:
         """How many buckets a table has that was looked at."""
         table = self._tables.get(name)
-        return 1 if table is None else table.buckets
+        return 1 if table is None else table.layout.buckets
 
-    def relayout(self, spark: SparkSession, name: str, buckets: int | None, file_bytes: int) -> LaidOut:
+    def layout(self, spark: SparkSession, name: str) -> Layout | None:
+        table = self._look(spark, name)
+        return None if table is None else table.layout
+
+    def relayout(self, spark: SparkSession, name: str, layout: Callable[[int], Layout]) -> LaidOut:
         table = self._look(spark, name)
         assert table is not None, "there is something to lay out"
-        before = table.buckets
+        before = table.layout
         if table.kind is Kind.MIRROR:
-            wanted = buckets_for(self._files(spark, name).size, file_bytes) if buckets is None else buckets
-            after = _replacing(before, wanted)
+            after = replacing(before, layout(self._files(spark, name).size))
             if after != before:
-                planned = replace(table, buckets=after)
-                rows = _placed(spark.table(name).drop(BUCKET), planned.new)
+                planned = replace(table, layout=after)
+                rows = placed(laid_out(spark.table(name).drop(BUCKET), before, after), planned.new)
                 self._put(spark, name, planned, rows, table.schema_at, table.state)
-        return LaidOut(before, self._tables[name].buckets)
+        return LaidOut(before, self._tables[name].layout)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
@@ -434,7 +446,7 @@ class Lakehouse(OwnTables):
         if name not in self._tables and self._exists(spark, name):
             properties = self._properties(spark, name)
             try:
-                new = _made(properties)
+                new = made(properties)
                 lsn, event = json.loads(properties[SCHEMA_AT])
             except (KeyError, ValueError) as error:
                 raise PositionError(
@@ -445,7 +457,7 @@ class Lakehouse(OwnTables):
             if state is None:
                 self._check_whole(spark, name)
             self._tables[name] = _Table(
-                new.schema, (lsn, event), new.kind, state or State(), empty=state is None, buckets=new.buckets
+                new.schema, (lsn, event), new.kind, state or State(), empty=state is None, layout=new.layout
             )
         return self._tables.get(name)
 
@@ -470,8 +482,8 @@ class Lakehouse(OwnTables):
             state, at = state or commit.state, commit.at
         if state is None:
             self._check_whole(spark, name)
-        new = _made(properties)
-        return Inspected(name, new.schema, new.kind, state, at, self._files(spark, name), new.buckets)
+        new = made(properties)
+        return Inspected(name, new.schema, new.kind, state, at, self._files(spark, name), new.layout)
 
     def _apply_mirror(self, name: str, table: _Table, changes: DataFrame, step: _Step) -> Applied:
         rows, found = _reduce(changes, table)
@@ -499,13 +511,14 @@ class Lakehouse(OwnTables):
                 now = spark.table(name)
                 here = changes.filter(~sf.col(LATER)) if LATER in changes.columns else changes
                 source = resolved(source, here, table.schema, sorted(table.partial), now).persist()
-            if state.truncated is not None:
+            if state.truncated is not None and not table.layout.marks:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
             if not table.is_there:
                 self._make(spark, name, table, found.last)
             with self._commit(spark, name, state) as state:
                 if table.empty:
-                    self._append(_placed(first_rows(source, table.schema), table.new), name)
+                    first = first_rows(source, table.schema, table.layout, found.truncated)
+                    self._append(placed(first, table.new), name)
                 else:
                     self._merge(spark, name, table, source, found)
             if found.moves:
@@ -535,7 +548,7 @@ class Lakehouse(OwnTables):
                     truncated=None if again else found.truncated,
                     key_range=found.key_range,
                     hashes=found.hashes,
-                    buckets=table.buckets,
+                    layout=table.layout,
                     again=again,
                 )
             )
@@ -560,7 +573,7 @@ class Lakehouse(OwnTables):
                     # A partition lags behind, or has what the daemon sent again.
                     had = (sf.col(LSN) >= found.first_lsn) & (sf.col(changelog.CHANGE) != "r")
                     new = changelog.without(new, spark.table(name).filter(had))
-                self._append(_placed(new.select(changelog.columns(table.schema)), table.new), name)
+                self._append(placed(new.select(changelog.columns(table.schema)), table.new), name)
         finally:
             rows.unpersist()
         table.state, table.empty = state, False
@@ -614,9 +627,10 @@ class Lakehouse(OwnTables):
         if step.words:
             value = value_of(step, kind, column)
             sets = f"{column} = {value}"
-            if table.buckets > 1 and step.name in table.schema.key:
+            buckets = table.layout.buckets
+            if buckets > 1 and step.name in table.schema.key:
                 moved = bucket_of(
-                    table.schema, table.buckets, lambda part: value if part == step.name else quoted(part)
+                    table.schema, buckets, lambda part: value if part == step.name else quoted(part)
                 )
                 sets += f", {BUCKET} = {moved}"
             with self._commit(spark, name, table.state) as table.state:
@@ -654,7 +668,7 @@ class Lakehouse(OwnTables):
 def _reduce(changes: DataFrame, table: _Table) -> tuple[DataFrame, Summary]:
     """The reduced batch, kept in memory for the caller to let go of."""
     while True:
-        rows = reduced(changes, table.schema, table.partial).persist()
+        rows = reduced(changes, table.schema, table.partial, marks=table.layout.marks).persist()
         found = summary(rows, table.schema)
         if found.unfit:
             rows.unpersist()
@@ -675,53 +689,10 @@ def _kept(changes: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _columns(new: New) -> str:
-    source = {column.name: column.spark.simpleString() for column in new.schema.columns}
-    ordered = source | _MIRROR_COLUMNS if new.kind is Kind.MIRROR else changelog.COLUMNS | source
-    if new.buckets > 1:
-        ordered = ordered | {BUCKET: "INT"}
-    return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
-
-
-def _placed(rows: DataFrame, new: New) -> DataFrame:
-    """The rows with the column BUCKET, if the table has it."""
-    if new.buckets == 1:
-        return rows
-    is_mirror = new.kind is Kind.MIRROR
-    bucket = sf.expr(bucket_of(new.schema, new.buckets)) if is_mirror else sf.lit(None).cast("int")
-    return rows.withColumn(BUCKET, bucket)
-
-
-def _by(new: New) -> str | None:
-    """The column by which a table is partitioned."""
-    return BUCKET if new.kind is Kind.MIRROR and new.buckets > 1 else None
-
-
-def _replacing(before: int, wanted: int) -> int:
-    """The number of buckets of a table that takes the place of one with `before`.
-
-    A table that had buckets once keeps the column, and as a mirror at least two buckets. Iceberg keeps former
-    layouts beside the new one, and cannot merge into a table that lacks the column by which it was partitioned.
-    """
-    return wanted if before == 1 else max(2, wanted)
-
-
-def _described(new: New, at: tuple[int, int]) -> dict[str, str]:
-    described = {SCHEMA: new.schema.to_json(), SCHEMA_AT: json.dumps(list(at)), KIND: new.kind.value}
-    return described if new.buckets == 1 else described | {BUCKETS: str(new.buckets)}
-
-
-def _made(properties: Mapping[str, str]) -> New:
-    """What a table with these properties was made as. KeyError, ValueError: this program did not make it."""
-    return New(
-        TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND]), int(properties.get(BUCKETS, 1))
-    )
-
-
 def _planned(new: New) -> _Table:
-    """A table that is still to be made. Only a mirror has buckets."""
-    buckets = new.buckets if new.kind is Kind.MIRROR else 1
-    return _Table(new.schema, (0, 0), new.kind, State(), empty=True, is_there=False, buckets=buckets)
+    """A table that is still to be made. Only a mirror has a layout."""
+    layout = new.layout if new.kind is Kind.MIRROR else PLAIN
+    return _Table(new.schema, (0, 0), new.kind, State(), empty=True, is_there=False, layout=layout)
 
 
 def _latest(places: Mapping[int, Place]) -> At:

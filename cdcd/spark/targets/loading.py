@@ -1,7 +1,8 @@
 """The rows of a snapshot in a target table, and what the table's commit says of them.
 
 The rule: a snapshot is a truncate followed by its rows, both at one place among the changes. So everything that a
-target does with a truncate holds here too: what lies before it, in whichever partition, is not new any more.
+target does with a truncate holds here too: what lies before it, in whichever partition, is not new any more. A mirror
+that marks deletes keeps the rows that the snapshot lacks, as it does after a truncate.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
 from cdcd.spark.targets import changelog
+from cdcd.spark.targets.evolution import is_other, pairs, widens
+from cdcd.spark.targets.layout import DELETED, Layout
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
@@ -52,14 +55,74 @@ def loaded(
     return replace(after, commit_lsn=commit_lsn, commit_time=None)
 
 
-def mirrored_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:
-    """The rows of a mirror."""
-    return changes.select(
+def mirrored_rows(
+    changes: DataFrame, schema: TableSchema, commit_lsn: int, layout: Layout, former: DataFrame | None
+) -> DataFrame:
+    """The rows of a mirror.
+
+    Args:
+        former: the rows that it has so far, in the form `schema` (`in_form`); None: it has none that can stay.
+    """
+    rows = changes.select(
         *[sf.col("after")[column.name].alias(column.name) for column in schema.columns],
         sf.lit(commit_lsn).cast("bigint").alias(LSN),
         sf.lit(FIRST).cast("bigint").alias(EVENT),
         sf.lit(None).cast("array<string>").alias(UNKNOWN),
     )
+    if not layout.marks:
+        return rows
+    rows = rows.withColumn(DELETED, sf.lit(False))
+    return rows if former is None else _outlived(rows, former, schema, commit_lsn)
+
+
+def _outlived(rows: DataFrame, former: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:
+    """`rows`, and those of `former` whose keys they lack, marked as deleted. Each of both is read once."""
+    now, then = rows.alias("s"), former.alias("t")
+    on = [sf.col(f"s.{quoted(name)}") == sf.col(f"t.{quoted(name)}") for name in schema.key]
+    marked = sf.col(f"t.{DELETED}")
+    stays = {
+        LSN: sf.when(marked, sf.col(f"t.{LSN}")).otherwise(sf.lit(commit_lsn)),
+        EVENT: sf.when(marked, sf.col(f"t.{EVENT}")).otherwise(sf.lit(0)),
+        DELETED: sf.lit(True),
+    }
+    is_there = sf.col(f"s.{LSN}").isNotNull()
+    columns = [
+        sf.when(is_there, sf.col(f"s.{quoted(name)}"))
+        .otherwise(stays.get(name, sf.col(f"t.{quoted(name)}")))
+        .alias(name)
+        for name in rows.columns
+    ]
+    return now.join(then, on, "full_outer").select(columns)
+
+
+def in_form(former: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame | None:
+    """The rows of a mirror in the form `old` that marks deletes, in a form that it cannot be brought to in place.
+
+    A column of another type has no value in these rows, and UNKNOWN names it.
+
+    Returns:
+        None if the rows cannot stay: they are of another relation, or have another key.
+    """
+    if is_other(old, new):
+        return None
+    same = {after.name: before for before, after in pairs(old, new)}
+    fits = {
+        name: before.name
+        for name, before in same.items()
+        if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
+    }
+    if {fits.get(name) for name in new.key} != set(old.key):
+        return None
+    columns = []
+    for column in new.columns:
+        value = sf.col(quoted(fits[column.name])) if column.name in fits else sf.lit(None)
+        columns.append(value.cast(column.spark).alias(column.name))
+    none = sf.array().cast("array<string>")
+    open_ = sf.array([sf.lit(name) for name in same if name not in fits]).cast("array<string>")
+    renamed = sf.create_map(*[sf.lit(text) for name in fits for text in (fits[name], name)])
+    still = sf.transform(sf.coalesce(UNKNOWN, none), lambda name: renamed[name])
+    unknown = sf.array_union(sf.filter(still, lambda name: name.isNotNull()), open_)
+    return former.select(*columns, LSN, EVENT, sf.nullif(unknown, none).alias(UNKNOWN), DELETED)
 
 
 def logged_rows(changes: DataFrame, schema: TableSchema, commit_lsn: int) -> DataFrame:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted
+from cdcd.spark.targets.layout import DELETED
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MOVED
 
@@ -133,10 +134,14 @@ def _follow(
 
 
 def _in_target(roots: DataFrame, schema: TableSchema, name: str, target: DataFrame) -> DataFrame:
-    """The values of `roots` in the target, where it has the old key from before the move."""
+    """The values of `roots` in the target, where it has the old key from before the move.
+
+    A row that is marked as deleted is none: the row that moved came after it.
+    """
     keys = range(len(schema.key))
     news = [f"_cdcd_new_{index}" for index in keys]
-    rows = target.select(
+    live = target.filter(~sf.col(DELETED)) if DELETED in target.columns else target
+    rows = live.select(
         *[sf.col(quoted(part)).alias(f"_cdcd_key_{index}") for index, part in enumerate(schema.key)],
         sf.col(quoted(name)).alias("_cdcd_value"),
         _AT(sf.col(LSN).alias("commit_lsn"), sf.col(EVENT).alias("event_no")).alias("_cdcd_then"),

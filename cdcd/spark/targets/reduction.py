@@ -3,6 +3,9 @@
 The rule: of two changes of a key the later one is that with the greater (commit LSN, number of the event). When either
 arrived says nothing.
 
+A delete has no values. A mirror that marks deletes (`layout`) keeps those that the row had: in the reduced batch, a key
+that was deleted has the values of its last change before the delete, and op `m`. Without such a change it has op `d`.
+
 A change may lack values that the source did not send (unchanged TOAST). What such a column is, the latest change of
 the key that has it says; if none of the batch has, the target's row. Finding that costs an aggregate for each such
 column, so it is done for those only that the caller names (`partial`), which are few and the same in each batch;
@@ -36,6 +39,8 @@ KEEP: Final = "_cdcd_keep"
 """Array of the columns whose value is the target's."""
 LOST: Final = "_cdcd_lost"
 """Array of the columns whose value is neither in the batch nor in the target (`moves`)."""
+MARKED: Final = "m"
+"""The op of a key that was deleted, and whose last values before that are in the batch."""
 MOVED: Final = "_cdcd_moved"
 """Struct (commit_lsn, event_no, key, unchanged) of the key's last change that came from another key with values not
 sent; null without one."""
@@ -146,19 +151,22 @@ def is_after(lsn: Column, event: Column, at: At) -> Column:
     return (lsn > at[0]) | ((lsn == at[0]) & (event > at[1]))
 
 
-def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -> DataFrame:
+def reduced(
+    changes: DataFrame, schema: TableSchema, partial: Collection[str], *, marks: bool = False
+) -> DataFrame:
     """One row for each key of `changes` (`prepared`, `fresh`), one with op `t` for all truncates together, and one for
     all of a partition that are LATER (HELD).
 
     Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, HELD, and for `summary` and others
     `_cdcd_first` (offset, of those that are LATER), `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last
-    change lacks), and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct commit_lsn,
-    event_no, or null), i being its place in the table. All but the table's begin with `_cdcd_`, which no column of a
-    source does.
+    change with values lacks), and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct
+    commit_lsn, event_no, or null), i being its place in the table. All but the table's begin with `_cdcd_`, which no
+    column of a source does.
 
     Args:
         partial: the columns that changes may lack. Where a change lacks another one, the result is wrong and
             `Summary.partial` has it.
+        marks: the target marks deleted rows, so that their values are wanted (MARKED).
     """
     at = sf.struct("commit_lsn", "event_no")
     last = sf.struct("op", "after", "unchanged")
@@ -178,6 +186,8 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         aggregates.append(sf.min("offset").alias("_cdcd_first"))
     names = [column.name for column in schema.columns]
     has = sf.col("op").isin("c", "u", "r")
+    if marks:
+        aggregates.append(sf.max_by(sf.when(has, last), sf.when(has, at)).alias("row"))
     filled = {name: number for number, name in enumerate(names) if name in partial}
     for name, number in filled.items():
         knows = has & ~sf.coalesce(sf.array_contains("unchanged", name), sf.lit(False))
@@ -195,9 +205,13 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
         by = [sf.when(~later, sf.col("key")[name]).alias(part) for name, part in parts.items()]
         by.append(sf.when(later, sf.col("partition")).alias(HELD))
     grouped = changes.groupBy(by).agg(*aggregates)
-    unknown = sf.coalesce(sf.col("last.unchanged"), sf.array().cast("array<string>"))
+    op, row = sf.col("last.op"), sf.col("last")
+    if marks:
+        op = sf.when((op == "d") & sf.col("row").isNotNull(), MARKED).otherwise(op)
+        row = sf.coalesce("row", "last")
+    unknown = sf.coalesce(row["unchanged"], sf.array().cast("array<string>"))
     columns: list[Column | str] = [
-        sf.col("last.op").alias(OP),
+        op.alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
         sf.col("at.event_no").alias(EVENT),
         sf.col(HELD) if bounded else sf.lit(None).cast("int").alias(HELD),
@@ -210,7 +224,7 @@ def reduced(changes: DataFrame, schema: TableSchema, partial: Collection[str]) -
     ]
     kept = []
     for number, name in enumerate(names):
-        value = sf.col("last.after")[name]
+        value = row["after"][name]
         if name in parts:
             value = sf.col(parts[name])
         if name in filled:

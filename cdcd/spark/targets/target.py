@@ -8,7 +8,7 @@ The caller owes: one thread at a time for each table; changes of one topic, in o
 any error of a table.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.state import Origin, Reach, State
 
 
@@ -43,13 +44,12 @@ class New(NamedTuple):
     Attributes:
         schema: its form.
         kind: what its rows are.
-        buckets: how many buckets a mirror has (`buckets`), a power of two; 1: it has none. A table that is there keeps
-            its own number.
+        layout: how a mirror keeps its rows. A table that is there keeps its own layout.
     """
 
     schema: TableSchema
     kind: Kind
-    buckets: int = 1
+    layout: Layout = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +105,10 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """What `relayout` did: the number of buckets before and after. If both are the same, it wrote nothing."""
+    """What `relayout` did: the layout before and after. If both are the same, it wrote nothing."""
 
-    before: int
-    after: int
+    before: Layout
+    after: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Inspected:
     Attributes:
         state: of its newest commit that carries one; None: no commit has brought changes yet.
         written_at: when the commit was made that brought the newest changes.
-        buckets: as in `New`.
+        layout: as in `New`.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Inspected:
     state: State | None
     written_at: datetime | None
     files: Files
-    buckets: int = 1
+    layout: Layout = PLAIN
 
 
 class Target(Protocol):
@@ -160,7 +160,7 @@ class Target(Protocol):
         schema: TableSchema,
         kind: Kind,
         at: tuple[int, int],
-        buckets: int = 1,
+        layout: Layout = PLAIN,
     ) -> TableSchema:
         """Create the table, or bring it to the form `schema`; the form that it has now.
 
@@ -169,7 +169,7 @@ class Target(Protocol):
 
         Args:
             at: (commit LSN, number of the event) of the latest change that is in the form `schema`.
-            buckets: as in `New`.
+            layout: as in `New`.
 
         Raises:
             IncompatibleSchemaError: it cannot be had. Nothing was changed.
@@ -183,8 +183,10 @@ class Target(Protocol):
         kind: Kind,
         at: tuple[int, int],
         end: tuple[int, int],
+        layout: Layout = PLAIN,
     ) -> TableSchema:
-        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go.
+        """Make a mirror the mirror of another relation that has its name now: as `prepare`, and all its rows go, those
+        that are marked as deleted too.
 
         Args:
             end: (commit LSN, number of the event) of the truncate record by which the former relation's rows end. What
@@ -236,6 +238,8 @@ class Target(Protocol):
         """Put the rows of a snapshot in the place of all that a mirror has (a changelog gets them besides), in one
         commit. From then on only changes after `commit_lsn` are new to the table.
 
+        In a mirror that marks deletes, the rows that the snapshot lacks stay, and are marked.
+
         Args:
             rows: changes with op `r`, in the form that `prepare` returned, each key once.
             commit_lsn: the snapshot sees what committed at or before it, and nothing else.
@@ -264,21 +268,25 @@ class Target(Protocol):
         origin: Origin | None = None,
     ) -> State:
         """Put the table `new`, with the rows of a snapshot, in the place of one that cannot be brought to its form and
-        kind, in one commit. The rest as in `load`.
+        kind, in one commit. The rest as in `load`. Rows that the snapshot lacks stay only if both tables are mirrors of
+        one relation with one key (`loading.in_form`).
 
         Raises:
             PositionError: the table has a later change already.
             IncompatibleSchemaError: no table can have that form.
         """
 
-    def relayout(self, spark: SparkSession, name: str, buckets: int | None, file_bytes: int) -> LaidOut:
-        """Write all rows of a mirror anew in another number of buckets, in one commit. Its position stays.
+    def relayout(self, spark: SparkSession, name: str, layout: Callable[[int], Layout]) -> LaidOut:
+        """Write all rows of a mirror anew in another layout, in one commit. Its position stays.
 
-        A table that has that number already, and a changelog, are left alone.
+        A table that has that layout already, and a changelog, are left alone.
 
         Args:
-            buckets: as in `New`; None: by the size of the table, about one for each file of `file_bytes`.
+            layout: gives the layout for a table of so many bytes.
         """
+
+    def layout(self, spark: SparkSession, name: str) -> Layout | None:
+        """The layout of the table; None: it is not there."""
 
     def schema(self, spark: SparkSession, name: str) -> TableSchema | None:
         """The form of the table; None: it is not there."""

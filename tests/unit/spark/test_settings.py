@@ -2,6 +2,7 @@ from typing import Any
 
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.targets.layout import Deletes, Layout
 
 
 def settings(**given: Any) -> MirrorSettings:
@@ -46,3 +47,13 @@ def test_a_table_is_read_again_as_the_first_pattern_that_fits_says():
         True,
     ]
     assert not settings().reloads("public.x")
+
+
+def test_what_becomes_of_deleted_rows_is_as_the_first_pattern_that_fits_says():
+    mark, remove = Deletes.MARK, Deletes.REMOVE
+    chosen = settings(buckets=4, deletes_for=(("public.audit_*", remove), ("public.*", mark)))
+    tables = ("public.audit_x", "public.x", "other.x")
+    assert [chosen.layout_of(table) for table in tables] == [
+        Layout(4, each) for each in (remove, mark, remove)
+    ]
+    assert settings(deletes=mark).layout_of("public.x") == Layout(1, mark)

@@ -12,6 +12,7 @@ from cdcd.spark.progress import Progress
 from cdcd.spark.replaced import Part
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.table import TableMirror, _slice, is_due, runs
+from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
@@ -61,6 +62,9 @@ class FakeTarget:
 
     def schema(self, _spark: Any, _name: str) -> TableSchema | None:
         return self.has
+
+    def layout(self, _spark: Any, _name: str) -> Layout | None:
+        return PLAIN
 
     def reached(self, _spark: Any, _name: str) -> State:
         return State()

@@ -16,7 +16,9 @@ from cdcd.errors import PositionError
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
-from cdcd.spark.targets.lakehouse import BUCKETS, KIND, SCHEMA, SCHEMA_AT, Lakehouse
+from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.layout import PLAIN, Deletes, Layout
+from cdcd.spark.targets.making import BUCKETS, DELETES, KIND, SCHEMA, SCHEMA_AT
 from cdcd.spark.targets.state import Place, State
 from cdcd.spark.targets.table_format import Commit
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -138,8 +140,8 @@ def test_a_new_table_says_what_it_is(spark_: Any):
 
 def test_a_mirror_with_buckets_says_how_many_and_a_changelog_has_none(spark_: Any):
     target = Fake()
-    target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), 8)
-    target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), 8)
+    target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), Layout(8))
+    target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), Layout(8))
     assert target.tables["t"]["columns"].endswith(", `_cdcd_bucket` INT")
     assert (target.tables["t"]["by"], target.tables["t"][BUCKETS]) == (BUCKET, "8")
     assert BUCKET not in target.tables["log"]["columns"]
@@ -147,15 +149,27 @@ def test_a_mirror_with_buckets_says_how_many_and_a_changelog_has_none(spark_: An
     # Another process finds the number in the table, whatever the configuration says by now.
     later = Fake()
     later.tables = target.tables
-    later.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), 2)
-    assert later._tables["t"].buckets == 8
+    later.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), Layout(2))
+    assert later.layout(spark_, "t") == Layout(8)
+
+
+def test_a_mirror_that_marks_deletes_says_so_and_a_changelog_does_not(spark_: Any):
+    target = Fake()
+    marks = Layout(4, Deletes.MARK)
+    target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), marks)
+    target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), marks)
+    assert target.tables["t"]["columns"].endswith(", `_cdcd_deleted` BOOLEAN, `_cdcd_bucket` INT")
+    assert (target.tables["t"][DELETES], target.tables["log"].get(DELETES)) == ("mark", None)
+    later = Fake()
+    later.tables = target.tables
+    assert [later.layout(spark_, name) for name in ("t", "log", "none")] == [marks, PLAIN, None]
 
 
 def test_labels_of_a_key_move_its_rows_to_their_buckets(spark_: Any):
     target = Fake()
     mood = ColumnSchema("id", 1, "mood", 16400, -1, StringType(), labels=((1, "sad"), (2, "ok")))
     form = replace(FORM, columns=(mood, *FORM.columns[1:]))
-    target.prepare(spark_, "t", form, Kind.MIRROR, (1, 1), 8)
+    target.prepare(spark_, "t", form, Kind.MIRROR, (1, 1), Layout(8))
     target._tables["t"].empty = False
     spark_.columns = {"id": StringType()}
     new = replace(mood, labels=((1, "blue"), (2, "ok")))

@@ -1,13 +1,23 @@
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import PositionError
+from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.changelog import Found
 from cdcd.spark.targets.lakehouse import _Step
-from cdcd.spark.targets.loading import loaded
+from cdcd.spark.targets.layout import DELETED
+from cdcd.spark.targets.loading import in_form, loaded
+from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.state import Origin, Place, State
 
+A = ColumnSchema("a", 1, "integer", 23, -1, IntegerType())
+B = ColumnSchema("b", 2, "integer", 23, -1, IntegerType())
+C = ColumnSchema("c", 3, "text", 25, -1, StringType())
+OLD = TableSchema("s.p.t", "p", "t", "1", ("a",), (A, B, C), oid=7)
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 NEW = Found({}, rows=1, unfit=0, commit_time=COMMITTED, first_lsn=None, held={}, waiting=2)
 
@@ -52,3 +62,37 @@ def test_places_in_a_former_topic_are_forgotten_with_it():
     state = loaded("t", before, 500, {0: 20}, Origin("b"))
     assert state.origin == Origin("b")
     assert state.partitions[0].offset == 19
+
+
+def test_rows_that_stay_under_another_form_have_what_fits_it_and_name_what_does_not(spark: SparkSession):
+    former = spark.createDataFrame(
+        [(1, 2, "x", 10, 1, None, True), (3, 4, None, 20, 2, ["c"], False)],
+        f"a int, b int, c string, _cdcd_commit_lsn bigint, _cdcd_event_no bigint, {UNKNOWN} array<string>,"
+        f" {DELETED} boolean",
+    )
+    wide = replace(A, name="id", spark=LongType(), type="bigint")
+    new = replace(
+        OLD,
+        schema_id="2",
+        key=("id",),
+        columns=(
+            wide,
+            replace(B, spark=StringType(), type="text"),
+            replace(C, name="note"),
+            replace(C, name="d", id=4),
+        ),
+    )
+    rows = in_form(former, OLD, new)
+    assert rows is not None
+    assert rows.schema["id"].dataType == LongType()
+    assert sorted(map(tuple, rows.collect())) == [
+        (1, None, "x", None, 10, 1, ["b"], True),
+        (3, None, None, None, 20, 2, ["note", "b"], False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other", [replace(OLD, key=("a", "b")), replace(OLD, key=("b",)), replace(OLD, oid=8)]
+)
+def test_rows_of_another_key_or_relation_do_not_stay(spark: SparkSession, other: TableSchema):
+    assert in_form(spark.createDataFrame([], "a int"), OLD, other) is None

@@ -6,6 +6,7 @@ from pyspark.sql.types import LongType, StringType
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.buckets import NAMED_MAX
+from cdcd.spark.targets.layout import DELETED, Deletes, Layout
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.reduction import prepared, reduced
 from tests.spark import source_model
@@ -21,6 +22,9 @@ FORM = TableSchema(
         ColumnSchema("it's `odd`", 2, "text", 25, -1, StringType()),
     ),
 )
+
+
+MARKS = Layout(deletes=Deletes.MARK)
 
 
 def test_names_and_texts_stand_for_themselves():
@@ -54,17 +58,17 @@ def test_bounds_of_the_key_leave_files_out():
 
 def test_a_batch_names_its_hashes_and_the_buckets_of_a_table_that_has_some():
     of_row = "CAST(pmod(pmod(xxhash64(t.`id`), 65536), 65536) AS INT)"
-    sql = merge("lake.t", "batch", FORM, hashes={3, 70_000 % 65536, 11}, buckets=8)
+    sql = merge("lake.t", "batch", FORM, hashes={3, 70_000 % 65536, 11}, layout=Layout(8))
     assert f"t._cdcd_bucket IN (0, 3) AND {of_row} IN (3, 11, 4464)" in sql
     assert sql.endswith(
         "s._cdcd_event_no, NULL, pmod(CAST(pmod(pmod(xxhash64(s.`id`), 65536), 65536) AS INT), 8))"
     )
     assert "_cdcd_bucket" not in merge("lake.t", "batch", FORM, hashes={3})
     # A batch that touches them all, or has too many keys, says nothing by it.
-    assert "t._cdcd_bucket" not in merge("lake.t", "batch", FORM, hashes={0, 1}, buckets=2)
-    assert "xxhash64(t" not in merge("lake.t", "batch", FORM, hashes=range(NAMED_MAX + 1), buckets=2)
+    assert "t._cdcd_bucket" not in merge("lake.t", "batch", FORM, hashes={0, 1}, layout=Layout(2))
+    assert "xxhash64(t" not in merge("lake.t", "batch", FORM, hashes=range(NAMED_MAX + 1), layout=Layout(2))
     # What a truncate removes lies in every bucket.
-    assert " IN (" not in merge("lake.t", "batch", FORM, hashes={3}, buckets=8, truncated=(7, 2))
+    assert " IN (" not in merge("lake.t", "batch", FORM, hashes={3}, layout=Layout(8), truncated=(7, 2))
 
 
 def test_a_key_of_several_columns_is_compared_whole():
@@ -83,3 +87,42 @@ def test_a_table_without_rows_gets_those_that_are_left_and_knows_what_was_never_
     rows = first_rows(reduced(batch, source_model.FORM, {"title"}), source_model.FORM)
     found = [(row.id, row.n, row.title, row[UNKNOWN]) for row in rows.orderBy("id").collect()]
     assert found == [(1, 5, "title 5", None), (3, 0, None, ["title"])]
+
+
+def test_a_mirror_that_marks_deletes_deletes_no_row():
+    lines = merge("lake.t", "batch", FORM, layout=MARKS, truncated=(7, 2)).splitlines()
+    assert not any("THEN DELETE" in line for line in lines)
+    assert [line.partition(" THEN ")[0].split(" AND ")[0] for line in lines[1:]] == [
+        "WHEN MATCHED",
+        "WHEN MATCHED",
+        "WHEN MATCHED",
+        "WHEN NOT MATCHED",
+        "WHEN NOT MATCHED BY SOURCE",
+    ]
+    # What a truncate marks has its place; a row that is marked already keeps its own.
+    ends = "_cdcd_commit_lsn = 7, _cdcd_event_no = 2, _cdcd_deleted = true"
+    assert all(f"NOT t.{DELETED}" in lines[number] and ends in lines[number] for number in (3, 5))
+
+
+def test_values_of_a_marked_row_are_kept_by_its_own_change_alone():
+    kept = "array_contains(s._cdcd_keep, 'it\\'s `odd`') AND NOT (t._cdcd_deleted"
+    assert f"{kept})" in merge("lake.t", "batch", FORM, keeps={"it's `odd`"}, layout=MARKS)
+    same = "t._cdcd_commit_lsn = s._cdcd_commit_lsn AND t._cdcd_event_no = s._cdcd_event_no"
+    again = merge("lake.t", "batch", FORM, keeps={"it's `odd`"}, layout=MARKS, again=True)
+    assert f"{kept} AND NOT ({same}))" in again
+
+
+def test_the_first_rows_of_a_mirror_that_marks_deletes_have_the_deleted_ones(spark: SparkSession):
+    changes = [
+        source_model.change("c", 10, 1, n=5),
+        source_model.change("c", 11, 2, n=6),
+        source_model.change("d", 12, 2),
+        source_model.change("d", 13, 3),
+        source_model.change("c", 30, 4, n=7),
+    ]
+    form = source_model.FORM
+    source = reduced(prepared(source_model.frame(spark, changes)), form, (), marks=True)
+    for truncated, first in ((None, (1, 5, 10, False)), ((20, 1), (1, 5, 20, True))):
+        rows = first_rows(source, form, MARKS, truncated).orderBy("id").collect()
+        found = [(row.id, row.n, row["_cdcd_commit_lsn"], row[DELETED]) for row in rows]
+        assert found == [first, (2, 6, 12, True), (4, 7, 30, False)]

@@ -56,3 +56,10 @@ def test_what_the_batch_does_not_have_the_target_has_as_it_was_before_the_move(s
 def test_a_value_that_came_later_than_the_move_needs_no_looking_for(spark: SparkSession):
     changes = [*moved(20, 1, 2), change("u", 30, 2, title="sent")]
     assert titles(spark, table(spark), *changes) == {2: ("sent", [], [])}
+
+
+def test_a_marked_row_at_the_old_key_is_not_the_row_that_moved(spark: SparkSession):
+    there = table(spark, (1, 5, "live", None), (2, 5, "deleted", None))
+    target = there.withColumn("_cdcd_deleted", there["id"] == 2)
+    changes = [*moved(20, 1, 11), *moved(20, 2, 12, event_no=2)]
+    assert titles(spark, target, *changes) == {11: ("live", [], []), 12: (None, [], ["title"])}

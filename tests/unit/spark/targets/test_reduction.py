@@ -154,3 +154,27 @@ def test_a_range_of_keys_is_rounded_outward_and_stays_in_the_type(
     least: int, greatest: int, around: tuple[int, int]
 ):
     assert rounded(least, greatest) == around
+
+
+def test_a_key_that_was_deleted_has_the_values_from_before_if_they_are_wanted(spark: SparkSession):
+    changes = [
+        change("c", 10, 1, n=1, title="first"),
+        change("u", 11, 1, n=2, title=None, unchanged=["title"]),
+        change("d", 12, 1),
+        change("d", 13, 2),
+        change("u", 14, 3, title=None, unchanged=["title"]),
+        change("d", 15, 3),
+        change("d", 16, 4),
+        change("c", 17, 4, n=4),
+    ]
+    rows = reduced(given(spark, *changes), FORM, ("title",), marks=True).orderBy("id").collect()
+    found = [
+        (row["_cdcd_op"], row["_cdcd_commit_lsn"], row["n"], row["title"], row["_cdcd_keep"]) for row in rows
+    ]
+    assert found == [
+        ("m", 12, 2, "first", []),
+        ("d", 13, None, None, []),
+        ("m", 15, 0, None, ["title"]),
+        ("c", 17, 4, "title 4", []),
+    ]
+    assert summary(reduced(given(spark, *changes), FORM, (), marks=True), FORM).partial == {"title"}
