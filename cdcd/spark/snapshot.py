@@ -37,6 +37,7 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
+from cdcd.spark.session import check_classic, check_time_zone
 from cdcd.spark.table import PLACE, QUARANTINE
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.state import Origin
@@ -164,7 +165,9 @@ def open_snapshot(
         SourceError: there is no such slot, a table is not published, or a privilege is missing.
         TransientError: PostgreSQL does not answer.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+        ConfigError: the session is one of Spark Connect.
     """
+    check_classic(spark, "A snapshot")
     offsets: Mapping[str, Offsets] = {}
     topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
@@ -239,7 +242,11 @@ def read_snapshot(
     Args:
         variant: json columns are VARIANT.
         partition_bytes: how much of the table, on disk, is one task's.
+
+    Raises:
+        ConfigError: the session's time zone is not UTC.
     """
+    check_time_zone(spark)
     changes = _changes(spark, snapshot, table, variant, partition_bytes)
     fits = sf.when(sf.col(PROBLEM).isNull(), sf.lit(True)).otherwise(
         sf.raise_error(sf.col(PROBLEM)).cast("boolean")
