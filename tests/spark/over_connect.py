@@ -10,6 +10,7 @@ The server prints its address, and ends with its standard input. A client prints
 import json
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,13 @@ def refused(server: str, servers: str) -> list[str]:
     target, source = IcebergTarget("lake"), KafkaSource(servers)
     schema: Any = None
     said = []
-    for attempt in (
+    attempts: list[Callable[[], object]] = [
         lambda: Admin(spark, source),
         lambda: apply_changes(target, spark.range(1), schema),
         lambda: target.reached(spark, "`lake`.`public`.`orders`"),
         lambda: target.read(spark, "`lake`.`public`.`orders`", 7),
-    ):
+    ]
+    for attempt in attempts:
         try:
             attempt()
         except ConfigError as error:
@@ -87,6 +89,7 @@ def refused(server: str, servers: str) -> list[str]:
 
 if __name__ == "__main__":
     what, *given = sys.argv[1:]
-    found = {"serve": serve, "read": read, "refused": refused}[what](*given)
+    programs: dict[str, Callable[..., object]] = {"serve": serve, "read": read, "refused": refused}
+    found = programs[what](*given)
     if found is not None:
         print(json.dumps(found))

@@ -190,7 +190,7 @@ def test_what_a_listed_point_needs_stays_and_what_no_point_needs_goes(
 @pytest.mark.timeout(900)
 @FORMATS
 def test_a_point_is_listed_when_all_of_its_tables_are_there(
-    source: Source, spark: SparkSession, tmp_path: Path, table_format: str
+    source: Source, spark: SparkSession, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(spark, source, tmp_path, table_format)
     source.execute("INSERT INTO idle VALUES (1, 1)")
@@ -206,7 +206,7 @@ def test_a_point_is_listed_when_all_of_its_tables_are_there(
         raise KilledError
 
     mirror = lake.job.mirror(**lake.consistent())
-    mirror._points.list_ = die  # type: ignore[method-assign]
+    monkeypatch.setattr(mirror._points, "list_", die)
     with pytest.raises(Exception, match="KilledError"):
         mirror.run(once=True, stop=threading.Event())
     mirror.close()
