@@ -106,6 +106,7 @@ def command(
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
+    _check_tags(config, consistent=consistent)
     _check_pyspark()
     say = log_to(config.log)
     try:
@@ -317,6 +318,15 @@ def _check_reload(config: "MirrorConfig", source: bool) -> None:
         )
 
 
+def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
+    """Tags name common LSNs. ConfigError: there are none."""
+    if config.batches.tag_interval_s is not None and not (consistent or config.batches.consistent):
+        raise ConfigError(
+            "batches.tag_interval_s is set, and batches are not consistent, so that there is nothing to tag.",
+            hint="Set batches.consistent to true or start with --consistent, or remove batches.tag_interval_s.",
+        )
+
+
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
     """Where tables are read, by the daemon's configuration."""
     from cdcd.spark.snapshot import SnapshotSource  # noqa: PLC0415
@@ -357,6 +367,7 @@ def settings_of(
         batch_records_max=batches.records_max,
         threads=batches.threads,
         consistent=consistent or batches.consistent,
+        tag_interval_s=batches.tag_interval_s,
         variant=config.tables.json_as == "variant",
         reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
         buckets=config.tables.buckets,

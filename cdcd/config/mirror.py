@@ -214,6 +214,14 @@ class BatchesConfig(Section):
         False,
         description="Whether all tables go together from one commit LSN to the next, so that a join over them is true.",
     )
+    tag_interval_s: float | None = Field(
+        None,
+        ge=0,
+        le=31_536_000,
+        description="With consistent, in Iceberg: least time from one common LSN at which each table gets a tag "
+        "(lsn-0-16B3748) to the next, in seconds. 0: each common LSN. null: none. A tag is one more commit of "
+        "metadata in each table, also in tables without changes.",
+    )
 
 
 class MaintenanceConfig(Section):
@@ -282,6 +290,15 @@ class MirrorConfig(Section):
     @classmethod
     def _derive(cls, data: Any) -> Any:
         return with_derived_defaults(cls, data) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _can_have_tags(self) -> "MirrorConfig":
+        if self.batches.tag_interval_s is not None and self.target.format != "iceberg":
+            raise ValueError(
+                "batches.tag_interval_s is for Iceberg: Delta has no tags. The column `versions` of cdcd.consistent has"
+                " the version of each table"
+            )
+        return self
 
     def stream_checkpoint(self) -> str:
         """Where the stream's own position is kept."""

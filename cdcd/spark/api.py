@@ -9,7 +9,8 @@
 `changes.parse` says which columns changes have.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -19,12 +20,13 @@ from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError, SourceError
 from cdcd.spark.changes import PROBLEM, parse
-from cdcd.spark.consistency import CONTROL
 from cdcd.spark.descriptions import Descriptions, Form
-from cdcd.spark.kafka import EARLIEST, Admin, KafkaSource, Offsets
+from cdcd.spark.kafka import EARLIEST, Admin, KafkaSource, Offsets, ReadEnds
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.session import check_classic, check_time_zone, is_connect
 from cdcd.spark.targets import dimension
 from cdcd.spark.targets.evolution import upgrade
+from cdcd.spark.targets.pinned import CONTROL
 from cdcd.spark.targets.target import Applied, Kind, Target, kind_of
 
 _RAW: Final = ("key_bytes", "value_bytes", "timestamp")
@@ -59,6 +61,9 @@ def read_changes(
 ) -> Changes:
     """The changes of a table that are in its topic, as of committed transactions.
 
+    The session may be one of Spark Connect. There the topics' ends are found by reading the topics once more, unless
+    `end` is given.
+
     Args:
         prefix: of the pipeline's topics.
         table: `schema.table`.
@@ -67,6 +72,7 @@ def read_changes(
         variant: json columns are VARIANT.
 
     Raises:
+        ConfigError: the session's time zone is not UTC.
         SourceError: no description of the table is known.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
         IncompatibleSchemaError: the table changed in a way that older changes cannot be brought to.
@@ -74,7 +80,7 @@ def read_changes(
     topic, forms = _described(spark, source, prefix, table, schemas_topic, variant=variant)
     newest = forms.newest(topic)
     if end is None:
-        with Admin(spark, source) as admin:
+        with _asking(spark, source) as admin:
             end = admin.ends([topic]).get(topic, {})
     begin = start or dict.fromkeys(end, EARLIEST)
     records = source.read(spark, topic, begin, end)
@@ -161,8 +167,10 @@ def apply_changes(
 
     Raises:
         IncompatibleSchemaError: the target cannot take the form `schema`.
+        ConfigError: the session is one of Spark Connect.
     """
     spark = changes.sparkSession
+    check_classic(spark, "apply_changes")
     kind = kind or kind_of(schema)
     name = target.name_of(schema, kind)
     place = sf.struct(sf.col("commit_lsn").alias("lsn"), sf.coalesce("event_no", sf.lit(0)).alias("event"))
@@ -173,7 +181,7 @@ def apply_changes(
 
 
 def consistent_points(spark: SparkSession, target: Target) -> DataFrame:
-    """The LSNs at which all tables of a consistent mirror agree: commit_lsn, lsn, batch_id, at; newest first.
+    """The LSNs at which all tables of a consistent mirror agree, newest first; `pinned.CONTROL` says which columns.
 
     `target.read(spark, name, commit_lsn)` is a table as of such a point.
     """
@@ -225,7 +233,8 @@ def _described(
     *,
     variant: bool,
 ) -> tuple[str, "_Forms"]:
-    with Admin(spark, source) as admin:
+    check_time_zone(spark)
+    with _asking(spark, source) as admin:
         forms = Descriptions(spark, source, admin, schemas_topic or f"{prefix}.schemas", variant=variant)
         forms.refresh()
         topic = forms.topic(table)
@@ -235,6 +244,16 @@ def _described(
                 hint="The daemon describes a table before its first change; the name is schema.table.",
             )
         return topic, _Forms(forms)
+
+
+@contextmanager
+def _asking(spark: SparkSession, source: KafkaSource) -> Iterator[Admin | ReadEnds]:
+    """Who knows where topics end."""
+    if is_connect(spark):
+        yield ReadEnds(spark, source)
+    else:
+        with Admin(spark, source) as admin:
+            yield admin
 
 
 class _Forms:

@@ -10,20 +10,16 @@ change with a commit LSN up to C's.
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import PositionError, ProtocolError, SinkError
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.kafka import Admin, KafkaSource
-
-CONTROL: Final = "consistent"
-"""The table that holds the LSNs at which all tables agree: commit_lsn, lsn (as PostgreSQL writes it), batch_id, at, and
-`without`: tables that are mirrored but not as of this LSN, because they stopped or were read again later."""
 
 TAIL: Final = 64
 PENDING_MAX: Final = 256
@@ -128,16 +124,3 @@ def newest_checkpoints(
     last, newest = found[0] if found else (0, NOTHING)
     # A transaction ends with a marker, which has an offset.
     return newest, next((former for offset, former in found if offset < last - 1), NOTHING)
-
-
-def control_row(
-    spark: SparkSession, commit_lsn: int, batch_id: int, without: Sequence[str] = ()
-) -> DataFrame:
-    """A row of the table CONTROL."""
-    return spark.range(1).select(
-        sf.lit(commit_lsn).cast("bigint").alias("commit_lsn"),
-        sf.lit(str(Lsn(commit_lsn))).alias("lsn"),
-        sf.lit(batch_id).cast("bigint").alias("batch_id"),
-        sf.current_timestamp().alias("at"),
-        sf.array(*map(sf.lit, without)).cast("array<string>").alias("without"),
-    )

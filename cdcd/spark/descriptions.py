@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from cdcd.errors import SinkError, SourceError
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm, read_form
-from cdcd.spark.kafka import Admin, KafkaSource
+from cdcd.spark.kafka import Admin, KafkaSource, ReadEnds
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
 from cdcd.spark.types import Rule, rules, table_schema
@@ -49,7 +49,13 @@ class Descriptions:
     """
 
     def __init__(
-        self, spark: SparkSession, source: KafkaSource, admin: Admin, topic: str, *, variant: bool = False
+        self,
+        spark: SparkSession,
+        source: KafkaSource,
+        admin: Admin | ReadEnds,
+        topic: str,
+        *,
+        variant: bool = False,
     ) -> None:
         self.problems: dict[str, str] = {}
         self._spark = spark

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -27,11 +28,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from cdcd.errors import CdcdError, ConfigError, FatalError, FencedError, TransientError
-from cdcd.spark.consistency import CONTROL, Cuts, Mark, control_row, newest_checkpoints
+from cdcd.spark.consistency import Cuts, Mark, newest_checkpoints
 from cdcd.spark.descriptions import Descriptions
 from cdcd.spark.frontier import Tip, Tips, look_up_tips
 from cdcd.spark.kafka import Admin, TopicFacts, kafka_failure, records_gone
 from cdcd.spark.offsets import Ends, batch_ends, last_batch
+from cdcd.spark.points import Point, Points
 from cdcd.spark.progress import (
     BatchDone,
     MirrorStarted,
@@ -110,6 +112,7 @@ class Mirror:
         self._unmirrored: set[str] = set()
         self.stopped: dict[str, CdcdError] = {}
         self._cuts = Cuts()
+        self._points = Points(spark, target, settings.tag_interval_s)
         self._published = 0
         self._policies: dict[str, str] = {}
         self._facts: dict[str, TopicFacts] = {}
@@ -390,9 +393,10 @@ class Mirror:
         tips = self._tips(
             [topic for topic in topics if len(ends[topic]) > 1 and self._may_lack(topic, ends[topic])]
         )
+        point = None if cut is None else self._points.begin(cut)
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
             work = {
-                topic: pool.submit(self._table, topic, ends[topic], batch_id, cut, tips) for topic in topics
+                topic: pool.submit(self._table, topic, ends[topic], batch_id, point, tips) for topic in topics
             }
             done = {topic: each.result() for topic, each in work.items()}
         tables = [progress for progress in done.values() if progress is not None]
@@ -404,8 +408,8 @@ class Mirror:
             and progress.held
             and self._tables[topic].behind(ends[topic])
         }
-        if cut is not None:
-            self._publish(cut, batch_id, self._left_out(cut, ends, tables))
+        if point is not None:
+            self._publish(point, batch_id, self._left_out(point.commit_lsn, ends, tables), tables)
         if not quiet or any(table.records for table in tables):
             self._observe(BatchDone(batch_id, tuple(tables), time.monotonic() - began, cut))
         self._note_stops()
@@ -434,18 +438,18 @@ class Mirror:
         return Tips(look, topics)
 
     def _table(
-        self, topic: str, ends: Mapping[int, int], batch_id: int, cut: int | None, tips: Tips
+        self, topic: str, ends: Mapping[int, int], batch_id: int, point: Point | None, tips: Tips
     ) -> Progress | None:
         """One table's part of a batch; None where it failed, which is then reported, or where it is maintained now."""
         table = self._tables.get(topic)
         if table is None:
             table = self._tables[topic] = self._new_table(topic)
         # A common LSN, and the end of a run, wait for all tables; else the table catches up when it is free.
-        if not table.busy.acquire(blocking=cut is not None or self._once):
+        if not table.busy.acquire(blocking=point is not None or self._once):
             self._passed_over.add(topic)
             return None
         try:
-            return self._attempt(topic, table, ends, batch_id, cut, tips)
+            return self._attempt(topic, table, ends, batch_id, point, tips)
         finally:
             table.busy.release()
 
@@ -455,12 +459,15 @@ class Mirror:
         table: TableMirror,
         ends: Mapping[int, int],
         batch_id: int,
-        cut: int | None,
+        point: Point | None,
         tips: Tips,
     ) -> Progress | None:
+        cut = None if point is None else point.commit_lsn
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
+                if point is not None and not progress.ahead:
+                    progress = replace(progress, versions=table.pin(point.tag))
                 if self._stops.went_on(topic):
                     self._observe(TableResumed(table.table))
                 return progress
@@ -630,10 +637,12 @@ class Mirror:
             and ((table := self._descriptions.table(topic)) is None or self._settings.wants(table))
         ]
 
-    def _publish(self, cut: int, batch_id: int, without: tuple[str, ...]) -> None:
-        row = control_row(self._spark, cut, batch_id, without)
-        self._target.append(self._target.own_name(CONTROL), row, ["commit_lsn"])
-        self._published = cut
+    def _publish(
+        self, point: Point, batch_id: int, without: tuple[str, ...], tables: Sequence[Progress]
+    ) -> None:
+        versions = {name: version for table in tables for name, version in table.versions.items()}
+        self._points.list_(point, batch_id, without, versions)
+        self._published = point.commit_lsn
 
 
 def policy_problem(topic: str, policy: str, *, is_table: bool) -> TopicUnfit | None:

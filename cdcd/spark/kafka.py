@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from cdcd.errors import SinkError, SinkUnavailableError
+from cdcd.spark.session import check_classic, is_connect
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -70,7 +73,7 @@ class KafkaSource:
         partitions = sorted(end)
         return (
             spark.read.format("kafka")
-            .options(**self.options(), **tasks(start, end, spark.sparkContext.defaultParallelism))
+            .options(**self.options(), **({} if is_connect(spark) else _tasks(spark, start, end)))
             .option("assign", json.dumps({topic: partitions}))
             .option(
                 "startingOffsets", json.dumps({topic: {str(p): start.get(p, EARLIEST) for p in partitions}})
@@ -93,6 +96,49 @@ class TopicFacts:
     beginnings: Offsets
 
 
+def _tasks(spark: SparkSession, start: Offsets, end: Offsets) -> dict[str, str]:
+    return tasks(start, end, spark.sparkContext.defaultParallelism)
+
+
+class ReadEnds:
+    """The ends of topics, in a session of Spark Connect, where the admin client cannot be called: it reads the topics.
+
+    Has the one method of `Admin` that reading changes needs.
+    """
+
+    def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
+        self._spark = spark
+        self._source = source
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """By topic and partition, the offset after the last committed record. Partitions without records are left out.
+
+        Raises:
+            SinkUnavailableError: no broker answers in time.
+            SinkError: it refuses, or a topic has no record.
+        """
+        return {topic: self._ends(topic) for topic in topics}
+
+    def _ends(self, topic: str) -> dict[int, int]:
+        records = (
+            self._spark.read.format("kafka")
+            .options(**self._source.options())
+            .option("subscribe", topic)
+            .load()
+        )
+        last = records.groupBy("partition").agg(sf.max("offset").alias("last"))
+        try:
+            ends = {row["partition"]: row["last"] + 1 for row in last.collect()}
+        except PySparkException as error:
+            raise kafka_failure(str(error), self._source.bootstrap_servers) from error
+        if not ends:
+            raise SinkError(
+                f"The topic {topic} has no committed record.",
+                hint="The daemon writes it: has it run, and is the prefix the same as its topics.prefix?",
+            )
+        return ends
+
+
 def tasks(start: Offsets, end: Offsets, cores: int) -> dict[str, str]:
     """The option that makes Spark read one partition in several tasks. It is left out if there are few records."""
     records = sum(max(0, offset - max(0, start.get(partition, 0))) for partition, offset in end.items())
@@ -109,6 +155,7 @@ class Admin:
     """
 
     def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
+        check_classic(spark, "Kafka's admin client, by which this finds its topics,")
         self._source = source
         jvm: Any = spark._jvm
         self._jvm = jvm

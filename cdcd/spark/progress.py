@@ -4,8 +4,8 @@ The facts are the daemon's kind (`cdcd.facts`), so that one mechanism logs both.
 needs PySpark.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
@@ -56,7 +56,8 @@ class Progress:
         commit_lsn: of the newest change that the target has.
         commit_time: when that was committed, by the source's clock; None where the batch had none.
         seconds: that it took.
-        ahead: the table was read again at an LSN that is later than this batch's common one.
+        ahead: the table is at an LSN that is later than this batch's common one.
+        versions: of the table's targets at the common LSN, by their names without catalog.
     """
 
     table: str
@@ -68,6 +69,7 @@ class Progress:
     commit_time: datetime | None = None
     seconds: float = 0.0
     ahead: bool = False
+    versions: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

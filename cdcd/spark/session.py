@@ -11,6 +11,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG, KAFKA, jars
 
 _EXTENSIONS: Final = {
@@ -18,9 +19,12 @@ _EXTENSIONS: Final = {
     DELTA: "io.delta.sql.DeltaSparkSessionExtension",
 }
 
+_ZONE: Final = "spark.sql.session.timeZone"
+_UTC: Final = ("UTC", "Etc/UTC", "Z", "+00:00", "GMT")
+
 _ALWAYS: Final = {
     # A timestamp without time zone of PostgreSQL is TIMESTAMP_NTZ; one with a zone is an instant, shown in UTC.
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
     # Columns that differ only in case are two columns in PostgreSQL.
     "spark.sql.caseSensitive": "true",
     # Parquet's dates before 1582 and timestamps before 1900 as they are, in the proleptic calendar of PostgreSQL.
@@ -38,6 +42,9 @@ _ALWAYS: Final = {
 }
 
 _LISTS: Final = ("spark.jars", "spark.sql.extensions")
+
+REMOTE: Final = "SPARK_REMOTE"
+"""Spark's name for the environment variable with the address of a server of Spark Connect."""
 
 REWRITING: Final = {
     # Iceberg sets it by itself when it writes small files together, but in the session that is active in one thread,
@@ -76,6 +83,42 @@ def under_spark_submit() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """The session is one of Spark Connect: its Java is in another process, and none of it can be called."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def check_classic(spark: SparkSession, what: str) -> None:
+    """That Java can be called in the session.
+
+    Args:
+        what: needs it, for people.
+
+    Raises:
+        ConfigError: it is a session of Spark Connect.
+    """
+    if is_connect(spark):
+        raise ConfigError(
+            f"{what} does not work in a session of Spark Connect: it calls Java, which is on the server there.",
+            hint="Run the job with a classic session: by spark-submit, or with cdcd.spark.session.session. Over Spark"
+            " Connect, read_changes and SQL on the mirror's tables work.",
+        )
+
+
+def check_time_zone(spark: SparkSession) -> None:
+    """That timestamps without time zone come as they are, which the conversion of their values rests on.
+
+    Raises:
+        ConfigError: the session's time zone is not UTC.
+    """
+    zone = spark.conf.get(_ZONE)
+    if zone not in _UTC:
+        raise ConfigError(
+            f"{_ZONE} of the session is {zone}. A timestamp without time zone would be moved by that.",
+            hint=f'Call spark.conf.set("{_ZONE}", "UTC") first.',
+        )
+
+
 def catalog_conf(target_format: str, catalog: str, warehouse: str) -> dict[str, str]:
     """The settings of a catalog that is a folder or a bucket: an Iceberg catalog of type hadoop, or Delta's own.
 
@@ -109,7 +152,13 @@ def session(
 
     Raises:
         TransientError, ConfigError: the jars could not be had (`jars.jars`).
+        ConfigError: the environment asks for a session of Spark Connect.
     """
+    if REMOTE in os.environ:
+        raise ConfigError(
+            f"{REMOTE} is set and asks for a session of Spark Connect. {name} calls Java and needs a classic one.",
+            hint=f"Unset {REMOTE}. To run on a cluster, use spark-submit.",
+        )
     formats = tuple(formats)
     settings = dict(_ALWAYS)
     settings["spark.sql.extensions"] = ",".join(_EXTENSIONS[name] for name in formats)
@@ -127,7 +176,9 @@ def session(
         settings["spark.jars"] = ",".join(map(str, jars(parts)))
     for key, value in _joined(settings, conf or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    check_classic(made, name)
+    return made
 
 
 def _joined(settings: Mapping[str, str], conf: Mapping[str, str]) -> dict[str, str]:

@@ -30,6 +30,7 @@ class MirrorSettings:
         batch_records_max: offsets in a batch, of all topics together.
         threads: tables that are worked on at the same time.
         consistent: all tables go from one common LSN to the next.
+        tag_interval_s: least time from one common LSN whose versions get tags to the next; None: none does.
         variant: json columns are VARIANT.
         buckets: how many buckets a new mirror has (`Layout.buckets`); None: by its size, where that is known.
         buckets_for: the same for some tables: pattern and number; the first that fits holds.
@@ -54,6 +55,7 @@ class MirrorSettings:
     batch_records_max: int = 500_000
     threads: int = 2
     consistent: bool = False
+    tag_interval_s: float | None = None
     variant: bool = False
     buckets: int | None = None
     buckets_for: tuple[tuple[str, int | None], ...] = ()

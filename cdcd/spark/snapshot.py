@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets
 from cdcd.spark.page_source import NAME, Plan, SnapshotPages, page_ranges
+from cdcd.spark.session import check_classic, check_time_zone
 from cdcd.spark.table import PLACE, QUARANTINE
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.layout import DELETED, PLAIN, Layout
@@ -165,7 +167,9 @@ def open_snapshot(
         SourceError: there is no such slot, a table is not published, or a privilege is missing.
         TransientError: PostgreSQL does not answer.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
+        ConfigError: the session is one of Spark Connect.
     """
+    check_classic(spark, "A snapshot")
     offsets: Mapping[str, Offsets] = {}
     topic_ids: Mapping[str, str] = {}
     if source.kafka is not None:
@@ -240,7 +244,11 @@ def read_snapshot(
     Args:
         variant: json columns are VARIANT.
         partition_bytes: how much of the table, on disk, is one task's.
+
+    Raises:
+        ConfigError: the session's time zone is not UTC.
     """
+    check_time_zone(spark)
     changes = _changes(spark, snapshot, table, variant, partition_bytes)
     fits = sf.when(sf.col(PROBLEM).isNull(), sf.lit(True)).otherwise(
         sf.raise_error(sf.col(PROBLEM)).cast("boolean")
@@ -302,8 +310,7 @@ def load_snapshot(
             new = New(form.schema, kind, (has or PLAIN) if layout is None else layout(snapshot.size(table)))
             if has is not None and kind is Kind.MIRROR:
                 # The snapshot tells which of the rows that are there are gone.
-                wanted = replace(has, deletes=new.layout.deletes)
-                target.relayout(spark, name, lambda _, wanted=wanted: wanted)
+                target.relayout(spark, name, partial(_same, replace(has, deletes=new.layout.deletes)))
             try:
                 target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.layout)
             except IncompatibleSchemaError:
@@ -324,6 +331,11 @@ def load_snapshot(
     except (PySparkException, Py4JError) as error:
         raise _reason(table, error) from error
     return Loaded(rows - problems, quarantined, snapshot.lsn)
+
+
+def _same(layout: Layout, _size: int) -> Layout:
+    """The layout, whatever the size of the table."""
+    return layout
 
 
 def _register(spark: SparkSession) -> None:

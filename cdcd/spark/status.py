@@ -17,12 +17,12 @@ from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.lsn import Lsn
-from cdcd.spark.consistency import CONTROL
 from cdcd.spark.kafka import Admin
 from cdcd.spark.progress import first_lines
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.stops import Stop, read_stops
 from cdcd.spark.table import QUARANTINE
+from cdcd.spark.targets.pinned import CONTROL
 from cdcd.spark.targets.target import Inspected, Kind, Target
 from cdcd.telemetry.mirror_status import (
     MirrorStatus,

@@ -27,6 +27,7 @@ from cdcd.spark.descriptions import Descriptions, Form
 from cdcd.spark.frontier import Tip, first_change
 from cdcd.spark.groups import Group, grouped, reason, up_to
 from cdcd.spark.kafka import Admin, KafkaSource, Offsets, TopicFacts
+from cdcd.spark.points import Pins
 from cdcd.spark.progress import Progress
 from cdcd.spark.replaced import Part, takeover
 from cdcd.spark.schema import TableSchema
@@ -39,6 +40,7 @@ from cdcd.spark.targets.evolution import (
     upgrade,
 )
 from cdcd.spark.targets.layout import PLAIN, Layout, check_deletes
+from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.reduction import UNFIT, is_after, is_new
 from cdcd.spark.targets.state import WHOLE, Origin, Reach, State, check_origin
 from cdcd.spark.targets.target import (
@@ -214,22 +216,41 @@ class TableMirror:
         return Reach(until, bound), False
 
     def _is_ahead(self, cut: int | None) -> bool:
-        """Whether a target lacks a version as of `cut`, because a later snapshot is its first."""
+        """Whether a target lacks a version as of `cut`: a later snapshot is its first one, or it went on before without
+        a common LSN.
+        """
         if cut is None:
             return False
         names = self._names(self._descriptions.newest(self.topic))
-        floors = [self._target.reached(self._spark, name).truncated for name, _ in names]
-        return any(floor is not None and floor[0] > cut for floor in floors)
+        states = [self._target.reached(self._spark, name) for name, _ in names]
+        floors = [(0, 0) if state.truncated is None else state.truncated for state in states]
+        return any(max(floor[0], state.commit_lsn) > cut for floor, state in zip(floors, states, strict=True))
 
-    def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
-        """Tidy up every target of the table, where there is something to do."""
+    def pin(self, tag: Tag | None) -> dict[str, int]:
+        """The version of each target that is there, by its name without catalog. `advance` was called before with the
+        LSN of the point, and all targets are as of it.
+
+        Args:
+            tag: as in `Target.pin`.
+        """
+        names = [name for name, _ in self._names(self._descriptions.newest(self.topic))]
+        versions = {self._target.bare_name(name): self._target.pin(self._spark, name, tag) for name in names}
+        return {name: version for name, version in versions.items() if version is not None}
+
+    def maintain(self, policy: Maintenance, pins: Pins | None = None) -> Iterator[tuple[str, Maintained]]:
+        """Tidy up every target of the table, where there is something to do.
+
+        Args:
+            pins: what points of a consistent mirror need of the tables. None: there are no points.
+        """
         now = time.monotonic()
         if not is_due(self._changed_at, self._maintained_at, now, policy.keep_s):
             return
         # Not those of the newest description, which a batch may be reading just now.
         for name in sorted(self._named):
             if self._target.schema(self._spark, name) is not None:
-                yield name, self._target.maintain(self._spark, name, policy)
+                pinned = None if pins is None else pins.of(self._target.bare_name(name))
+                yield name, self._target.maintain(self._spark, name, policy, pinned)
         # One that failed is still due.
         self._maintained_at = now
 

@@ -9,6 +9,8 @@ A round maintains one table after the other, so that never more than one of them
 of their own: with the scheduler mode FAIR (`session`), the stream's jobs get half of the cores. At the end of a run
 nothing else works, and several tables are maintained at once.
 
+Points of a consistent mirror are let go of first. The tables then keep what the points that are left need.
+
 Maintenance may be interrupted anywhere. Each of its commits is whole, and files that no version has go later.
 """
 
@@ -16,7 +18,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -24,10 +27,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, FencedError
-from cdcd.spark.consistency import CONTROL
+from cdcd.spark.points import Pins, look_up_pins
 from cdcd.spark.progress import Observer, TableFailed, TableMaintained, first_lines
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import TableMirror
+from cdcd.spark.targets.pinned import CONTROL
 from cdcd.spark.targets.target import Maintained, Target
 
 POOL: Final = "maintenance"
@@ -54,6 +58,9 @@ class Upkeep:
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._ending = threading.Event()
+        self._pruning = threading.Lock()
+        self._pruned = False
+        self._pins: Pins | None = None
         self._due_at = time.monotonic() + (settings.maintenance_interval_s or 0)
 
     def look(self, tables: Iterable[TableMirror]) -> None:
@@ -110,6 +117,7 @@ class Upkeep:
             raise failure
 
     def _begin(self, tables: Iterable[TableMirror], threads: int) -> None:
+        self._pruned = False
         # None stands for the mirror's own tables.
         left: deque[TableMirror | None] = deque([*tables, None])
         # Daemons: the end of the program waits for none of them.
@@ -125,6 +133,8 @@ class Upkeep:
             context = self._spark.sparkContext
             context.setLocalProperty("spark.scheduler.pool", POOL)
             context.addJobTag(POOL)
+            if not self._prune():
+                left.clear()
             for table in _taken(left):
                 if self._ending.is_set():
                     return
@@ -136,29 +146,45 @@ class Upkeep:
             self._due_at = time.monotonic() + (self._settings.maintenance_interval_s or 0)
 
     def _maintain(self, table: TableMirror | None) -> None:
+        policy = self._settings.maintenance
         if table is None:
-            self._tidy("cdcd", self._maintain_own())
+            assert self._session is not None, "the round began with the points"
+            self._tidy("cdcd", self._target.maintain_own(self._session, policy))
             return
         with table.busy:
             if not self._ending.is_set():
-                self._tidy(table.table, table.maintain(self._settings.maintenance))
+                self._tidy(table.table, table.maintain(policy, self._pins))
 
-    def _maintain_own(self) -> Iterator[tuple[str, Maintained]]:
-        policy = self._settings.maintenance
+    def _prune(self) -> bool:
+        """Let go of old points, once in a round. False: that failed, and no table may be maintained."""
+        with self._pruning:
+            if not self._pruned:
+                with self._reporting("cdcd"):
+                    self._let_go()
+                    self._pruned = True
+            return self._pruned
+
+    def _let_go(self) -> None:
+        consistent, policy = self._settings.consistent, self._settings.maintenance
         spark = self._session = self._session or self._spark.newSession()
-        if self._settings.consistent:
-            # A point is of use for as long as there is a version of the tables from it.
-            self._target.prune(spark, self._target.own_name(CONTROL), "commit_lsn", policy)
-        yield from self._target.maintain_own(spark, policy)
+        # Points of a mirror that makes no more of them go by their age alone.
+        kept = policy if consistent else replace(policy, keep_versions=0)
+        self._target.prune(spark, self._target.own_name(CONTROL), "commit_lsn", kept)
+        self._pins = look_up_pins(spark, self._target, consistent=consistent)
 
     def _tidy(self, table: str, work: Iterable[tuple[str, Maintained]]) -> None:
-        """A table that cannot be tidied up now is as good as before; the next round tries it again."""
-        try:
+        with self._reporting(table):
             for name, done in work:
                 if done.compacted_files or done.expired_versions:
                     self._observe(
                         TableMaintained(name, done.compacted_files, done.written_files, done.expired_versions)
                     )
+
+    @contextmanager
+    def _reporting(self, table: str) -> Iterator[None]:
+        """A table that cannot be tidied up now is as good as before; the next round tries it again."""
+        try:
+            yield
         except FencedError:
             raise
         except CdcdError as error:

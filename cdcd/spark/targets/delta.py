@@ -5,6 +5,7 @@ passed over when it is looked for.
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from cdcd.spark.jars import DELTA
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -52,6 +54,10 @@ _TABLE: Final = {
 _NTZ: Final = "timestamp_ntz"
 _NTZ_FEATURE: Final = "delta.feature.timestampNtz"
 """A table that is made with such a column has the feature. One that gets such a column later must be given it first."""
+
+
+_MARGIN_S: Final = 1.0
+"""VACUUM is told hours with four digits after the point."""
 
 
 _WIDENING: Final = "delta.enableTypeWidening"
@@ -99,7 +105,12 @@ class DeltaTarget(Lakehouse):
             return f"delta.{quoted(f'{self._path}/{namespace}/{name}')}"
         return ".".join(map(quoted, [self._catalog, namespace, name]))
 
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+    def bare_name(self, name: str) -> str:
+        return super().bare_name(name) if self._path is None else ".".join(_path_of(name).split("/")[-2:])
+
+    def maintain(
+        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    ) -> Maintained:
         state = self._position(spark, name)
         settings = {
             "spark.databricks.delta.optimize.maxFileSize": str(policy.target_file_bytes),
@@ -114,7 +125,7 @@ class DeltaTarget(Lakehouse):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
                 if metrics is not None:
                     compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
-            spark.sql(f"VACUUM {name} RETAIN {policy.keep_s / 3600:.4f} HOURS")
+            spark.sql(f"VACUUM {name} RETAIN {_kept_s(policy, pinned) / 3600:.4f} HOURS")
         return Maintained(compacted, written, 0)
 
     def _exists(self, spark: SparkSession, name: str) -> bool:
@@ -197,7 +208,7 @@ class DeltaTarget(Lakehouse):
                 seen = version
                 found = _state(metadata)
                 if found is not None:
-                    yield Commit(str(version), found, at)
+                    yield Commit(version, found, at)
             if seen == 0:
                 return
 
@@ -247,7 +258,7 @@ class DeltaTarget(Lakehouse):
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
         return first is not None and first[0] == 0
 
-    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 
     def _append(self, rows: DataFrame, name: str) -> None:
@@ -256,6 +267,14 @@ class DeltaTarget(Lakehouse):
     def _delta(self, spark: SparkSession) -> Any:
         jvm: Any = spark._jvm
         return jvm.io.delta.tables.DeltaTable
+
+
+def _kept_s(policy: Maintenance, pinned: Pinned | None) -> float:
+    """For how long files stay that no newer version has, in seconds."""
+    if pinned is None:
+        return policy.keep_s
+    # What the oldest point needs was replaced later than the point was made.
+    return max(policy.keep_s, time.time() - pinned.since_us / 1_000_000 + _MARGIN_S)
 
 
 def _namespaces(spark: SparkSession, catalog: str) -> list[str]:

@@ -5,6 +5,7 @@ compaction for one, are passed over when it is looked for, and those that `maint
 """
 
 import re
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -20,6 +21,7 @@ from cdcd.spark.schema import TableSchema
 from cdcd.spark.session import REWRITING
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.spark.targets.state import PROPERTY, State
 from cdcd.spark.targets.table_format import Commit, creation, having, listed
 from cdcd.spark.targets.target import Files, Inspected, Kind, Maintained, Maintenance
@@ -102,7 +104,23 @@ class IcebergTarget(Lakehouse):
     def _name(self, namespace: str, name: str) -> str:
         return ".".join(map(quoted, [self._catalog, *namespace.split("."), name]))
 
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+        table = self._load(spark, name)
+        gone = _tags_before(table, tag.since_lsn)
+        is_there = table.refs().containsKey(tag.name)
+        if is_there and not gone:
+            # A process that was killed put it there. What it names is as of the same LSN.
+            return
+        changes = table.manageSnapshots()
+        for each in gone:
+            changes = changes.removeTag(each)
+        if not is_there:
+            changes = changes.createTag(tag.name, version)
+        changes.commit()
+
+    def maintain(
+        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    ) -> Maintained:
         state = self._position(spark, name)
         summary = {} if state is None else _summary(state)
         for key, value in REWRITING.items():
@@ -110,6 +128,9 @@ class IcebergTarget(Lakehouse):
         actions = _jvm(spark).org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession)
         compacted = written = 0
         table = self._load(spark, name)
+        oldest = _jvm(spark).java.lang.System.currentTimeMillis() - policy.keep_s * 1000
+        if pinned is not None:
+            oldest = min(oldest, _let_go(table, pinned))
         if table.currentSnapshot() is not None:
             rewrite = (
                 actions.rewriteDataFiles(table)
@@ -134,7 +155,6 @@ class IcebergTarget(Lakehouse):
                 carrying = carrying.set(key, value)
             carrying.commit()
             table.refresh()
-        oldest = _jvm(spark).java.lang.System.currentTimeMillis() - policy.keep_s * 1000
         actions.expireSnapshots(table).expireOlderThan(oldest).retainLast(policy.keep_versions).execute()
         table.refresh()
         after = table.snapshots().spliterator().getExactSizeIfKnown()
@@ -229,7 +249,7 @@ class IcebergTarget(Lakehouse):
             found = snapshot.summary().get(PROPERTY)
             if found is not None:
                 at = datetime.fromtimestamp(snapshot.timestampMillis() / 1000, UTC)
-                yield Commit(str(snapshot.snapshotId()), State.from_json(found), at)
+                yield Commit(snapshot.snapshotId(), State.from_json(found), at)
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
 
@@ -243,7 +263,7 @@ class IcebergTarget(Lakehouse):
             snapshot = parent
         return True
 
-    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 
     def _append(self, rows: DataFrame, name: str) -> None:
@@ -255,6 +275,27 @@ class IcebergTarget(Lakehouse):
         # in those of Spark's first.
         _jvm(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def _tags_before(table: Any, commit_lsn: int) -> list[str]:
+    """The tags of points before this one."""
+    tags = [name for name, ref in table.refs().items() if ref.isTag()]
+    return [name for name in tags if (at := tagged_lsn(name)) is not None and at < commit_lsn]
+
+
+def _let_go(table: Any, pinned: Pinned) -> int:
+    """Let go of tags that no point needs. Returns the time in ms since 1970 from which on no version may go."""
+    gone = _tags_before(table, pinned.since_lsn)
+    if gone:
+        changes = table.manageSnapshots()
+        for name in gone:
+            changes = changes.removeTag(name)
+        changes.commit()
+        table.refresh()
+    # A table that no point has yet may be in one that is being made.
+    newest = table.currentSnapshot()
+    first = newest if pinned.version is None else table.snapshot(pinned.version)
+    return sys.maxsize if first is None else int(first.timestampMillis())
 
 
 def _below(spark: SparkSession, catalog: str, space: str) -> list[str]:

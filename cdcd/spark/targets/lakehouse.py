@@ -18,8 +18,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType
 
 from cdcd.errors import PositionError
+from cdcd.protocol.lsn import Lsn
 from cdcd.spark.defaults import default_of, fits
 from cdcd.spark.schema import TableSchema
+from cdcd.spark.session import check_classic
 from cdcd.spark.sql import quoted, text
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.buckets import BUCKET, bucket_of
@@ -63,6 +65,7 @@ from cdcd.spark.targets.making import (
 from cdcd.spark.targets.merge import first_rows, merge
 from cdcd.spark.targets.moves import resolved
 from cdcd.spark.targets.own_tables import OwnTables
+from cdcd.spark.targets.pinned import CONTROL, Tag, listed_point
 from cdcd.spark.targets.reduction import (
     EVENT,
     HELD,
@@ -78,7 +81,7 @@ from cdcd.spark.targets.reduction import (
     summary,
 )
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
-from cdcd.spark.targets.table_format import as_view, having
+from cdcd.spark.targets.table_format import Commit, as_view, having
 from cdcd.spark.targets.target import Applied, Inspected, Kind, LaidOut, New, UnfitError
 
 _STABLE_CODE: Final = {
@@ -98,6 +101,7 @@ class _Table:
         empty: nothing was ever written.
         is_there: False until it is created, which waits for the first batch to be looked at.
         layout: as in `New`.
+        version: the newest version that carries a state; None: it has to be looked up.
     """
 
     schema: TableSchema
@@ -108,6 +112,7 @@ class _Table:
     is_there: bool = True
     partial: set[str] = field(default_factory=set)
     layout: Layout = PLAIN
+    version: int | None = None
 
     @property
     def new(self) -> New:
@@ -171,7 +176,13 @@ class Lakehouse(OwnTables):
             return None
         state = self.reached(spark, name)
         self._check_writer(spark, name)
+        self._version_changes(name)
         return state
+
+    def _version_changes(self, name: str) -> None:
+        """A commit follows: the newest version is not known any more."""
+        if (table := self._tables.get(name)) is not None:
+            table.version = None
 
     @contextmanager
     def _commit(self, spark: SparkSession, name: str, state: State) -> Iterator[State]:
@@ -181,21 +192,33 @@ class Lakehouse(OwnTables):
             FencedError: another process writes to the table.
         """
         self._check_writer(spark, name)
+        self._version_changes(name)
         stamped = replace(state, stamp=self._fence.next())
         with self._committing(spark), self._carrying(spark, stamped):
             yield stamped
         self._check_writer(spark, name)
 
-    def _check_writer(self, spark: SparkSession, name: str) -> State | None:
-        """The newest state of the table; None: no commit carries one. FencedError: another process writes to it."""
-        newest: list[State] = []
+    def _check_writer(self, spark: SparkSession, name: str) -> Commit | None:
+        """The newest commit that carries a state; None: there is none. FencedError: another process writes to it."""
+        newest: list[Commit] = []
         for commit in self._commits(spark, name):
-            if all(commit.state.stamp != each.stamp for each in newest):
-                newest.append(commit.state)
+            if all(commit.state.stamp != each.state.stamp for each in newest):
+                newest.append(commit)
             if len(newest) == NEWEST:
                 break
-        self._fence.check(name, [state.stamp for state in newest])
+        self._fence.check(name, [commit.state.stamp for commit in newest])
         return newest[0] if newest else None
+
+    def pin(self, spark: SparkSession, name: str, tag: Tag | None = None) -> int | None:
+        table = self._look(spark, name)
+        if table is None:
+            return None
+        if table.version is None:
+            newest = self._check_writer(spark, name)
+            table.version = None if newest is None else newest.version
+        if tag is not None and table.version is not None:
+            self._tag(spark, name, table.version, tag)
+        return table.version
 
     def prepare(  # noqa: PLR0917 - as `New`, and where
         self,
@@ -431,6 +454,9 @@ class Lakehouse(OwnTables):
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:
             return spark.table(name)
+        version = self._listed_version(spark, name, consistent_lsn)
+        if version is not None:
+            return self._version(spark, name, version)
         for commit in self._commits(spark, name):
             reached = commit.state.consistent_lsn
             if reached is not None and reached <= consistent_lsn:
@@ -442,7 +468,28 @@ class Lakehouse(OwnTables):
             hint="Former versions are kept as long as maintenance.keep says; choose a later LSN.",
         )
 
+    def _listed_version(self, spark: SparkSession, name: str, commit_lsn: int) -> int | None:
+        """The version that a point lists. None: the point was made by a former version, or before the table was there.
+
+        Raises:
+            PositionError: the table is not as of that point.
+        """
+        check_classic(spark, f"Reading {name} as of an LSN")
+        control = self.own_name(CONTROL)
+        point = listed_point(spark, control, commit_lsn) if self._exists(spark, control) else None
+        if point is None:
+            return None
+        version: int | None = point["versions"].get(self.bare_name(name))
+        schema = self.schema(spark, name)
+        if version is None and schema is not None and schema.table in point["without"]:
+            raise PositionError(
+                f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, or was read again later.",
+                hint="Choose an LSN whose row in cdcd.consistent does not have the table in `without`.",
+            )
+        return version
+
     def _look(self, spark: SparkSession, name: str) -> _Table | None:
+        check_classic(spark, f"Looking at the position of {name}")
         if name not in self._tables and self._exists(spark, name):
             properties = self._properties(spark, name)
             try:
@@ -453,11 +500,17 @@ class Lakehouse(OwnTables):
                     f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
                     hint="Name another catalog, namespace or path for the mirror, or drop the table.",
                 ) from error
-            state = self._check_writer(spark, name)
-            if state is None:
+            newest = self._check_writer(spark, name)
+            if newest is None:
                 self._check_whole(spark, name)
             self._tables[name] = _Table(
-                new.schema, (lsn, event), new.kind, state or State(), empty=state is None, layout=new.layout
+                new.schema,
+                (lsn, event),
+                new.kind,
+                State() if newest is None else newest.state,
+                empty=newest is None,
+                layout=new.layout,
+                version=None if newest is None else newest.version,
             )
         return self._tables.get(name)
 

@@ -79,12 +79,15 @@ class OwnTables(TableFormat):
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
         if not self._exists(spark, name):
             return 0
-        column = sf.col(order)
-        kept = spark.table(name).orderBy(column.desc()).limit(policy.keep_versions).agg(sf.min(column)).head()
-        if kept is None or kept[0] is None:
-            return 0
         oldest_us = int((time.time() - policy.keep_s) * 1_000_000)
-        gone = f"{quoted(order)} < {kept[0]} AND at < timestamp_micros({oldest_us})"
+        gone = f"at < timestamp_micros({oldest_us})"
+        if policy.keep_versions:
+            column = sf.col(order)
+            last = spark.table(name).orderBy(column.desc()).limit(policy.keep_versions)
+            kept = last.agg(sf.min(column)).head()
+            if kept is None or kept[0] is None:
+                return 0
+            gone += f" AND {quoted(order)} < {kept[0]}"
         count = spark.table(name).filter(gone).count()
         if count:
             with self._own_tables:

@@ -13,8 +13,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from cdcd.errors import ConfigError
 from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.sql import parts, quoted
+from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
@@ -24,7 +26,7 @@ _ABSENT: Final = re.compile(r"SCHEMA_NOT_FOUND|NoSuchNamespaceException")
 class Commit(NamedTuple):
     """A commit of a table: its version, the state that it carries, and when it was made."""
 
-    version: str
+    version: int
     state: State
     at: datetime
 
@@ -49,8 +51,24 @@ class TableFormat(ABC):
     @abstractmethod
     def own_name(self, name: str) -> str: ...
 
+    def bare_name(self, name: str) -> str:
+        return ".".join(parts(name)[1:])
+
     @abstractmethod
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained: ...
+    def maintain(
+        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    ) -> Maintained: ...
+
+    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+        """Give a version a tag. Tags of points that are not listed any more go in the same commit.
+
+        Raises:
+            ConfigError: the format has no tags.
+        """
+        raise ConfigError(
+            f"Version {version} of {name} cannot get the tag {tag.name}: {self.format} has no tags.",
+            hint="Remove batches.tag_interval_s. The column `versions` of cdcd.consistent has each table's version.",
+        )
 
     @abstractmethod
     def _exists(self, spark: SparkSession, name: str) -> bool: ...
@@ -99,7 +117,7 @@ class TableFormat(ABC):
         """No version is gone yet, from the empty table on."""
 
     @abstractmethod
-    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame: ...
+    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame: ...
 
     @abstractmethod
     def _append(self, rows: DataFrame, name: str) -> None: ...

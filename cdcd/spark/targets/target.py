@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.schema import TableSchema
 from cdcd.spark.targets.layout import PLAIN, Layout
+from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import Origin, Reach, State
 
 
@@ -298,15 +299,34 @@ class Target(Protocol):
         """The table, now or as it was at `consistent_lsn` (of the job's consistent batches).
 
         Raises:
-            PositionError: the version is gone.
+            PositionError: the version is gone, or the table is not as of that LSN.
         """
 
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
-        """Write small files together and let go of former versions. Not while the table gets changes."""
+    def pin(self, spark: SparkSession, name: str, tag: Tag | None = None) -> int | None:
+        """The newest version of the table, for a point that it has just been brought to. None: there is no version yet.
+
+        Args:
+            tag: the version gets this tag, and tags of points that are not listed any more go.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+
+    def bare_name(self, name: str) -> str:
+        """The name of a table without catalog, folder and quotes: `public.orders`."""
+
+    def maintain(
+        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    ) -> Maintained:
+        """Write small files together and let go of former versions. Not while the table gets changes.
+
+        Args:
+            pinned: what points of a consistent mirror need of the table: it stays. None: there are no points.
+        """
 
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
         """Let go of rows of a table of our own as of former versions: those with an `at` before what `policy` keeps,
-        but not the last `keep_versions` of them by the column `order`; how many.
+        but not the last `keep_versions` of them by the column `order`, which may be 0 here; how many.
         """
 
     def own_name(self, name: str) -> str:

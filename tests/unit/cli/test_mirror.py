@@ -163,6 +163,15 @@ def test_tables_that_are_to_be_read_again_need_a_database(tmp_path: Path, capsys
         assert "--source FILE" in capsys.readouterr().err
 
 
+def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "mirror.yaml"
+    file.write_text(
+        "name: shop\nkafka: {bootstrap_servers: 'b:1'}\ntarget: {location: /lake}\nbatches: {tag_interval_s: 60}\n"
+    )
+    assert run("--config", str(file)) == 2
+    assert "start with --consistent" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
 def test_a_table_is_read_again_where_a_database_is_named_unless_the_configuration_says_otherwise():
     assert settings_of(parse_mirror(CONFIG, {}), source=True).reloads("public.orders")

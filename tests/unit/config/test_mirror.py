@@ -77,6 +77,13 @@ def test_a_file_that_is_not_there_is_named_with_one_to_start_from(tmp_path: Path
     assert "config/mirror/reference.yaml" in caught.value.hint
 
 
+def test_tags_are_for_a_format_that_has_them():
+    tagged = LEAST + "batches: {tag_interval_s: 60}\n"
+    assert parse_mirror(tagged, {}).batches.tag_interval_s == 60
+    with pytest.raises(ConfigError, match="Delta has no tags"):
+        parse_mirror(tagged.replace("{location", "{format: delta, location"), {})
+
+
 @pytest.mark.parametrize("path", list(all_keys(MirrorConfig)), ids=dotted)
 def test_every_key_is_described(path: tuple[str, ...]):
     field = field_at(path, MirrorConfig)

@@ -1,6 +1,7 @@
 import re
 import threading
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from cdcd.records.schemas import TableForm
 from cdcd.spark.consistency import NOTHING, Covered, Mark
 from cdcd.spark.job import ATTEMPTS, WAITS_S, Mirror, _classified, policy_problem
 from cdcd.spark.kafka import KafkaSource, TopicFacts
+from cdcd.spark.points import Point
 from cdcd.spark.progress import (
     BatchDone,
     Fact,
@@ -29,6 +31,7 @@ from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.stops import Stop
 from cdcd.spark.table import UnknownFormError
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, UnknownLabelError
+from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.state import OriginError
 
 
@@ -39,6 +42,7 @@ class FakeTable:
         self.table = name
         self.busy = threading.Lock()
         self.advanced: list[int | None] = []
+        self.tags: list[Tag | None] = []
         self.forgotten = 0
         self._error = error
         self._times = times
@@ -49,6 +53,10 @@ class FakeTable:
             raise self._error
         self.advanced.append(cut)
         return Progress(self.table, records=1, changes=1)
+
+    def pin(self, tag: Tag | None) -> dict[str, int]:
+        self.tags.append(tag)
+        return {self.table: 7}
 
     def forget(self) -> None:
         self.forgotten += 1
@@ -80,7 +88,9 @@ class Harness:
         monkeypatch.setattr("cdcd.spark.job.Admin", lambda *_: self.admin)
         self.facts: list[Fact] = []
         self.fails_to_note = False
+        self.tag: Tag | None = None
         self.published: list[tuple[int, tuple[str, ...]]] = []
+        self.versions: list[dict[str, int]] = []
         given = MirrorSettings(
             "shop", KafkaSource("b:1"), "shop", "shop.schemas", "shop.checkpoint", "/c", **settings
         )
@@ -95,7 +105,7 @@ class Harness:
         monkeypatch.setattr(self.mirror, "_new_table", fakes.__getitem__)
         self.noted: list[dict[str, Stop | None]] = []
         monkeypatch.setattr(self.mirror, "_write_stops", self._note)
-        monkeypatch.setattr(self.mirror, "_publish", lambda *told: self.published.append((told[0], told[2])))
+        monkeypatch.setattr(self.mirror, "_points", self)
         self.ends = {topic: {0: 5} for topic in fakes}
 
     def _note(self, changes: Mapping[str, Stop | None]) -> None:
@@ -103,6 +113,17 @@ class Harness:
         if self.fails_to_note:
             self.fails_to_note = False
             raise AnalysisException("no")
+
+    def begin(self, commit_lsn: int) -> Point:
+        """As `Points`."""
+        return Point(commit_lsn, datetime.now(UTC), self.tag)
+
+    def list_(
+        self, point: Point, _batch_id: int, without: tuple[str, ...], versions: Mapping[str, int]
+    ) -> None:
+        """As `Points`."""
+        self.published.append((point.commit_lsn, without))
+        self.versions.append(dict(versions))
 
     def advance(self) -> None:
         self.mirror._advance(self.ends, 1)
@@ -382,6 +403,21 @@ def test_a_common_lsn_and_the_end_of_a_run_wait_for_a_table_that_is_maintained(
     one.busy.acquire()
     harness.advance()
     assert harness.done() == [["public.a", "public.b"]]
+
+
+def test_a_point_has_the_versions_of_the_tables_that_are_as_of_it(monkeypatch: pytest.MonkeyPatch):
+    bad, good, ahead = (
+        FakeTable("public.a", FatalError("no"), 99),
+        FakeTable("public.b"),
+        FakeTable("public.c"),
+    )
+    monkeypatch.setattr(ahead, "advance", lambda *_: Progress("public.c", ahead=True))
+    harness = Harness(monkeypatch, bad, good, ahead, consistent=True)
+    harness.tag = Tag(42, 7)
+    harness.mirror._cuts.take(Mark(42, {topic: {0: 5} for topic in harness.ends}))
+    harness.advance()
+    assert (harness.published, harness.versions) == ([(42, ("public.a", "public.c"))], [{"public.b": 7}])
+    assert (bad.tags, good.tags, ahead.tags) == ([], [Tag(42, 7)], [])
 
 
 def test_after_a_failure_all_tables_are_looked_at_anew_but_one_that_is_maintained(

@@ -1,9 +1,21 @@
+from typing import Any
+
 import pytest
 
 pytest.importorskip("pyspark")
 
+from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.session import _joined, catalog_conf, under_spark_submit
+from cdcd.spark.session import (
+    REMOTE,
+    _joined,
+    catalog_conf,
+    check_classic,
+    check_time_zone,
+    is_connect,
+    session,
+    under_spark_submit,
+)
 
 
 def test_a_folder_is_an_iceberg_catalog_of_type_hadoop_without_a_cache():
@@ -35,3 +47,36 @@ def test_jars_and_extensions_of_a_user_come_beside_ours_and_other_settings_in_th
         "spark.x": "y",
     }
     assert _joined({}, {"spark.jars": "mine.jar"}) == {"spark.jars": "mine.jar"}
+
+
+class Remote:
+    """As a session of Spark Connect, which needs packages that are not everywhere."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+
+def test_a_session_of_spark_connect_is_refused_where_java_is_called(spark: Any):
+    remote: Any = Remote()
+    assert (is_connect(remote), is_connect(spark)) == (True, False)
+    check_classic(spark, "apply_changes")
+    with pytest.raises(
+        ConfigError, match="apply_changes does not work in a session of Spark Connect"
+    ) as refused:
+        check_classic(remote, "apply_changes")
+    assert "spark-submit" in refused.value.hint
+
+
+def test_an_environment_that_asks_for_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(REMOTE, "sc://example.com")
+    with pytest.raises(ConfigError, match="cdcd mirror shop calls Java") as refused:
+        session(name="cdcd mirror shop")
+    assert refused.value.hint.startswith("Unset SPARK_REMOTE")
+
+
+def test_a_time_zone_that_would_move_values_is_refused(spark: Any):
+    check_time_zone(spark)
+    other = spark.newSession()
+    other.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    with pytest.raises(ConfigError, match="is Europe/Berlin") as refused:
+        check_time_zone(other)
+    assert "spark.conf.set" in refused.value.hint

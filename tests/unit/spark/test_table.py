@@ -219,7 +219,7 @@ def test_a_table_whose_maintenance_failed_is_still_due():
     answers: list[Maintained | Exception] = [AnalysisException("conflict"), done]
 
     class Target(FakeTarget):
-        def maintain(self, _spark: Any, _name: str, _policy: Maintenance) -> Maintained:
+        def maintain(self, _spark: Any, _name: str, _policy: Maintenance, _pinned: Any) -> Maintained:
             answer = answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer

@@ -9,6 +9,7 @@ from pyspark.errors import AnalysisException
 
 from cdcd.errors import FencedError, PositionError
 from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.points import Pins
 from cdcd.spark.progress import Fact, TableFailed, TableMaintained
 from cdcd.spark.settings import MirrorSettings
 from cdcd.spark.table import TableMirror
@@ -50,9 +51,11 @@ class FakeTable:
         self.table = name
         self.busy = threading.Lock()
         self.maintained = 0
+        self.pins: Pins | None = None
         self._during = during
 
-    def maintain(self, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
+    def maintain(self, policy: Maintenance, pins: Pins | None) -> Iterator[tuple[str, Maintained]]:
+        self.pins = pins
         assert self.busy.locked(), "nobody else works on the table"
         self._during()
         self.maintained += 1
@@ -62,17 +65,37 @@ class FakeTable:
 
 class FakeTarget:
     def __init__(self) -> None:
-        self.pruned: list[tuple[str, str]] = []
+        self.pruned: list[tuple[str, int]] = []
+        self.fails_to_prune: Exception | None = None
 
     def own_name(self, name: str) -> str:
         return f"lake.cdcd.{name}"
 
     def prune(self, _spark: Any, name: str, order: str, policy: Maintenance) -> int:
-        self.pruned.append((name, order))
+        assert order == "commit_lsn"
+        if self.fails_to_prune is not None:
+            raise self.fails_to_prune
+        self.pruned.append((name, policy.keep_versions))
         return 1
 
     def maintain_own(self, _spark: Any, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         yield "lake.cdcd.quarantine", Maintained(4, 1, 0)
+
+
+PINS = Pins(42, 1_000_000, {"public.a": 7})
+
+
+@pytest.fixture(autouse=True)
+def points(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the mirror is consistent, each time that points are looked up."""
+    asked: list[bool] = []
+
+    def look_up(_spark: Any, _target: Any, *, consistent: bool) -> Pins:
+        asked.append(consistent)
+        return PINS
+
+    monkeypatch.setattr("cdcd.spark.upkeep.look_up_pins", look_up)
+    return asked
 
 
 class Harness:
@@ -120,11 +143,31 @@ def test_tables_are_tidied_up_and_one_that_cannot_be_is_named_and_hinders_nobody
         TableFailed("public.b", "maintenance: gone", "do this"),
     ]
     harness.upkeep.look(())
-    # AND consistent points, where there are such, are let go of with the versions.
-    assert harness.target.pruned == []
-    harness = Harness(consistent=True)
+
+
+def test_points_are_let_go_of_first_and_the_tables_keep_what_the_others_need(points: list[bool]):
+    one, two = FakeTable("public.a"), FakeTable("public.b")
+    harness = Harness(one, two, consistent=True, threads=2)
+    harness.finish()
     harness.round()
-    assert harness.target.pruned == [("lake.cdcd.consistent", "commit_lsn")]
+    assert harness.target.pruned == [("lake.cdcd.consistent", 10)] * 2
+    assert (one.pins, two.pins, points) == (PINS, PINS, [True, True])
+    # Of a mirror that makes no more points, none stays for its number.
+    harness = Harness(consistent=False)
+    harness.round()
+    assert harness.target.pruned == [("lake.cdcd.consistent", 0)]
+    assert points == [True, True, False]
+
+
+def test_where_points_cannot_be_looked_up_no_table_is_maintained():
+    table = FakeTable("public.a")
+    harness = Harness(table, consistent=True)
+    harness.target.fails_to_prune = AnalysisException("conflict")
+    harness.round()
+    assert (table.maintained, harness.facts) == (0, [TableFailed("cdcd", "maintenance: conflict", "")])
+    harness.target.fails_to_prune = None
+    harness.round()
+    assert table.maintained == 1
 
 
 def test_a_round_begins_when_it_is_due_and_none_is_under_way(monkeypatch: pytest.MonkeyPatch):

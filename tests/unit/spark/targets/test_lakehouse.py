@@ -12,13 +12,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
-from cdcd.errors import PositionError
+from cdcd.errors import ConfigError, FencedError, PositionError
 from cdcd.spark.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.fencing import Stamp
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import PLAIN, Deletes, Layout
 from cdcd.spark.targets.making import BUCKETS, DELETES, KIND, SCHEMA, SCHEMA_AT
+from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import Place, State
 from cdcd.spark.targets.table_format import Commit
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -55,7 +57,8 @@ class Fake(Lakehouse):
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[str, dict[str, str]] = {}
-        self.versions: list[tuple[str, State]] = []
+        self.versions: list[tuple[int, State]] = []
+        self.tagged: list[tuple[int, Tag]] = []
         self.whole = True
         self.carried: list[State] = []
 
@@ -81,7 +84,7 @@ class Fake(Lakehouse):
     def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
         yield
         self.carried.append(state)
-        self.versions.insert(0, (str(len(self.versions)), state))
+        self.versions.insert(0, (len(self.versions), state))
 
     def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         for number, (version, state) in enumerate(self.versions):
@@ -96,8 +99,11 @@ class Fake(Lakehouse):
     def _is_whole(self, spark: SparkSession, name: str) -> bool:
         return self.whole
 
-    def _version(self, spark: SparkSession, name: str, version: str) -> DataFrame:
+    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return cast("DataFrame", f"{name}@{version}")
+
+    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+        self.tagged.append((version, tag))
 
     def _append(self, rows: DataFrame, name: str) -> None:
         raise AssertionError
@@ -108,7 +114,9 @@ class Fake(Lakehouse):
     def own_name(self, name: str) -> str:
         return name
 
-    def maintain(self, spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
+    def maintain(
+        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    ) -> Maintained:
         return Maintained(0, 0, 0)
 
 
@@ -182,7 +190,7 @@ def test_labels_of_a_key_move_its_rows_to_their_buckets(spark_: Any):
 def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any):
     target = Fake()
     target.tables["t"] = made()
-    target.versions = [("7", State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)}))]
+    target.versions = [(7, State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)}))]
     assert target.reached(spark_, "t").commit_lsn == 70
     target.versions = []
     assert target.reached(spark_, "t").commit_lsn == 70
@@ -201,7 +209,7 @@ def test_the_steps_to_a_new_form_are_recorded_one_by_one_with_the_position(spark
     target = Fake()
     target.tables["t"] = made()
     state = State(commit_lsn=5)
-    target.versions = [("1", state)]
+    target.versions = [(1, state)]
     spark_.columns = {"id": LongType(), "n": IntegerType(), "title": StringType(), "body": StringType()}
     id_, n, title, _ = FORM.columns
     flag = ColumnSchema("flag", 9, "integer", 23, -1, IntegerType())
@@ -236,7 +244,7 @@ def test_what_cannot_be_followed_leaves_the_table_as_it_is(spark_: Any):
 def test_a_table_as_of_an_lsn_is_the_newest_version_that_is_not_later(spark_: Any):
     target = Fake()
     target.versions = [
-        ("9", State(consistent_lsn=90)), ("8", State()), ("7", State(consistent_lsn=70)),
+        (9, State(consistent_lsn=90)), (8, State()), (7, State(consistent_lsn=70)),
     ]  # fmt: skip
     assert cast("str", target.read(spark_, "t", 95)) == "t@9"
     assert cast("str", target.read(spark_, "t", 89)) == "t@7"
@@ -245,13 +253,50 @@ def test_a_table_as_of_an_lsn_is_the_newest_version_that_is_not_later(spark_: An
         target.read(spark_, "t", 60)
 
 
+def test_the_version_at_a_point_is_looked_up_once_until_there_is_another_commit(spark_: Any):
+    target = Fake()
+    assert target.pin(spark_, "t") is None
+    prepare(target, spark_)
+    # Nothing was committed that a point could name.
+    assert target.pin(spark_, "t", Tag(5, 1)) is None
+    with target._commit(spark_, "t", State(commit_lsn=7)):
+        pass
+    first = target.versions[0][0]
+    assert [target.pin(spark_, "t"), target.pin(spark_, "t", Tag(7, 1))] == [first, first]
+    # A table without changes is not looked at again, and gets the tags of later points too.
+    target.versions.insert(0, (99, State(commit_lsn=7)))
+    assert target.pin(spark_, "t", Tag(9, 1)) == first
+    assert target.tagged == [(first, Tag(7, 1)), (first, Tag(9, 1))]
+
+
+def test_a_version_of_another_process_is_not_pinned(spark_: Any):
+    target = Fake()
+    prepare(target, spark_)
+    with target._commit(spark_, "t", State(commit_lsn=7)):
+        pass
+    target.versions.insert(0, (99, State(commit_lsn=8, stamp=Stamp("other", 1))))
+    with pytest.raises(FencedError):
+        target.pin(spark_, "t", Tag(9, 1))
+    assert target.tagged == []
+
+
+def test_a_format_without_tags_says_what_to_do(spark_: Any):
+    with pytest.raises(ConfigError, match="lsn-0-9") as refused:
+        Lakehouse._tag(Fake(), spark_, "t", 1, Tag(9, 1))
+    assert "tag_interval_s" in refused.value.hint
+
+
+def test_a_name_is_known_without_its_catalog():
+    assert Fake().bare_name("`lake`.`public`.`a``b`") == "public.a`b"
+
+
 def test_a_table_says_when_its_newest_changes_were_written(spark_: Any):
     target = Fake()
     target.tables["t"] = made()
     old = State(commit_lsn=60, partitions={0: Place(60, 1, 1, 4)})
     new = State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)})
     # The newest two commits changed no row; the commit before them brought the changes.
-    target.versions = [("4", new), ("3", new), ("2", new), ("1", old)]
+    target.versions = [(4, new), (3, new), (2, new), (1, old)]
     found = target.inspect(spark_, "t")
     assert found is not None
     assert (found.state, found.written_at) == (new, NOW - timedelta(minutes=2))

@@ -1,0 +1,95 @@
+"""Programs for `test_connect`: a server of Spark Connect, and jobs that are its clients.
+
+    python -m tests.spark.over_connect serve FOLDER
+    python -m tests.spark.over_connect read SERVER KAFKA PREFIX TABLE
+    python -m tests.spark.over_connect refused SERVER KAFKA
+
+The server prints its address, and ends with its standard input. A client prints one object as JSON.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.errors import ConfigError
+from cdcd.spark.api import apply_changes, read_changes
+from cdcd.spark.jars import ICEBERG
+from cdcd.spark.kafka import Admin, KafkaSource
+from cdcd.spark.session import catalog_conf, session
+from cdcd.spark.targets.iceberg import IcebergTarget
+
+
+def serve(folder: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = session(
+        (ICEBERG,),
+        conf={
+            **catalog_conf(ICEBERG, "lake", str(Path(folder) / "lake")),
+            "spark.sql.warehouse.dir": folder,
+            "spark.local.dir": folder,
+            "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+        },
+    )
+    print(f"sc://127.0.0.1:{port}", flush=True)
+    sys.stdin.read()
+    made.stop()
+
+
+def read(server: str, servers: str, prefix: str, table: str) -> dict[str, Any]:
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    return shown(spark, servers, prefix, table)
+
+
+def shown(spark: SparkSession, servers: str, prefix: str, table: str) -> dict[str, Any]:
+    """All that `read_changes` gives, of any session."""
+    got = read_changes(spark, KafkaSource(servers), prefix, table)
+    return {
+        "schema": got.schema.to_json(),
+        "types": got.changes.schema.json(),
+        "changes": rows(got.changes),
+        "rejected": rows(got.rejected),
+        "end": {str(partition): offset for partition, offset in sorted(got.end.items())},
+    }
+
+
+def rows(frame: DataFrame) -> list[str]:
+    text = frame.select(sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"}).alias("row"))
+    return sorted(row["row"] for row in text.collect())
+
+
+def refused(server: str, servers: str) -> list[str]:
+    """What says that it does not work in such a session."""
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    target, source = IcebergTarget("lake"), KafkaSource(servers)
+    schema: Any = None
+    said = []
+    attempts: list[Callable[[], object]] = [
+        lambda: Admin(spark, source),
+        lambda: apply_changes(target, spark.range(1), schema),
+        lambda: target.reached(spark, "`lake`.`public`.`orders`"),
+        lambda: target.read(spark, "`lake`.`public`.`orders`", 7),
+    ]
+    for attempt in attempts:
+        try:
+            attempt()
+        except ConfigError as error:
+            said.append(f"{error.message} {error.hint}")
+    return said
+
+
+if __name__ == "__main__":
+    what, *given = sys.argv[1:]
+    programs: dict[str, Callable[..., object]] = {"serve": serve, "read": read, "refused": refused}
+    found = programs[what](*given)
+    if found is not None:
+        print(json.dumps(found))
