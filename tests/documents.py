@@ -80,21 +80,23 @@ def commands() -> str:
     """docs/cli.md: what each command says of itself with --help."""
     made = "Made from the commands by `python -m tests.documents`; a test keeps it so."
     parts = [f"# Commands\n\n{made} `cdcd COMMAND --help` says the same.\n"]
-    for path, command in _commands("cdcd", cli):
-        context = click.Context(command, info_name=path, terminal_width=HELP_WIDTH)
-        parts.append(f"## {path}\n\n```text\n{command.get_help(context).rstrip()}\n```\n")
+    # The command keeps the names of its help option from the first context that asks: all are as `cdcd` makes them.
+    top = click.Context(cli, info_name="cdcd", terminal_width=HELP_WIDTH, **cli.context_settings)
+    parts += [
+        f"## {each.command_path}\n\n```text\n{each.get_help().rstrip()}\n```\n" for each in _contexts(top)
+    ]
     return "\n".join(parts)
 
 
-def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """A command and those below it, each with the words that call it."""
-    yield path, command
+def _contexts(context: click.Context) -> Iterator[click.Context]:
+    """The context of a command and of those below it."""
+    yield context
+    command = context.command
     if isinstance(command, click.Group):
-        context = click.Context(command, info_name=path)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
-            yield from _commands(f"{path} {name}", below)
+            yield from _contexts(click.Context(below, info_name=name, parent=context))
 
 
 def documents() -> dict[Path, str]:

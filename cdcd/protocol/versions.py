@@ -164,5 +164,5 @@ def _lacking(what: str, needed: int, version: int) -> ConfigError:
 def _too_old(what: str, needed: int, server_version_num: int) -> ConfigError:
     return ConfigError(
         f"{what} needs {_release(needed)}, but the server is {_release(server_version_num)}.",
-        hint="Take it out of the configuration, or upgrade the server.",
+        hint=f"Take postgres.{what.partition(':')[0]} out of the configuration, or upgrade the server.",
     )

@@ -165,9 +165,8 @@ def no_server(scene: Scene) -> None:
     scene.configure(postgres={"dsn": dsn}, startup_timeout_s=1)
 
 
-def no_root_certificate(scene: Scene) -> None:
-    dsn = scene.database.dsn(password=SECRET, sslmode="verify-full", sslrootcert="/nowhere/ca.pem")
-    scene.configure(postgres={"dsn": dsn})
+def no_such_service(scene: Scene) -> None:
+    scene.configure(postgres={"dsn": scene.database.dsn(password=SECRET, service="nowhere")})
 
 
 def no_replication_right(scene: Scene) -> None:
@@ -408,10 +407,10 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     wrong_password: (3, "postgres.refused", "Check role and password"),
     no_such_database: (3, "postgres.refused", "Correct the database name in postgres.dsn"),
     no_server: (3, "postgres.unreachable", "Is PostgreSQL running there"),
-    no_root_certificate: (2, "postgres.setting", "Check sslrootcert in postgres.dsn"),
+    no_such_service: (2, "postgres.setting", "Check service and servicefile in postgres.dsn"),
     no_replication_right: (3, "server.replication", f"ALTER ROLE {ROLE} REPLICATION"),
     a_standby: (3, "server.standby", "Point postgres.dsn at the primary"),
-    an_old_server: (2, "server.version", "postgres.protocol"),
+    an_old_server: (2, "server.version", "Take postgres.protocol out of the configuration"),
     failover_before_17: (2, "slot.failover", "failover: false"),
     wal_level_replica: (3, "wal.level", "ALTER SYSTEM SET wal_level = 'logical'"),
     no_free_slot: (3, "slot.capacity", "Drop an unused slot"),
@@ -492,8 +491,8 @@ def test_what_ends_a_run_is_foreseen_with_the_same_cure(broken: Callable[[Scene]
     # WHEN it is checked, THEN there is the finding, nothing is said beside the report, and nothing is changed
     topics = set(one.topics())
     check = one.check()
-    errors = {finding["code"]: finding for finding in check.errors()}
-    assert code in errors, check.findings
+    found = [finding for finding in check.errors() if finding["code"] == code]
+    assert found, check.findings
     assert check.code in (10, exit_code)
     assert one.said[-1] == ""
     assert {topic for topic in set(one.topics()) - topics if not topic.startswith("__")} == set()
@@ -506,7 +505,7 @@ def test_what_ends_a_run_is_foreseen_with_the_same_cure(broken: Callable[[Scene]
     assert exit_code in CODES[code].exits
     cure = cure.format(name=one.name)
     assert cure in said.hint.replace('"', ""), said
-    assert cure in errors[code]["fix"].replace('"', ""), errors[code]
+    assert any(cure in finding["fix"].replace('"', "") for finding in found), found
     assert most_repeated(said.output) <= 1
 
 
@@ -571,4 +570,4 @@ def test_a_broker_that_is_away_makes_no_noise(scene: Scene):
     scene.one.check()
     said = command("check", "--config", str(scene.one.daemon.config_path))
     assert (said.returncode, said.stderr) == (4, "")
-    assert len(said.stdout.splitlines()) < 20
+    assert len(said.stdout.splitlines()) < 25

@@ -79,15 +79,15 @@ def test_commands_that_a_page_names_have_these_options(page: Path) -> None:
     for said in lines + re.findall(r"`(cdcd [a-z][^`\n]*)`", text):
         words = said.partition("#")[0].split()[1:]
         command: click.Command = cli
+        top = click.Context(cli, **cli.context_settings)
         while isinstance(command, click.Group) and words and not words[0].startswith(("-", "[")):
             name = words.pop(0)
-            found = command.get_command(click.Context(command), name)
+            found = command.get_command(top, name)
             if found is None:
                 wrong.append(f"{said}: no command {name}")
                 break
             command = found
-        options = {option for each in command.params for option in each.opts}
-        options |= {option for each in cli.get_params(click.Context(cli)) for option in each.opts}
+        options = {"--help", "--version"} | {option for each in command.params for option in each.opts}
         wrong += [
             f"{said}: no option {word}"
             for word in re.findall(r"(--[a-z-]+)", " ".join(words))
