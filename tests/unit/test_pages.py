@@ -1,4 +1,4 @@
-"""What pages for users name is there: events, metrics, keys of the configuration, commands and their options."""
+"""What pages for users name is there: events, metrics, findings, keys of the configuration, commands, options."""
 
 import re
 import textwrap
@@ -18,7 +18,7 @@ from cdcd.config.models import Config
 from cdcd.config.types import Section
 from tests.documents import ROOT, documents
 
-GENERATED = {path for path in documents() if path.name in ("events.md", "metrics.md", "cli.md")}
+GENERATED = {path for path in documents() if path.name in ("events.md", "metrics.md", "cli.md", "check.md")}
 PAGES = sorted(
     {ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md"), ROOT / "helm/cdcd/README.md"}
     - GENERATED
@@ -27,6 +27,7 @@ EVENTS = set(re.findall(r"^\| `([a-z.]+)` \|", (ROOT / "docs" / "events.md").rea
 METRICS = set(
     re.findall(r"^\| `(cdcd_[a-z_]+)` \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
 )
+CODES = set(re.findall(r"^\| `([a-z._]+)` \|", (ROOT / "docs" / "check.md").read_text(), re.MULTILINE))
 
 
 def keys(model: type[Section], before: str = "") -> Iterator[str]:
@@ -44,6 +45,8 @@ VALUES = {
     if isinstance(value, dict)
     for key in value
 }
+# The chart takes the daemon's configuration below `config`.
+VALUES |= {f"config.{key}" for key in KEYS}
 SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
 
 
@@ -63,7 +66,7 @@ def test_events_metrics_and_keys_that_a_page_names_are_there(page: Path) -> None
                 unknown.append(code)
         elif re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", name) and not (ROOT / name).exists():
             first = name.partition(".")[0]
-            known = name in EVENTS | KEYS | VALUES or name.rpartition(".")[0] in KEYS
+            known = name in EVENTS | CODES | KEYS | VALUES or name.rpartition(".")[0] in KEYS
             if first in SECTIONS | {event.partition(".")[0] for event in EVENTS} and not known:
                 unknown.append(code)
     assert unknown == []
