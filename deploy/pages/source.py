@@ -24,6 +24,7 @@ DOCUMENTS: Final = (
     "deploy/spark/*.md",
     "helm/cdcd/*.md",
     "tests/*/RESULTS.md",
+    "tests/bench/*.md",
 )
 """Where documents are, as patterns of paths."""
 
