@@ -3,8 +3,9 @@
 A link in a document leads to one of these:
 
 - another document, or a picture: the link stays as it is;
+- a folder with a README: the link leads to that;
 - a file of the repository that the site shows (`SHOWN`): the tree gets a page with the file, and the link leads to it;
-- anything else in the repository, such as a folder or a module: the site has the words of the link only;
+- anything else in the repository, such as another folder or a module: the site has the words of the link only;
 - nothing: `DeadLinkError`.
 """
 
@@ -81,6 +82,8 @@ def linked(page: str, text: str, shown: set[str]) -> str:
             shown.add(name)
         if image or name in documents():
             return match[0]
+        if f"{name}/README.md" in documents():
+            return f"[{words}]({path}/README.md)"
         if file.suffix in SHOWN:
             shown.add(name)
             return f"[{words}]({path}.md{mark}{anchor})"
