@@ -13,6 +13,7 @@ import posixpath
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -41,10 +42,11 @@ class DeadLinkError(Exception):
     """A document links to a path that the repository does not have."""
 
 
-def documents() -> list[str]:
+@cache
+def documents() -> tuple[str, ...]:
     """Paths of all documents, relative to the repository."""
     found = {path.relative_to(REPOSITORY).as_posix() for each in DOCUMENTS for path in REPOSITORY.glob(each)}
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def write_source(folder: Path) -> None:
