@@ -124,15 +124,19 @@ def stream_changes(
     schemas_topic: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> tuple[TableSchema, DataFrame]:
-    """The same as a stream, in the form that the table has now, and that form.
+    """The form that a table has now, and a streaming DataFrame of the table's changes in that form.
 
-    The DataFrame keeps the column `problem`: what is not null there is no change, or is in another form than this.
+    The DataFrame keeps the column `problem`: if it is not null, the row is no change, or is in another form.
 
     Args:
+        prefix: of the pipeline's topics.
+        table: `schema.table`.
+        schemas_topic: with the descriptions; None is `<prefix>.schemas`.
         options: of Spark's Kafka source, such as `startingOffsets` and `maxOffsetsPerTrigger`.
 
     Raises:
-        As `read_changes`.
+        SourceError: no description of the table is known.
+        SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
     topic, forms = _described(spark, source, prefix, table, schemas_topic, variant=False)
     form = forms.newest(topic)
@@ -201,13 +205,16 @@ def scd2(spark: SparkSession, target: Target, table: str) -> DataFrame:
 
 
 def create_scd2_view(spark: SparkSession, target: Target, table: str, view: str) -> None:
-    """The same as a view that stays, where the catalog of `view` has views. Made anew when the table has another form.
+    """Create a view with the rows of `scd2`, in a catalog that has views.
+
+    Create it again when the table has another form.
 
     Args:
-        view: its name in SQL.
+        table: `schema.table`, of the source.
+        view: the view's name in SQL.
 
     Raises:
-        ConfigError: as `scd2`.
+        ConfigError: the target has no changelog of the table, or the table has no key.
     """
     spark.sql(f"CREATE OR REPLACE VIEW {view} AS {_scd2(spark, target, table)}")
 

@@ -3,8 +3,9 @@
 A link in a document leads to one of these:
 
 - another document, or a picture: the link stays as it is;
+- a folder with a README: the link leads to that;
 - a file of the repository that the site shows (`SHOWN`): the tree gets a page with the file, and the link leads to it;
-- anything else in the repository, such as a folder or a module: the site has the words of the link only;
+- anything else in the repository, such as another folder or a module: the site has the words of the link only;
 - nothing: `DeadLinkError`.
 """
 
@@ -12,6 +13,7 @@ import posixpath
 import re
 import shutil
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +26,7 @@ DOCUMENTS: Final = (
     "deploy/spark/*.md",
     "helm/cdcd/*.md",
     "tests/*/RESULTS.md",
+    "tests/bench/*.md",
 )
 """Where documents are, as patterns of paths."""
 
@@ -39,10 +42,11 @@ class DeadLinkError(Exception):
     """A document links to a path that the repository does not have."""
 
 
-def documents() -> list[str]:
+@cache
+def documents() -> tuple[str, ...]:
     """Paths of all documents, relative to the repository."""
     found = {path.relative_to(REPOSITORY).as_posix() for each in DOCUMENTS for path in REPOSITORY.glob(each)}
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def write_source(folder: Path) -> None:
@@ -80,6 +84,8 @@ def linked(page: str, text: str, shown: set[str]) -> str:
             shown.add(name)
         if image or name in documents():
             return match[0]
+        if f"{name}/README.md" in documents():
+            return f"[{words}]({path}/README.md)"
         if file.suffix in SHOWN:
             shown.add(name)
             return f"[{words}]({path}.md{mark}{anchor})"

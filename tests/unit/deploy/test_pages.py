@@ -17,8 +17,12 @@ def test_a_link_to_a_file_leads_to_a_page_with_the_file() -> None:
     assert shown == {"config/minimal.yaml", "deploy/sql/role.sql"}
 
 
-def test_a_link_to_a_folder_or_a_program_becomes_its_words() -> None:
-    assert linked("README.md", "[helm](helm/cdcd), [image](Dockerfile)\n", set()) == "helm, image\n"
+def test_a_link_to_a_folder_leads_to_its_readme() -> None:
+    assert linked("README.md", "[chart](helm/cdcd)\n", set()) == "[chart](helm/cdcd/README.md)\n"
+
+
+def test_a_link_to_another_folder_or_a_program_becomes_its_words() -> None:
+    assert linked("README.md", "[SQL](deploy/sql), [image](Dockerfile)\n", set()) == "SQL, image\n"
 
 
 def test_a_picture_is_shown_and_its_link_stays() -> None:
