@@ -73,7 +73,8 @@ _VARYING: Final = re.compile(r"\[thrd:[^]]*\]|\(after [^)]*\)|[0-9]+")
 class Sparing(logging.Filter):
     """Lets a message pass once in `REPEATED_S`, and then with the number of those that it held back.
 
-    Messages are alike if they differ in numbers, in the thread and in the time that an attempt took.
+    Messages are alike if they differ in numbers, in the thread and in the time that an attempt took. What is logged for
+    the property `debug` passes: whoever sets it wants each line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,6 +84,8 @@ class Sparing(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged. If others were held back, its message says how many."""
+        if record.levelno <= logging.DEBUG:
+            return True
         text, now = record.getMessage(), self._clock()
         kind = _VARYING.sub("", text)
         passed_at, held = self._passed.get(kind, (-REPEATED_S, 0))
