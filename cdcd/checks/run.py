@@ -21,7 +21,7 @@ from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, Transi
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.errors import filled
-from cdcd.kafka.producer import construct, producer_properties, try_transactional_id
+from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properties, try_transactional_id
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
@@ -69,7 +69,7 @@ async def _examine(config: Config) -> Report:
     findings = [*here, *source.findings, *sink.findings]
     if source.facts is not None and sink.facts is not None:
         # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
-        findings += await ask_both(config, source.facts, findings)
+        findings += await ask_both(config, source.facts, sink.facts, findings)
     known = names(config)
     wrong = FOUND_ERROR if any(finding.level == "error" for finding in findings) else 0
     return Report(
@@ -170,7 +170,9 @@ def _construct(config: Config, timeout_s: float) -> None:
     construct(producer_properties(settings, settings.client, settings.batch_size, lambda *_: None), where)
 
 
-async def ask_both(config: Config, source: Facts, findings: Sequence[Finding]) -> list[Finding]:
+async def ask_both(
+    config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]
+) -> list[Finding]:
     """What needs both sides: where a start would resume, what it would read, and the topics of the tables.
 
     Args:
@@ -180,7 +182,7 @@ async def ask_both(config: Config, source: Facts, findings: Sequence[Finding]) -
     found = [*_position(config, outcome, findings), *check_rows(source, outcome.reading)]
     try:
         found += await asyncio.to_thread(_ask_about_topics, config, source)
-        if not source.active and config.kafka.delivery == "exactly_once" and _can_begin(findings):
+        if _may_ask_for_id(config, source, sink, findings):
             settings = sink_settings(config, TRANSACTION_S)
             refusal = await asyncio.to_thread(try_transactional_id, settings, ANSWER_S)
             subject = f"transactional id {settings.transactional_id}"
@@ -194,9 +196,15 @@ async def ask_both(config: Config, source: Facts, findings: Sequence[Finding]) -
     return found
 
 
-def _can_begin(findings: Sequence[Finding]) -> bool:
-    """Whether the brokers can keep their log of transactions. If not, the question would wait for an answer."""
-    return not any(one.code == "transaction.log" and one.level == "error" for one in findings)
+def _may_ask_for_id(config: Config, source: Facts, sink: kafka.Facts, findings: Sequence[Finding]) -> bool:
+    """Whether to ask for the right on the transactional id.
+
+    An instance that is active has the right, and must not be disturbed. Brokers that allow any timeout would not refuse
+    the question, and brokers that cannot keep their log of transactions would not answer.
+    """
+    has_log = not any(one.code == "transaction.log" and one.level == "error" for one in findings)
+    answers = has_log and sink.timeout_max_ms != TIMEOUT_REFUSED_MS
+    return config.kafka.delivery == "exactly_once" and not source.active and answers
 
 
 def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> list[Finding]:

@@ -147,6 +147,8 @@ _TABLE: Final[tuple[_Row, ...]] = (
     ),
 )
 
+_TLS_FILE: Final = re.compile(r"\bssl\.[a-z.]+ failed")
+
 _PROPERTIES: Final = frozenset({"_INVALID_ARG", "_CONFLICT", "_NOT_CONFIGURED"})
 
 _OUR_TRUST: Final = (
@@ -183,9 +185,13 @@ def fill_names(error: CdcdError, names: Mapping[str, str]) -> None:
 
 
 def property_error(error: KafkaError, where: str) -> CdcdError:
-    """What librdkafka says when it makes a client: ConfigError unless it is about files of TLS."""
+    """What librdkafka says when it makes a client.
+
+    ConfigError: a name or a value is wrong. SinkError: a file of TLS cannot be used, which another start may mend, for
+    example while a mounted secret is replaced.
+    """
     said = map_kafka_error(error, where)
-    if error.name() not in _PROPERTIES:
+    if error.name() not in _PROPERTIES or _TLS_FILE.search(error.str()):
         return said
     return ConfigError(
         f"{where}: librdkafka refuses kafka.properties: {error.str()}",

@@ -62,6 +62,7 @@ class Repeats(logging.Filter):
     """Passes a library's message at most once in `REPEAT_S`. The next line says how often it was `repeated` meanwhile.
 
     Messages are the same if they differ only in numbers, in librdkafka's thread, and in the time that an attempt took.
+    What is logged for debugging passes: whoever asks for it wants each line.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +71,7 @@ class Repeats(logging.Filter):
         self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.name == OURS:
+        if record.name == OURS or record.levelno <= logging.DEBUG:
             return True
         key = (record.name, record.levelno, _VARYING.sub("0", record.getMessage()))
         now = self._clock()

@@ -73,5 +73,5 @@ def test_a_spool_directory_that_cannot_be_made_is_told(one: Trial):
     one.configure(spool={"directory": "/proc/nowhere/spool"})
     said = one.fail()
     assert said.code == 8
-    assert "Cannot create the spool directory /proc/nowhere/spool" in said.message
+    assert "Cannot use the spool directory /proc/nowhere/spool" in said.message
     assert "spool.directory" in said.hint

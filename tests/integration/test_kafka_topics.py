@@ -103,7 +103,7 @@ def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, u
     with pytest.raises(SinkError) as caught:
         ensure_topics(Admin(properties(broker)), [unique], TopicSpec(enabled=False), checkpoint="c")
     assert unique in caught.value.message
-    assert f"kafka-topics --create --topic {unique}" in caught.value.hint
+    assert f"--create --topic {unique};" in caught.value.hint
     assert Admin(properties(broker)).topics([unique]) == {unique: None}
 
 

@@ -80,3 +80,8 @@ def test_a_property_that_librdkafka_refuses_is_the_configurations_fault():
     )
     assert isinstance(error, ConfigError)
     assert 'No such configuration property: "x"' in error.message
+
+
+def test_a_file_of_tls_may_be_there_at_the_next_start():
+    said = "Failed to create admin client: ssl.ca.location failed: error:05880020:x509 certificate routines::BIO lib"
+    assert type(property_error(KafkaError(KafkaError._INVALID_ARG, said), "x")) is SinkError

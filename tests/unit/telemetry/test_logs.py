@@ -186,6 +186,13 @@ def test_a_refused_connection_is_one_message_whatever_thread_and_time_it_names()
     assert not any(passes(number, number, "app") for number in range(2, 700))
 
 
+def test_what_is_logged_for_debugging_always_passes():
+    repeats = Repeats(lambda: 0.0)
+    record = logging.LogRecord("librdkafka", logging.DEBUG, "", 0, "Polling", (), None)
+    assert repeats.filter(record)
+    assert repeats.filter(record)
+
+
 def test_events_are_never_left_out(stream):
     observe = configure_logging(log("info", "json"), stream)
     for _ in range(3):
