@@ -18,10 +18,10 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from traceback import format_exception
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
@@ -32,7 +32,7 @@ from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.startup import Startup
 from cdcd.engine.sessions import Sessions
-from cdcd.errors import CdcdError, ConfigError, TransientError
+from cdcd.errors import CdcdError, ConfigError, TransientError, cause
 from cdcd.facts import (
     ConfigRefused,
     ConfigReloaded,
@@ -79,20 +79,27 @@ def run(config: Config, *, accept_gap: bool = False, reread_file: Callable[[], C
         with serve_http(config, telemetry, lambda: supervisor.config) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
-    except CdcdError as error:
+    except Exception as error:
+        worst = cause(error) if isinstance(error, ExceptionGroup) else error
+        if isinstance(worst, CdcdError):
+            observe(
+                Failed(
+                    error=type(worst).__name__,
+                    message=worst.message,
+                    hint=worst.hint,
+                    exit_code=worst.exit_code,
+                )
+            )
+        if not supervisor.logs_json:
+            raise
+        if isinstance(worst, CdcdError):
+            return worst.exit_code
         observe(
-            Failed(
-                error=type(error).__name__, message=error.message, hint=error.hint, exit_code=error.exit_code
+            Crashed(
+                error=type(worst).__name__, message=str(worst), traceback="".join(format_exception(worst))
             )
         )
-        if not supervisor.logs_json:
-            raise
-        return error.exit_code
-    except Exception as error:
-        if not supervisor.logs_json:
-            raise
-        observe(Crashed(error=type(error).__name__, message=str(error), traceback=traceback.format_exc()))
-        return 1
+        return CdcdError.exit_code
     finally:
         if screen is not None:
             screen.close()

@@ -20,9 +20,10 @@ from tests.integration.daemon import WAIT_S, configuration
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+@pytest.mark.parametrize("form", ["json", "auto"])
 @pytest.mark.postgres(only=18)
 def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
-    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
+    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path, form: str
 ):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
     database.execute("INSERT INTO t SELECT g, repeat('x', 200) FROM generate_series(1, 60000) g")
@@ -33,6 +34,7 @@ def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
         snapshot={"mode": "only", "chunk_bytes": 65_536},
         kafka={"transaction": {"bytes_max": 131_072}, "queue_bytes_max": 262_144},
         spool={"directory": str(tmp_path / "spool")},
+        log={"format": form},
     )
     file = tmp_path / "cdcd.yaml"
     file.write_text(yaml.safe_dump(config))
@@ -47,10 +49,15 @@ def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
     bars = re.findall(r"public\.t +\S+ +(\d+)% +([\d,]+) +(\S+ \S+ of \S+ \S+) +([\d,]+) +([\d,]+) s", text)
     assert bars, text[-3000:]
     assert all(int(share) <= 100 for share, *_ in bars)
-    # AND every line of the log is whole
+    # AND every line of the log is whole, and without a format it is for people
+    wanted = {"snapshot.started", "table.read", "snapshot.finished"}
+    if form == "auto":
+        assert not [line for line in text.splitlines() if line.startswith("{")]
+        assert all(re.search(rf"\[info +\] {event} ", text) for event in wanted)
+        return
     lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith("{")]
     events = [json.loads(line)["event"] for line in lines]
-    assert {"snapshot.started", "table.read", "snapshot.finished"} <= set(events)
+    assert wanted <= set(events)
 
 
 def _read(terminal: int) -> bytes:

@@ -1,6 +1,7 @@
 """That each action is carried out and reported. The engine and the two servers are stood in for."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FatalError, TransientError
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.position import Checkpoint, Position
@@ -337,6 +339,35 @@ async def test_a_lost_lock_is_reported_with_what_it_means(admin: bool, lapsed: b
     (said,) = engine.said("lock_lost")
     assert said[-1] is shutting_down
     assert "advisory lock is lost: gone" in said[1].message
+
+
+@pytest.mark.parametrize(("sqlstate", "unreachable"), [("", True), ("57P01", False)])
+@in_a_loop
+async def test_a_lock_that_is_lost_without_a_word_of_the_server_is_an_outage(
+    sqlstate: str, unreachable: bool
+):
+    engine = Engine()
+    ends_after(engine, "lock_lost")
+    session = Session(engine)
+    session.lost.set_result(SimpleNamespace(message="gone", sqlstate=sqlstate, admin_shutdown=False))
+    await session.run()
+    assert ("postgres" in session.pipeline._telemetry.reach.outages) is unreachable
+
+
+@in_a_loop
+async def test_a_delivery_counts_its_bytes_and_the_delay_of_each_of_its_commits():
+    now_us = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+    commits = [now_us - 20_000_000, now_us - 3_000_000]
+    batch = Batch(START, START, size=77, commit_time=commits[-1], commit_times=commits)
+    engine = Engine([Ship(batch, CHECKPOINT)])
+    ends_after(engine, "delivered")
+    session = Session(engine)
+    await session.run()
+    telemetry = session.pipeline._telemetry
+    assert telemetry.kafka_bytes == 77
+    counts = dict(zip(telemetry.delays.bounds, telemetry.delays.counts, strict=False))
+    assert (counts[5.0], counts[30.0]) == (1, 1)
+    assert 23 <= telemetry.delays.sum < 60
 
 
 @in_a_loop
