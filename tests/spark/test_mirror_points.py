@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.table import StaticTable
@@ -105,7 +106,7 @@ class Lake:
                 path = str(self._place / "public" / table)
                 at = DeltaTable(path, version=point["versions"][self.bare(table)])
                 query = QueryBuilder().register("t", at).execute("SELECT id, n FROM t")
-                rows = query.read_all().to_pylist()
+                rows = pa.table(query.read_all()).to_pylist()
             found[table] = sorted((row["id"], row["n"]) for row in rows)
         return found
 
@@ -203,7 +204,7 @@ def test_a_point_is_listed_when_all_of_its_tables_are_there(
         pass
 
     def die(*_: Any) -> None:
-        raise KilledError
+        raise KilledError("KilledError")
 
     mirror = lake.job.mirror(**lake.consistent())
     monkeypatch.setattr(mirror._points, "list_", die)
