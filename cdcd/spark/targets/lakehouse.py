@@ -480,13 +480,15 @@ class Lakehouse(OwnTables):
         if point is None:
             return None
         version: int | None = point["versions"].get(self.bare_name(name))
+        if version is not None:
+            return version
         schema = self.schema(spark, name)
-        if version is None and schema is not None and schema.table in point["without"]:
+        if schema is not None and schema.table in point["without"]:
             raise PositionError(
                 f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, or was read again later.",
                 hint="Choose an LSN whose row in cdcd.consistent does not have the table in `without`.",
             )
-        return version
+        return None
 
     def _look(self, spark: SparkSession, name: str) -> _Table | None:
         check_classic(spark, f"Looking at the position of {name}")
