@@ -301,9 +301,7 @@ def load_snapshot(
             has = target.layout(spark, name)
             new = New(form.schema, kind, (has or PLAIN) if layout is None else layout(snapshot.size(table)))
             if has is not None and kind is Kind.MIRROR:
-                # The snapshot tells which of the rows that are there are gone.
-                wanted = replace(has, deletes=new.layout.deletes)
-                target.relayout(spark, name, lambda _, wanted=wanted: wanted)
+                _treat_deletes(spark, target, name, replace(has, deletes=new.layout.deletes))
             try:
                 target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.layout)
             except IncompatibleSchemaError:
@@ -324,6 +322,11 @@ def load_snapshot(
     except (PySparkException, Py4JError) as error:
         raise _reason(table, error) from error
     return Loaded(rows - problems, quarantined, snapshot.lsn)
+
+
+def _treat_deletes(spark: SparkSession, target: Target, name: str, layout: Layout) -> None:
+    """Bring a mirror to this layout before it is loaded: the snapshot tells which of its rows are gone."""
+    target.relayout(spark, name, lambda _: layout)
 
 
 def _register(spark: SparkSession) -> None:
