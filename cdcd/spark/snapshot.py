@@ -309,8 +309,7 @@ def load_snapshot(
             has = target.layout(spark, name)
             new = New(form.schema, kind, (has or PLAIN) if layout is None else layout(snapshot.size(table)))
             if has is not None and kind is Kind.MIRROR:
-                # The snapshot tells which of the rows that are there are gone.
-                target.relayout(spark, name, partial(_same, replace(has, deletes=new.layout.deletes)))
+                _treat_deletes(spark, target, name, replace(has, deletes=new.layout.deletes))
             try:
                 target.prepare(spark, name, form.schema, kind, (snapshot.commit_lsn, 0), new.layout)
             except IncompatibleSchemaError:
@@ -333,9 +332,9 @@ def load_snapshot(
     return Loaded(rows - problems, quarantined, snapshot.lsn)
 
 
-def _same(layout: Layout, _size: int) -> Layout:
-    """The layout, whatever the size of the table."""
-    return layout
+def _treat_deletes(spark: SparkSession, target: Target, name: str, layout: Layout) -> None:
+    """Bring a mirror to this layout before it is loaded: the snapshot tells which of its rows are gone."""
+    target.relayout(spark, name, lambda _: layout)
 
 
 def _register(spark: SparkSession) -> None:
