@@ -14,6 +14,7 @@ from cdcd.postgres.pipeline_state import Instance
 from cdcd.postgres.slot import check_slot
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import ago, number
+from cdcd.transactions.position import Checkpoint
 
 FOUND: Final = 10
 """The exit code if both sides answered and something is wrong (`errors.EXIT_CODES`)."""
@@ -121,9 +122,12 @@ def _is_reading(status: PipelineStatus) -> bool:
 
 
 def _publication(status: PipelineStatus) -> Iterator[Problem]:
-    if isinstance(status.server, CdcdError) or (status.server.slot is None and status.checkpoint is None):
+    if isinstance(status.server, CdcdError):
         return
     found = status.server.publication
+    if status.server.slot is None and not isinstance(status.checkpoint, Checkpoint):
+        # As far as is known, the pipeline has not started: its start makes the publication.
+        return
     if found is None:
         yield Problem(
             "publication.missing",

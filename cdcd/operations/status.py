@@ -26,6 +26,11 @@ from cdcd.transactions.position import Checkpoint, resume
 CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""
 
+AWAY_HINT: Final = (
+    "Check: 1. the broker runs; 2. kafka.bootstrap_servers is reachable from this machine; 3. security.protocol in "
+    "kafka.properties matches the broker's listener."
+)
+
 HTTP_S: Final = 3.0
 """Seconds that the daemon may take for a page."""
 
@@ -96,7 +101,7 @@ async def _checkpoint(config: Config) -> Checkpoint | CdcdError | None:
             peek_checkpoint, connection, config.topics.checkpoint, config.name, CHECKPOINT_S
         )
     except TransientError as error:
-        return SinkUnavailableError(error.message, hint=error.hint)
+        return SinkUnavailableError(error.message, hint=error.hint or AWAY_HINT)
     except CdcdError as error:
         return error
 

@@ -160,6 +160,13 @@ def test_a_lost_slot_gives_the_exit_code_although_no_instance_runs_either():
     assert exit_code_of(lost) == 6
 
 
+def test_a_publication_is_not_missed_where_nothing_shows_that_the_pipeline_has_started():
+    new = replace(WELL, server=replace(DOWN, slot=None, publication=None), numbers=None)
+    assert codes(replace(new, checkpoint=None)) == [("instance.none", "error")]
+    away = SinkUnavailableError("no answer")
+    assert [code for code, _ in codes(replace(new, checkpoint=away))] == ["kafka.away", "instance.none"]
+
+
 def test_nothing_is_wrong_with_a_slot_that_has_room_and_a_transaction_that_is_young():
     server = replace(
         slot(safe_wal_size=900), keep_bytes=1000, prepared=(Prepared("g", NOW - timedelta(seconds=9)),)
