@@ -42,7 +42,7 @@ def test_missing_topics_are_created_as_stated_and_can_be_written_to_at_once(brok
     assert ensure_topics(Admin(properties(broker)), names, spec, checkpoint=names[2]) == []
     admin = Admin(properties(broker))
     found = admin.topics([*names, f"{unique}.none"])
-    assert found[names[0]] == TopicInfo(names[0], 3, 1, has_leaders=True, may_write=True)
+    assert found[names[0]] == TopicInfo(names[0], 3, 1, has_leaders=True, may_write=True, may_read=True)
     assert found[f"{unique}.none"] is None
     assert admin.topic_config(names[1])["retention.ms"] == "1234567"
     checkpoint = found[names[2]]
