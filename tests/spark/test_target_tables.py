@@ -166,6 +166,34 @@ def test_a_table_follows_its_source_through_added_renamed_widened_and_dropped_co
 
 
 @pytest.mark.parametrize("kind", Kind)
+def test_names_of_columns_in_rows_follow_the_columns(
+    spark: SparkSession, make_target: MakeTarget, kind: Kind
+):
+    target = make_target()
+    name = start(spark, target, kind=kind)
+    names, dropped = {
+        Kind.MIRROR: ("_cdcd_unknown", None),
+        Kind.CHANGELOG: ("_cdcd_unchanged", ["remark__dropped"]),
+    }[kind]
+    # GIVEN a row that the target never had, whose update did not send a value
+    half = change("u", 11, (2, 2, None), unchanged=["note"])
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a")), half], FORM))
+    assert rows(spark, name, "id", names) == [(1, None), (2, ["note"])]
+    # WHEN the column is renamed, THEN a later update that leaves it alone still does not know it
+    renamed = replace(FORM, schema_id="form-2", columns=(ID, N, replace(NOTE, name="remark")))
+    target = make_target()
+    target.prepare(spark, name, renamed, kind, (20, 1))
+    assert rows(spark, name, "id", names) == [(1, None), (2, ["remark"])]
+    target.apply(name, frame(spark, [change("u", 21, (2, 3, None), unchanged=["remark"])], renamed))
+    assert rows(spark, name, "id", names)[-1] == (2, ["remark"])
+    # WHEN it is dropped, THEN a mirror names it no more, and a changelog by the name that it has now
+    without = replace(FORM, schema_id="form-3", columns=(ID, N))
+    target.prepare(spark, name, without, kind, (30, 1))
+    assert rows(spark, name, "id", names)[-1] == (2, dropped)
+    assert make_target().reached(spark, name).commit_lsn == 21
+
+
+@pytest.mark.parametrize("kind", Kind)
 def test_a_table_of_another_form_and_kind_takes_the_place_of_one_in_one_commit(
     spark: SparkSession, make_target: MakeTarget, kind: Kind
 ):

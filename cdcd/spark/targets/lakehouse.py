@@ -62,8 +62,9 @@ from cdcd.spark.targets.making import (
     placed,
     replacing,
 )
-from cdcd.spark.targets.merge import first_rows, merge
+from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge
 from cdcd.spark.targets.moves import resolved
+from cdcd.spark.targets.name_lists import names_it, with_other_name
 from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.pinned import CONTROL, Tag, listed_point
 from cdcd.spark.targets.reduction import (
@@ -658,10 +659,13 @@ class Lakehouse(OwnTables):
             case Drop(column) if column in there:
                 if table.kind is Kind.CHANGELOG:
                     kept = changelog.dropped(column, there)
+                    self._name_in_lists(spark, name, table, column, kept)
                     spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(kept)}")
                 else:
+                    self._name_in_lists(spark, name, table, column, None)
                     spark.sql(f"{alter} DROP COLUMN {quoted(column)}")
             case Rename(column, to) if column in there:
+                self._name_in_lists(spark, name, table, column, to)
                 spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(to)}")
             case Widen(column, to):
                 self._widen(spark, name, column, to.simpleString())
@@ -674,6 +678,18 @@ class Lakehouse(OwnTables):
                 self._relabel(spark, name, table, step)
             case _:
                 pass
+
+    def _name_in_lists(
+        self, spark: SparkSession, name: str, table: _Table, column: str, to: str | None
+    ) -> None:
+        """Give a column its other name in the rows' lists of columns; None: it is dropped."""
+        names = changelog.UNCHANGED if table.kind is Kind.CHANGELOG else UNKNOWN
+        rows = names_it(names, column)
+        # Few rows have such a list, and most tables have none: then there is nothing to commit.
+        if table.empty or spark.table(name).filter(rows).isEmpty():
+            return
+        with self._commit(spark, name, table.state) as table.state:
+            spark.sql(f"UPDATE {name} SET {names} = {with_other_name(names, column, to)} WHERE {rows}")
 
     def _relabel(self, spark: SparkSession, name: str, table: _Table, step: Relabel) -> None:
         """Rows that are there get the words of now. Taken again it finds none of before."""

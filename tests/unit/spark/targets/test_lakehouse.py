@@ -46,7 +46,7 @@ class FakeSpark:
 
     def table(self, _: str) -> Any:
         fields = [SimpleNamespace(name=name, dataType=type_) for name, type_ in self.columns.items()]
-        return SimpleNamespace(schema=fields)
+        return SimpleNamespace(schema=fields, filter=lambda _condition: SimpleNamespace(isEmpty=lambda: True))
 
 
 class Fake(Lakehouse):
