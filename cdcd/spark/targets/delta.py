@@ -5,6 +5,7 @@ passed over when it is looked for.
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -56,8 +57,8 @@ _NTZ_FEATURE: Final = "delta.feature.timestampNtz"
 """A table that is made with such a column has the feature. One that gets such a column later must be given it first."""
 
 
-_MARGIN_S: Final = 1.0
-"""VACUUM is told hours with four digits after the point."""
+_MARGIN_S: Final = 60.0
+"""VACUUM reads the clock later than this program, in seconds at most."""
 
 
 _WIDENING: Final = "delta.enableTypeWidening"
@@ -125,7 +126,7 @@ class DeltaTarget(Lakehouse):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
                 if metrics is not None:
                     compacted, written = metrics.numFilesRemoved, metrics.numFilesAdded
-            spark.sql(f"VACUUM {name} RETAIN {_kept_s(policy, pinned) / 3600:.4f} HOURS")
+            spark.sql(f"VACUUM {name} RETAIN {_kept_hours(policy, pinned)} HOURS")
         return Maintained(compacted, written, 0)
 
     def _exists(self, spark: SparkSession, name: str) -> bool:
@@ -269,12 +270,15 @@ class DeltaTarget(Lakehouse):
         return jvm.io.delta.tables.DeltaTable
 
 
-def _kept_s(policy: Maintenance, pinned: Pinned | None) -> float:
-    """For how long files stay that no newer version has, in seconds."""
-    if pinned is None:
-        return policy.keep_s
-    # What the oldest point needs was replaced later than the point was made.
-    return max(policy.keep_s, time.time() - pinned.since_us / 1_000_000 + _MARGIN_S)
+def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:
+    """For how long files stay that no newer version has. VACUUM rounds to whole hours (VacuumCommand.scala), so that
+    less than half an hour would be none.
+    """
+    kept_s: float = policy.keep_s
+    if pinned is not None:
+        # What the oldest point needs was replaced later than the point was made.
+        kept_s = max(kept_s, time.time() - pinned.since_us / 1_000_000 + _MARGIN_S)
+    return math.ceil(kept_s / 3600)
 
 
 def _namespaces(spark: SparkSession, catalog: str) -> list[str]:
