@@ -231,7 +231,7 @@ class Mirror:
         stream = (
             self._spark.readStream.format("kafka")
             .options(**settings.kafka.options())
-            .option("subscribePattern", self._pattern())
+            .option("subscribePattern", self._pattern(self._topics_before()))
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", settings.batch_records_max)
             .load()
@@ -290,14 +290,24 @@ class Mirror:
             return stashed
         return _classified(error, self._settings.kafka.bootstrap_servers) or error
 
-    def _pattern(self) -> str:
+    def _topics_before(self) -> Collection[str]:
+        """The topics of the stream's last batch. Spark takes a topic for gone that is no longer subscribed to."""
+        location = self._settings.checkpoint_location
+        batch_id = last_batch(self._spark, location)
+        return () if batch_id is None else batch_ends(self._spark, location, batch_id)
+
+    def _pattern(self, before: Collection[str] = ()) -> str:
         """Topics of tables, `<prefix>.<schema>.<table>`, and of their descriptions, which may come alone; with
-        consistent batches also the checkpoint's, which moves when nothing else does.
+        consistent batches also the checkpoint's, which moves when nothing else does. A stream that had it keeps it.
+
+        Args:
+            before: topics that the stream had.
         """
         settings = self._settings
+        has_checkpoint = settings.consistent or settings.checkpoint in before
         others = "|".join(re.escape(name) for name in sorted(self._not_tables()))
         tables = rf"(?!(?:{others})$){re.escape(settings.prefix)}\.[^.]+\..+"
-        own = [settings.schemas, *([settings.checkpoint] if settings.consistent else [])]
+        own = [settings.schemas, *([settings.checkpoint] if has_checkpoint else [])]
         return "|".join([tables, *map(re.escape, own)])
 
     def _not_tables(self) -> Collection[str]:

@@ -336,6 +336,14 @@ def test_with_consistent_batches_the_checkpoint_moves_the_stream(monkeypatch: py
     assert re.fullmatch(harness.mirror._pattern(), "shop.checkpoint")
 
 
+def test_a_stream_that_began_with_the_checkpoint_keeps_it_without_consistent_batches(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    pattern = Harness(monkeypatch).mirror._pattern(["shop.checkpoint", "shop.public.a"])
+    assert re.fullmatch(pattern, "shop.checkpoint")
+    assert re.fullmatch(pattern, "shop.public.b")
+
+
 def test_what_passes_is_waited_for_but_not_by_a_run_that_ends(monkeypatch: pytest.MonkeyPatch):
     harness = Harness(monkeypatch)
     stop = threading.Event()
