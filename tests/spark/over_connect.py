@@ -2,6 +2,7 @@
 
     python -m tests.spark.over_connect serve FOLDER
     python -m tests.spark.over_connect read SERVER KAFKA PREFIX TABLE
+    python -m tests.spark.over_connect stream SERVER KAFKA PREFIX TABLE
     python -m tests.spark.over_connect refused SERVER KAFKA
 
 The server prints its address, and ends with its standard input. A client prints one object as JSON.
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError
-from cdcd.spark.api import apply_changes, read_changes
+from cdcd.spark.api import apply_changes, read_changes, stream_changes
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.kafka import Admin, KafkaSource
 from cdcd.spark.session import catalog_conf, session
@@ -62,6 +63,20 @@ def shown(spark: SparkSession, servers: str, prefix: str, table: str) -> dict[st
     }
 
 
+def stream(server: str, servers: str, prefix: str, table: str) -> list[str]:
+    spark = SparkSession.builder.remote(server).getOrCreate()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    return streamed(spark, servers, prefix, table)
+
+
+def streamed(spark: SparkSession, servers: str, prefix: str, table: str) -> list[str]:
+    """All that `stream_changes` gives, of any session."""
+    _, changes = stream_changes(spark, KafkaSource(servers), prefix, table)
+    query = changes.writeStream.format("memory").queryName("streamed").trigger(availableNow=True).start()
+    query.awaitTermination()
+    return rows(spark.table("streamed"))
+
+
 def rows(frame: DataFrame) -> list[str]:
     text = frame.select(sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"}).alias("row"))
     return sorted(row["row"] for row in text.collect())
@@ -89,7 +104,12 @@ def refused(server: str, servers: str) -> list[str]:
 
 if __name__ == "__main__":
     what, *given = sys.argv[1:]
-    programs: dict[str, Callable[..., object]] = {"serve": serve, "read": read, "refused": refused}
+    programs: dict[str, Callable[..., object]] = {
+        "serve": serve,
+        "read": read,
+        "stream": stream,
+        "refused": refused,
+    }
     found = programs[what](*given)
     if found is not None:
         print(json.dumps(found))

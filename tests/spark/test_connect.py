@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.over_connect import shown
+from tests.spark.over_connect import shown, streamed
 from tests.spark.stage import Source, Stage
 
 pytest.importorskip(
@@ -98,6 +98,9 @@ def test_changes_are_the_same_over_spark_connect_and_what_does_not_work_there_sa
         assert over[what] == here[what]
     # AND each says where to go on: after the last record, or behind the markers that follow it
     assert all(offset <= here["end"][partition] for partition, offset in over["end"].items())
+    # AND a stream of them brings the same
+    arguments = source.servers, source.name, "public.every"
+    assert client(environment, "stream", server, *arguments) == streamed(spark, *arguments)
     # AND what calls Java says what to do
     said = client(environment, "refused", server, source.servers)
     assert len(said) == 4

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
+from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.target import Maintained, Maintenance
 from cdcd.spark.upkeep import POOL
 from tests.spark.jobs import Job
@@ -53,8 +54,10 @@ class LongMaintenance:
         self.ended: list[str] = []
         maintain = target.maintain
 
-        def held(spark: SparkSession, name: str, policy: Maintenance) -> Maintained:
-            done: Maintained = maintain(spark, name, policy)
+        def held(
+            spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+        ) -> Maintained:
+            done: Maintained = maintain(spark, name, policy, pinned)
             if self._table in name and not self.begun.is_set():
                 self.begun.set()
                 try:
