@@ -557,6 +557,7 @@ def test_a_failure_beside_the_query_ends_the_query_before_another_one_is_started
             raise SinkUnavailableError("away", hint="")
 
     monkeypatch.setattr(mirror, "_read_stops", lambda: None)
+    monkeypatch.setattr(mirror, "_topics_before", lambda: ())
     monkeypatch.setattr(mirror, "_catch_up", away)
     # Nothing waits while it starts; then something does, and Kafka is away.
     original = mirror._look_after_waiting
