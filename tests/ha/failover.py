@@ -182,7 +182,8 @@ def refuse(version: int, folder: Path, broker: KafkaBroker, prefix: str) -> Refu
             until(lambda: daemon.metrics()["cdcd_caught_up"][()] or None, "it did not catch up")
             pair.fail_over()
             code = daemon.wait()
-            said = "\n  ".join(line for line in daemon.output().splitlines() if not line.startswith("{"))
+            fatal = daemon.await_event("fatal")
+            said = f"{fatal['message']}\n  {fatal['hint']}"
             daemon.start("--accept-gap")
             daemon.await_event("gap.accepted")
             daemon.await_streaming()

@@ -134,6 +134,7 @@ def test_a_restart_of_postgres_is_told_with_the_time_that_it_took(
     prepare(server.dsn())
     streaming = daemon(configuration(unique, server.dsn(), broker.bootstrap_servers))
     streaming.await_streaming()
+    streaming.await_metric("cdcd_kafka_up", lambda up: up == 1)
     assert streaming.metrics()["cdcd_postgres_up"][()] == 1
     server.stop()
     told = streaming.await_event("postgres.unreachable", timeout_s=OUTAGE_S + BUSY_S)
@@ -160,7 +161,7 @@ def test_the_last_words_of_a_daemon_that_must_end_are_json_too(
     config = configuration(unique, database.dsn(), broker.bootstrap_servers)
     config["kafka"]["properties"] = {"compression.type": "brotli"}
     ended = daemon(config)
-    assert ended.wait() == 4
+    assert ended.wait() == 2
     assert ended.events[-1]["event"] == "fatal"
     assert_json(ended)
 
