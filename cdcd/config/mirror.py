@@ -33,6 +33,7 @@ from cdcd.config.types import (
 )
 from cdcd.errors import ConfigError
 
+START: Final = "`cdcd config --examples DIR` writes config/mirror/reference.yaml, a file to start from."
 HINT: Final = "`cdcd mirror --reference` shows every key with its default and meaning."
 
 HEAD: Final = """\
@@ -181,6 +182,13 @@ class TablesConfig(Section):
         default_factory=dict,
         description="The same for some tables: pattern to number. The first that fits holds.",
     )
+    partition_by: dict[TablePattern, list[Text]] = Field(
+        default_factory=dict,
+        description="By what the rows of new mirrors are partitioned, for those who read them: pattern to fields. A "
+        "field is a column, or a transform of a column: years(c), months(c), days(c), hours(c), bucket(16, c), "
+        "truncate(4, c). The first pattern that fits holds. A table that is there keeps its own until "
+        "`cdcd mirror --relayout`.",
+    )
     deletes: Literal["remove", "mark"] = Field(
         "remove",
         description="What becomes of a mirror's row that the source deletes. remove: it goes. mark: it stays with its "
@@ -312,7 +320,7 @@ def load_mirror(path: str | Path, environ: Mapping[str, str]) -> MirrorConfig:
     Raises:
         ConfigError: names every problem.
     """
-    return parse_mirror(read_file(path, "config/mirror/reference.yaml", HINT), environ, str(path))
+    return parse_mirror(read_file(path, START, HINT), environ, str(path))
 
 
 def parse_mirror(text: str, environ: Mapping[str, str], file: str = "configuration") -> MirrorConfig:

@@ -19,10 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError, SourceError
-from cdcd.spark.changes import PROBLEM, parse
-from cdcd.spark.descriptions import Descriptions, Form
-from cdcd.spark.kafka import EARLIEST, Admin, KafkaSource, Offsets, ReadEnds
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.kafka import EARLIEST, KafkaSource, Offsets
+from cdcd.spark.platform.kafka_admin import Admin, ReadEnds
+from cdcd.spark.records.changes import PROBLEM, parse
+from cdcd.spark.records.descriptions import Descriptions, Form
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic, check_time_zone, is_connect
 from cdcd.spark.targets import dimension
 from cdcd.spark.targets.evolution import upgrade

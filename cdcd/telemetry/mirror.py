@@ -9,8 +9,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from cdcd.telemetry.http import Application, pages
+from cdcd.telemetry.http import Routes
 from cdcd.telemetry.metrics import Definition, Sample, families, row, table
+from cdcd.telemetry.pages import metrics_and_probes
 from cdcd.telemetry.state import Health
 
 
@@ -257,9 +258,9 @@ def registry_for(mirror: MirrorTelemetry) -> CollectorRegistry:
     return registry
 
 
-def application(mirror: MirrorTelemetry) -> Application:
-    """The pages of a mirror: /metrics and /healthz."""
-    return pages(lambda: registry_for(mirror), {"/healthz": mirror.health})
+def mirror_routes(mirror: MirrorTelemetry) -> Routes:
+    """What a mirror serves: /metrics and /healthz."""
+    return metrics_and_probes(lambda: registry_for(mirror), {"/healthz": mirror.health})
 
 
 _HEAD: Final = """

@@ -1,7 +1,7 @@
 """What `cdcd mirror status` says of a mirror: values, what among them is a problem, and how they are shown.
 
-The values come from the lakehouse alone (`cdcd.spark.status` reads them), so that they can be had while the mirror is
-down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
+The values come from the lakehouse alone (`cdcd.spark.watching.status` reads them), so that they can be had while the
+mirror is down. What is not in the lakehouse, such as changes that nobody has read yet, is not known here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -218,7 +218,7 @@ def compare(dsn: str, spark: "SparkSession", target: "Target", tables: Sequence[
 
 
 def _compare(connection: psycopg.Connection, spark: "SparkSession", target: "Target", table: str) -> Verdict:
-    from cdcd.spark.schema import TableSchema  # noqa: PLC0415
+    from cdcd.spark.records.schema import TableSchema  # noqa: PLC0415
     from cdcd.spark.targets.target import Kind  # noqa: PLC0415
 
     schema, _, name = table.partition(".")

@@ -38,6 +38,22 @@ METRICS_EVERY_S: Final = 0.5
 LINE_EVERY_S: Final = 2.0
 
 
+class Screen(Console):
+    """A console that changes nothing on the terminal that would have to be changed back.
+
+    A live display hides the cursor and shows it again at its end. A demo that is killed, or interrupted at that moment,
+    would leave the terminal without a cursor.
+    """
+
+    def show_cursor(self, show: bool = True) -> bool:
+        return False
+
+    @property
+    def draws(self) -> bool:
+        """Whether a picture can be drawn over the former one. A file, a pipe or a dumb terminal gets lines."""
+        return self.is_terminal and not self.is_dumb_terminal
+
+
 class DemoError(Exception):
     """Something of the demo failed; the message is for the person who runs it."""
 
@@ -68,7 +84,7 @@ class Demo:
     def __init__(
         self,
         folder: Path,
-        console: Console,
+        console: Screen,
         interrupts: Interrupts,
         *,
         rate: float,
@@ -175,7 +191,7 @@ class Demo:
             self._check(self.daemon)
             reader.discover()
             self._view.measure(self.daemon.metrics())
-        if not self._console.is_terminal and now > self._lined + LINE_EVERY_S:
+        if not self._console.draws and now > self._lined + LINE_EVERY_S:
             self._lined = now
             self._say(self._view.line())
 
@@ -197,7 +213,7 @@ class Demo:
     def _live(self) -> Live:
         live = Live(self._view, console=self._console, refresh_per_second=4, transient=False)
         # Written to a file or a pipe, its last picture alone would be there; `_look` prints lines then.
-        return live if self._console.is_terminal else Live(console=Console(quiet=True))
+        return live if self._console.draws else Live(console=Console(quiet=True))
 
     def _summary(self, report: Report, shop: Shop, elapsed: float) -> None:
         view, say = self._view, self._say
@@ -242,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="also mirror the topics, with Spark (`make demo` does: iceberg)",
     )
     options = parser.parse_args(arguments)
-    console = Console()
+    console = Screen()
     interrupts = Interrupts()
     # Not in a folder of ours alone: as root, PostgreSQL runs as another user.
     folder = Path(tempfile.mkdtemp(prefix="cdcd-demo-"))

@@ -37,15 +37,16 @@ from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import MirrorConfig, parse_mirror
-from cdcd.spark import table
-from cdcd.spark.changes import parse
-from cdcd.spark.descriptions import Descriptions
-from cdcd.spark.job import Mirror
-from cdcd.spark.kafka import Admin
-from cdcd.spark.progress import BatchDone, Fact, lines
+from cdcd.spark.platform.kafka_admin import Admin
+from cdcd.spark.records.changes import parse
+from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.session import catalog_conf, session
+from cdcd.spark.stream import table
+from cdcd.spark.stream.job import Mirror
 from cdcd.spark.targets import lakehouse
 from cdcd.spark.targets.target import Kind
+from cdcd.spark.watching.lines import lines
+from cdcd.spark.watching.progress import BatchDone, Fact
 from deploy.local.cache import cache_folder
 from deploy.local.kafka_broker import KafkaBroker
 from deploy.local.postgres_server import PostgresServer

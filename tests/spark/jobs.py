@@ -11,12 +11,12 @@ from cdcd.cli.mirror import settings_of, target_of
 from cdcd.config.mirror import parse_mirror
 from cdcd.spark.api import consistent_points
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.job import Mirror
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import Fact
-from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.snapshot import SnapshotSource
+from cdcd.spark.snapshot.reading import SnapshotSource
+from cdcd.spark.stream.job import Mirror
+from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.target import Target
+from cdcd.spark.watching.progress import Fact
 from tests.spark.stage import Source
 
 

@@ -21,7 +21,8 @@ from pyspark.sql import functions as sf
 from cdcd.errors import ConfigError
 from cdcd.spark.api import apply_changes, read_changes, stream_changes
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.kafka import Admin, KafkaSource
+from cdcd.spark.kafka import KafkaSource
+from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.session import catalog_conf, session
 from cdcd.spark.targets.iceberg import IcebergTarget
 

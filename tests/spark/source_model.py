@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.state import At, Place, Reach
 
 Row = dict[str, Any]

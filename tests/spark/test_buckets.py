@@ -12,11 +12,11 @@ from pyspark.sql.types import LongType, StringType
 
 from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.progress import TableLaidOut
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.target import Kind, LaidOut, New
+from cdcd.spark.watching.progress import TableLaidOut
 from deploy.demo.mirrored import compare
 from tests.spark.conftest import MakeTarget
 from tests.spark.counters import READ, SHUFFLED, counted
@@ -173,8 +173,8 @@ def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
         mirror = job.mirror(**sections)
         try:
             with pytest.raises(ConfigError, match=r"--relayout public\.gone"):
-                mirror.relayout(["public.gone"])
-            mirror.relayout(["public.old", "public.young"])
+                mirror.commands.relayout(["public.gone"])
+            mirror.commands.relayout(["public.old", "public.young"])
             done = [(fact.table, fact.before, fact.after) for fact in job.all(TableLaidOut)]
             assert done == [("public.old", 1, 8), ("public.young", 4, 4)]
             source.execute("UPDATE old SET n = -n, id = 'new' || n WHERE n < 20")

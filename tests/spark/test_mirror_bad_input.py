@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError
 from cdcd.records.schemas import read_form
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.progress import BatchDone, Retrying, TableFailed, lines
-from cdcd.spark.table import UnknownFormError
+from cdcd.spark.stream.forms import UnknownFormError
+from cdcd.spark.watching.lines import lines
+from cdcd.spark.watching.progress import BatchDone, Retrying, TableFailed
 from tests.integration.daemon import until
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage, change

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.spark.api import consistent_points
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.target import Kind
 from tests.spark.stage import Source, Stage, target_for
 

@@ -86,7 +86,7 @@ def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_
 
 
 def log_name(target: object) -> str:
-    from cdcd.spark.schema import TableSchema
+    from cdcd.spark.records.schema import TableSchema
     from cdcd.spark.targets.lakehouse import Lakehouse
     from cdcd.spark.targets.target import Kind
 

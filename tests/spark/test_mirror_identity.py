@@ -11,13 +11,13 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot
-from cdcd.spark.job import Mirror
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import Fact
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.settings import MirrorSettings
+from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.stream.job import Mirror
+from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind
+from cdcd.spark.watching.progress import Fact
 from deploy.demo.mirrored import compare
 from tests.integration.daemon import until
 from tests.spark.conftest import MakeTarget

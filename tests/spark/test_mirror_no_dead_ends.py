@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.cli.mirror import load_tables
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.progress import TableFailed, TableReloaded
+from cdcd.spark.watching.progress import TableFailed, TableReloaded
 from deploy.demo.mirrored import compare
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage

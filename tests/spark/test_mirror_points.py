@@ -14,9 +14,9 @@ from pyspark.sql import Row, SparkSession
 from cdcd.cli.mirror import load_tables
 from cdcd.errors import PositionError
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.progress import TableFailed
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.target import Kind
+from cdcd.spark.watching.progress import TableFailed
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 

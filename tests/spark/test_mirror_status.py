@@ -15,13 +15,13 @@ from cdcd.cli.mirror import load_tables
 from cdcd.errors import ConfigError
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import TableResumed
-from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.status import look
-from cdcd.spark.stops import STOPPED
+from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.iceberg import IcebergTarget
 from cdcd.spark.targets.target import Target
+from cdcd.spark.watching.progress import TableResumed
+from cdcd.spark.watching.status import look
+from cdcd.spark.watching.stops import STOPPED
 from cdcd.telemetry.mirror_status import FOUND
 from deploy.demo.mirrored import environment
 from tests.spark.jobs import Job

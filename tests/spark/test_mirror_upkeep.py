@@ -11,10 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
+from cdcd.spark.stream.upkeep import POOL
 from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.target import Maintained, Maintenance
-from cdcd.spark.upkeep import POOL
+from cdcd.spark.watching.progress import BatchDone, Fact, TableFailed, TableMaintained, first_lines
 from tests.spark.jobs import Job
 from tests.spark.stage import Source, Stage
 

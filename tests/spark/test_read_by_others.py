@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, VariantType
 
 from cdcd.spark.jars import DELTA, ICEBERG
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.iceberg import IcebergTarget
 from cdcd.spark.targets.lakehouse import Lakehouse

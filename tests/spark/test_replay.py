@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.changes import PROBLEM, parse
-from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import Replayed
-from cdcd.spark.replay import replay_quarantine
-from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import QUARANTINE
+from cdcd.spark.records.changes import PROBLEM, parse
+from cdcd.spark.records.descriptions import Form
+from cdcd.spark.stream.replay import replay_quarantine
+from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.lakehouse import Lakehouse
+from cdcd.spark.targets.quarantine import QUARANTINE
 from cdcd.spark.targets.target import Kind
+from cdcd.spark.watching.progress import Replayed
 from tests.spark.topic_model import NEW, TABLE, TOPIC, Described, Topic, record
 
 

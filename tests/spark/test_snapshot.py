@@ -131,7 +131,7 @@ def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_t
     target = target_for(spark, mirror, f"c_{source.name}")
     verdicts = compare(source.dsn, spark, target, MIRRORED)
     assert [str(verdict) for verdict in verdicts if not verdict.equal] == []
-    assert not target._exists(spark, target.own_name("quarantine"))
+    assert not target.has(spark, target.own_name("quarantine"))
     # WHEN one is read once more, in the place of what is there, and changes that it sees come after it
     source.daemon.kill()
     source.execute("UPDATE account SET note = 'again' WHERE id % 3 = 0")

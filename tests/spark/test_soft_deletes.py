@@ -10,19 +10,19 @@ from pyspark.sql.types import StringType
 
 from cdcd.cli.mirror import load_tables
 from cdcd.errors import ConfigError
-from cdcd.spark.changes import PROBLEM, parse
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
-from cdcd.spark.replay import replay_quarantine
-from cdcd.spark.schema import ColumnSchema
-from cdcd.spark.settings import MirrorSettings
-from cdcd.spark.table import QUARANTINE
+from cdcd.spark.records.changes import PROBLEM, parse
+from cdcd.spark.records.schema import ColumnSchema
+from cdcd.spark.stream.replay import replay_quarantine
+from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import DELETED, PLAIN, Deletes, Layout
 from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.quarantine import QUARANTINE
 from cdcd.spark.targets.target import Kind, LaidOut, New
+from cdcd.spark.watching.progress import Replayed, TableLaidOut, TableLoaded, TableReloaded
 from tests.spark.conftest import MakeTarget
 from tests.spark.jobs import Job
 from tests.spark.source_model import frame
@@ -231,7 +231,7 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         assert job.rows(source, "gone") == [(number, number) for number in range(3, 7)]
         mirror = job.mirror(tables=marking)
         try:
-            mirror.relayout(["public.kept"])
+            mirror.commands.relayout(["public.kept"])
             (done,) = job.all(TableLaidOut)
             assert (done.deletes_before, done.deletes_after) == ("remove", "mark")
         finally:
@@ -293,3 +293,20 @@ def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_r
         assert job.once(tables=marking, batches={"interval_s": 0, "consistent": True}).stopped == {}
         assert {row[-1] for row in found()} == {True}
         assert len(found()) == len(again)
+
+
+def test_a_new_process_knows_that_a_mirror_removes_deletes_again(
+    spark: SparkSession, make_target: MakeTarget
+):
+    # GIVEN a mirror that marked deletes, and was written anew to remove them
+    target = make_target()
+    name = target.name_of(FORM, Kind.MIRROR)
+    target.prepare(spark, name, FORM, Kind.MIRROR, (1, 1), Layout(deletes=Deletes.MARK))
+    target.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
+    target.relayout(spark, name, lambda _: Layout())
+    # WHEN another process goes on
+    target = make_target()
+    assert target.layout(spark, name) == Layout()
+    target.apply(name, frame(spark, [change("u", 20, (1, 2, "b"))], FORM))
+    # THEN its changes are there (Iceberg keeps the properties of a table that is replaced)
+    assert rows(spark, name, "id", "n") == [(1, 2)]

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdcd.spark.targets.applying import Applying
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import DELETED, Deletes, Layout
+from cdcd.spark.targets.partitions import Field
 from cdcd.spark.targets.target import Kind
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import FORM, Source, frame
@@ -28,6 +30,9 @@ def deliver(spark: SparkSession, source: Source, target: Lakehouse, ends: list[i
 
 MARK = Deletes.MARK
 
+BY = (Field("n"), Field("title", "truncate", 1), Field("body", "bucket", 3))
+"""Values that change, that are not there, and that the source does not always send."""
+
 
 @pytest.mark.parametrize(
     ("seed", "wanders", "layout"),
@@ -38,6 +43,8 @@ MARK = Deletes.MARK
         (1, True, Layout(4, MARK)),
         (3, False, Layout(1, MARK)),
         (5, True, Layout(1, MARK)),
+        (6, True, Layout(fields=BY)),
+        (3, True, Layout(4, MARK, BY[1:])),
     ],
 )
 def test_the_table_equals_the_source_whatever_the_batches_are_and_however_often_they_come(
@@ -88,8 +95,8 @@ def test_a_commit_that_failed_leaves_nothing_of_the_batch(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lakehouse, "_merge", die)
-        patch.setattr(type(target), "_append", die)
+        patch.setattr(Applying, "merge", die)
+        patch.setattr(type(target._format), "append", die)
         with pytest.raises(KeyboardInterrupt):
             deliver(spark, source, target, last, 1)
     assert contents(spark, name) == had

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from cdcd.errors import PositionError
 from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.delta import DeltaTarget
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
 from cdcd.spark.targets.lakehouse import Lakehouse

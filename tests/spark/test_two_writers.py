@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -61,14 +61,14 @@ def test_a_process_whose_commit_another_one_lies_under_ends_as_well(
     name = start(spark, old)
     old.apply(name, frame(spark, [change("c", 10, (1, 1, "a"))], FORM))
     new.reached(spark, name)
-    merge = old._merge
+    merge = old._applying.merge
 
     def late(*args: object, **options: object) -> None:
         # WHEN another process commits after this one has looked, and before it commits
         new.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
         merge(*args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(old, "_merge", late)
+    monkeypatch.setattr(old._applying, "merge", late)
     with pytest.raises(FencedError):
         old.apply(name, frame(spark, [change("c", 20, (2, 2, "b"))], FORM))
     # THEN no row is there twice
@@ -89,9 +89,9 @@ def test_delta_finds_the_newest_commits_without_a_job_and_also_below_those_of_ot
     context = spark.sparkContext
     context.setJobGroup(unique, "the look at the newest commits")
     try:
-        target._check_writer(spark, name)
+        target._known.check_writer(spark, name)
         assert list(context.statusTracker().getJobIdsForGroup(unique)) == []
-        list(target._history(spark, name))
+        list(cast("Any", target._format)._history(spark, name))
         assert list(context.statusTracker().getJobIdsForGroup(unique)) != []
     finally:
         java: Any = context._jsc

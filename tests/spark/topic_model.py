@@ -9,9 +9,9 @@ from pyspark.sql import functions as sf
 
 from cdcd.records.relations import ColumnForm
 from cdcd.records.schemas import TableForm
-from cdcd.spark.descriptions import Form
 from cdcd.spark.kafka import KafkaSource, Offsets
-from cdcd.spark.types import rules, table_schema
+from cdcd.spark.records.descriptions import Form
+from cdcd.spark.records.types import rules, table_schema
 
 TOPIC = "shop.public.item"
 TABLE = "public.item"

@@ -13,8 +13,8 @@ from typing import Final
 
 from pyspark.sql.types import ByteType, DataType, DecimalType, FloatType, IntegerType, ShortType
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 
 BUCKET: Final = "_cdcd_bucket"
 """Column of a mirror with buckets, and the one by which it is partitioned: the number of the row's bucket."""
@@ -38,7 +38,7 @@ def hash_of(schema: TableSchema, value: Callable[[str], str]) -> str:
         value: gives the expression for the value of a column of the key.
     """
     parts = [
-        f"pmod(xxhash64({_canonical(value(name), schema.column(name).spark)}), {HASHES})"
+        f"pmod(xxhash64({canonical(value(name), schema.column(name).spark)}), {HASHES})"
         for name in schema.key
     ]
     return f"CAST(pmod({' + '.join(parts)}, {HASHES}) AS INT)"
@@ -73,7 +73,7 @@ def buckets_for(size: int, file_bytes: int) -> int:
     return min(BUCKETS_MAX, 1 << (files - 1).bit_length())
 
 
-def _canonical(value: str, kind: DataType) -> str:
+def canonical(value: str, kind: DataType) -> str:
     """The same value in the widest type that the column can get."""
     if isinstance(kind, _INTEGERS):
         return f"CAST({value} AS BIGINT)"

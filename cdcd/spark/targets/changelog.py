@@ -15,8 +15,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.reduction import EVENT, LATER, LSN, UNFIT
 from cdcd.spark.targets.state import Place
 

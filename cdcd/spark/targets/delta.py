@@ -18,12 +18,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.spark.jars import DELTA
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted, text
+from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import Commit, creation, having, listed
+from cdcd.spark.targets.table_format import Commit, TableFormat, creation, having, listed
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
 DEFAULT_CATALOG: Final = "spark_catalog"
@@ -65,18 +65,11 @@ _WIDENING: Final = "delta.enableTypeWidening"
 """Readers must know the feature, and delta-rs does not. So a table gets it with the first column that grows."""
 
 
-class DeltaTarget(Lakehouse):
-    """A `Target` of Delta tables: `<catalog>.<namespace>.<table>`, or folders `<path>/<schema>/<table>`.
-
-    Args:
-        path: below which the tables are, if they are in no catalog.
-        catalog: if they are.
-        namespace: of all tables of a catalog, whose names are then `<schema>_<table>`; None: the source's schema is the
-            namespace.
-        properties: of the tables, beside or in place of those given here, when they are created.
-    """
+class DeltaTables(TableFormat):
+    """The format of `DeltaTarget`, whose arguments it has."""
 
     format = DELTA
+    has_transforms = False
 
     def __init__(
         self,
@@ -109,19 +102,24 @@ class DeltaTarget(Lakehouse):
     def bare_name(self, name: str) -> str:
         return super().bare_name(name) if self._path is None else ".".join(_path_of(name).split("/")[-2:])
 
-    def maintain(
-        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+        self,
+        spark: SparkSession,
+        name: str,
+        policy: Maintenance,
+        pinned: Pinned | None = None,
+        state: State | None = None,
+        buckets: int = 1,
     ) -> Maintained:
-        state = self._position(spark, name)
         settings = {
             "spark.databricks.delta.optimize.maxFileSize": str(policy.target_file_bytes),
             "spark.databricks.delta.optimize.minFileSize": str(policy.target_file_bytes // 2),
         }
         compacted = written = 0
-        files = self._files(spark, name)
+        files = self.files(spark, name)
         # Each of these commits carries the position: it is looked for in the newest.
-        with self._committing(spark), nullcontext() if state is None else self._carrying(spark, state):
-            if files.data >= policy.small_files_min * self._buckets(name):
+        with self.committing(spark), nullcontext() if state is None else self.carrying(spark, state):
+            if files.data >= policy.small_files_min * buckets:
                 with having(spark, settings):
                     metrics = spark.sql(f"OPTIMIZE {name}").select("metrics.*").head()
                 if metrics is not None:
@@ -129,16 +127,16 @@ class DeltaTarget(Lakehouse):
             spark.sql(f"VACUUM {name} RETAIN {_kept_hours(policy, pinned)} HOURS")
         return Maintained(compacted, written, 0)
 
-    def _exists(self, spark: SparkSession, name: str) -> bool:
+    def exists(self, spark: SparkSession, name: str) -> bool:
         if self._path is not None:
             return bool(self._delta(spark).isDeltaTable(spark._jsparkSession, _path_of(name)))
         return bool(spark.catalog.tableExists(name))
 
-    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+    def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
-    def _create(
+    def create(
         self,
         spark: SparkSession,
         name: str,
@@ -156,20 +154,20 @@ class DeltaTarget(Lakehouse):
         )
         spark.sql(creation(name, columns, DELTA, listed, view, by))
 
-    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
-        if _NTZ in type_ and _NTZ_FEATURE not in self._properties(spark, name):
+    def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        if _NTZ in type_ and _NTZ_FEATURE not in self.properties(spark, name):
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_NTZ_FEATURE}' = 'supported')")
-        super()._add(spark, name, column, type_)
+        super().add(spark, name, column, type_)
 
-    def _widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
-        if self._properties(spark, name).get(_WIDENING) != "true":
+    def widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+        if self.properties(spark, name).get(_WIDENING) != "true":
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_WIDENING}' = 'true')")
-        super()._widen(spark, name, column, type_)
+        super().widen(spark, name, column, type_)
 
-    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+    def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_METADATA: json.dumps({PROPERTY: state.to_json()})})
 
-    def _merging(self, spark: SparkSession) -> AbstractContextManager[None]:
+    def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
         return having(spark, _MERGE)
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
@@ -194,12 +192,12 @@ class DeltaTarget(Lakehouse):
                 if files.exists(jvm.org.apache.hadoop.fs.Path(table.getPath(), "_delta_log")):
                     yield self._name(space.getPath().getName(), table.getPath().getName())
 
-    def _files(self, spark: SparkSession, name: str) -> Files:
+    def files(self, spark: SparkSession, name: str) -> Files:
         found = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles", "sizeInBytes").head()
         assert found is not None, "a table has one line of details"
         return Files(int(found.numFiles), None, int(found.sizeInBytes))
 
-    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+    def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         # The newest commits nearly always have it; the whole history is read where they do not.
         seen = None
         for look in (self._newest, self._history):
@@ -255,19 +253,41 @@ class DeltaTarget(Lakehouse):
         for row in history.collect():
             yield row.version, row.userMetadata, row.timestamp.astimezone(UTC)
 
-    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+    def is_whole(self, spark: SparkSession, name: str) -> bool:
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
         return first is not None and first[0] == 0
 
-    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
+    def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 
-    def _append(self, rows: DataFrame, name: str) -> None:
+    def append(self, rows: DataFrame, name: str) -> None:
         rows.writeTo(name).append()
 
     def _delta(self, spark: SparkSession) -> Any:
         jvm: Any = spark._jvm
         return jvm.io.delta.tables.DeltaTable
+
+
+class DeltaTarget(Lakehouse):
+    """A `Target` of Delta tables: `<catalog>.<namespace>.<table>`, or folders `<path>/<schema>/<table>`.
+
+    Args:
+        path: below which the tables are, if they are in no catalog.
+        catalog: if they are.
+        namespace: of all tables of a catalog, whose names are then `<schema>_<table>`; None: the source's schema is the
+            namespace.
+        properties: of the tables, beside or in place of those given here, when they are created.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        *,
+        catalog: str = DEFAULT_CATALOG,
+        namespace: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(DeltaTables(path, catalog=catalog, namespace=namespace, properties=properties))
 
 
 def _kept_hours(policy: Maintenance, pinned: Pinned | None) -> int:

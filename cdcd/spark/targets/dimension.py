@@ -7,8 +7,8 @@ truncated since: a row that came from another key brings such values from there,
 
 from typing import Final
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted, text
+from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.changelog import CHANGE, TIME, UNCHANGED
 from cdcd.spark.targets.reduction import EVENT, LSN
 

@@ -26,9 +26,9 @@ from pyspark.sql.types import (
 
 from cdcd.errors import FatalError, SourceError
 from cdcd.records.relations import Labels
-from cdcd.spark.defaults import default_of
-from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.sql import text
+from cdcd.spark.platform.sql import text
+from cdcd.spark.records.defaults import default_of
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.target import Kind
 
 OWN: Final = "_cdcd_"

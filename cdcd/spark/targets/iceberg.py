@@ -7,7 +7,7 @@ compaction for one, are passed over when it is looked for, and those that `maint
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,14 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.protocol.lsn import Lsn
 from cdcd.spark.jars import ICEBERG
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.session import REWRITING
-from cdcd.spark.sql import quoted, text
+from cdcd.spark.targets.iceberg_defaults import add_with_default
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.pinned import Pinned, Tag, tagged_lsn
 from cdcd.spark.targets.state import PROPERTY, State
-from cdcd.spark.targets.table_format import Commit, creation, having, listed
-from cdcd.spark.targets.target import Files, Inspected, Kind, Maintained, Maintenance
+from cdcd.spark.targets.table_format import Commit, TableFormat, creation, having, listed
+from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
 
 LSN_PROPERTY: Final = "cdcd.lsn"
 """Of a snapshot's summary: the commit LSN of the newest change in it, in PostgreSQL's notation."""
@@ -67,15 +68,8 @@ _BY_PARTITION: Final = {
 }
 
 
-class IcebergTarget(Lakehouse):
-    """A `Target` of Iceberg tables: `<catalog>.<namespace>.<table>`.
-
-    Args:
-        catalog: configured in Spark (`session.catalog_conf` makes one of a folder).
-        namespace: of all tables, whose names are then `<schema>_<table>`; None: the source's schema is the
-            namespace.
-        properties: of the tables, beside or in place of those given here, when they are created.
-    """
+class IcebergTables(TableFormat):
+    """The format of `IcebergTarget`, whose arguments it has."""
 
     format = ICEBERG
     # org.apache.iceberg.MetadataColumns: what a MERGE asks for beside the columns of a table.
@@ -104,7 +98,7 @@ class IcebergTarget(Lakehouse):
     def _name(self, namespace: str, name: str) -> str:
         return ".".join(map(quoted, [self._catalog, *namespace.split("."), name]))
 
-    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+    def tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
         table = self._load(spark, name)
         gone = _tags_before(table, tag.since_lsn)
         is_there = table.refs().containsKey(tag.name)
@@ -118,10 +112,15 @@ class IcebergTarget(Lakehouse):
             changes = changes.createTag(tag.name, version)
         changes.commit()
 
-    def maintain(
-        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
+    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+        self,
+        spark: SparkSession,
+        name: str,
+        policy: Maintenance,
+        pinned: Pinned | None = None,
+        state: State | None = None,
+        buckets: int = 1,
     ) -> Maintained:
-        state = self._position(spark, name)
         summary = {} if state is None else _summary(state)
         for key, value in REWRITING.items():
             spark.conf.set(key, value)
@@ -175,13 +174,19 @@ class IcebergTarget(Lakehouse):
         actions.deleteOrphanFiles(table).olderThan(oldest).prefixMismatchMode(ignore).execute()
         self._listed[table.name()] = now
 
-    def _exists(self, spark: SparkSession, name: str) -> bool:
+    def exists(self, spark: SparkSession, name: str) -> bool:
         return bool(spark.catalog.tableExists(name))
 
-    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
-        return dict(self._load(spark, name).properties())
+    def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+        try:
+            return dict(self._load(spark, name).properties())
+        except IllegalArgumentException as error:
+            # A catalog that wraps Spark's own lists tables of other formats too.
+            if "not an Iceberg table" in str(error):
+                return {}
+            raise
 
-    def _create(
+    def create(
         self,
         spark: SparkSession,
         name: str,
@@ -202,15 +207,29 @@ class IcebergTarget(Lakehouse):
         listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in given.items())
         spark.sql(creation(name, columns, ICEBERG, listed, view, by))
 
-    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+    def bound(self, spark: SparkSession, name: str) -> Collection[str]:
+        table = self._load(spark, name)
+        found = {table.schema().findColumnName(field.sourceId()) for field in _partition_fields(table)}
+        return {str(column) for column in found if column is not None}
+
+    def taken(self, spark: SparkSession, name: str) -> Collection[str]:
+        return {str(field.name()) for field in _partition_fields(self._load(spark, name))}
+
+    def add_filled(self, spark: SparkSession, name: str, column: ColumnSchema) -> bool:
+        done = add_with_default(spark, self._load(spark, name), column)
+        if done:
+            spark.sql(f"REFRESH TABLE {name}")
+        return done
+
+    def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         version = (
             self._load(spark, name).properties().get(_FORMAT) or (_TABLE | self._properties_given)[_FORMAT]
         )
         if _VARIANT.search(type_) and int(version) < _VARIANT_SINCE:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_FORMAT}' = '{_VARIANT_SINCE}')")
-        super()._add(spark, name, column, type_)
+        super().add(spark, name, column, type_)
 
-    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+    def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         return having(spark, {_SNAPSHOT_CONF + key: value for key, value in _summary(state).items()})
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
@@ -223,16 +242,7 @@ class IcebergTarget(Lakehouse):
                 if not row.isTemporary:
                     yield f"{space}.{quoted(row.tableName)}"
 
-    def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
-        try:
-            return super().inspect(spark, name)
-        except IllegalArgumentException as error:
-            # A catalog that wraps Spark's own lists tables of other formats too.
-            if "not an Iceberg table" in str(error):
-                return None
-            raise
-
-    def _files(self, spark: SparkSession, name: str) -> Files:
+    def files(self, spark: SparkSession, name: str) -> Files:
         newest = self._load(spark, name).currentSnapshot()
         found = {} if newest is None else newest.summary()
         data, deletes, size = [
@@ -240,7 +250,7 @@ class IcebergTarget(Lakehouse):
         ]
         return Files(data, deletes, size)
 
-    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+    def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         table = self._load(spark, name)
         # A catalog may keep the metadata of a table in memory, without commits that another process has made since.
         table.refresh()
@@ -253,7 +263,7 @@ class IcebergTarget(Lakehouse):
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
 
-    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+    def is_whole(self, spark: SparkSession, name: str) -> bool:
         table = self._load(spark, name)
         snapshot = table.currentSnapshot()
         while snapshot is not None and snapshot.parentId() is not None:
@@ -263,10 +273,10 @@ class IcebergTarget(Lakehouse):
             snapshot = parent
         return True
 
-    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
+    def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 
-    def _append(self, rows: DataFrame, name: str) -> None:
+    def append(self, rows: DataFrame, name: str) -> None:
         rows.writeTo(name).append()
 
     def _load(self, spark: SparkSession, name: str) -> Any:
@@ -275,6 +285,27 @@ class IcebergTarget(Lakehouse):
         # in those of Spark's first.
         _jvm(spark).org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
         return _jvm(spark).org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+class IcebergTarget(Lakehouse):
+    """A `Target` of Iceberg tables: `<catalog>.<namespace>.<table>`.
+
+    Args:
+        catalog: configured in Spark (`session.catalog_conf` makes one of a folder).
+        namespace: of all tables, whose names are then `<schema>_<table>`; None: the source's schema is the
+            namespace.
+        properties: of the tables, beside or in place of those given here, when they are created.
+    """
+
+    def __init__(
+        self, catalog: str, namespace: str | None = None, properties: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(IcebergTables(catalog, namespace, properties))
+
+
+def _partition_fields(table: Any) -> list[Any]:
+    """The fields of all specifications that a table has or had."""
+    return [field for spec in table.specs().values() for field in spec.fields()]
 
 
 def _tags_before(table: Any, commit_lsn: int) -> list[str]:

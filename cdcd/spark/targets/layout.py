@@ -1,7 +1,7 @@
-"""How a mirror keeps its rows: in how many buckets, and what becomes of a row that the source deletes.
+"""How a mirror keeps its rows: in which partitions and buckets, and what becomes of a row that the source deletes.
 
-The rule: a mirror keeps the layout that it was made with until it is written anew (`--relayout`). The number of buckets
-changes nothing that a reader sees, so another number in the configuration waits for that. What becomes of deleted rows
+The rule: a mirror keeps the layout that it was made with until it is written anew (`--relayout`). Partitions and
+buckets change nothing that a reader sees, so others in the configuration wait for that. What becomes of deleted rows
 changes what the rows mean, so a mirror that was made for the other stops (`check_deletes`).
 
 A mirror that marks deletes has the column DELETED. A marked row has the last values that the source sent, and the place
@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from cdcd.errors import ConfigError
+from cdcd.spark.targets.partitions import OWN, Field
 
 DELETED: Final = "_cdcd_deleted"
 """Column of a mirror that marks deletes: whether the source has deleted the row. It is never null."""
@@ -35,10 +36,21 @@ class Layout:
     Attributes:
         buckets: how many buckets it has (`buckets`), a power of two; 1: it has none.
         deletes: what becomes of rows that the source deletes.
+        fields: by which it is partitioned, before its buckets (`partitions`).
+        computed: the fields' values are in columns of the mirror's own, as in Delta.
     """
 
     buckets: int = 1
     deletes: Deletes = Deletes.REMOVE
+    fields: tuple[Field, ...] = ()
+    computed: bool = False
+
+    @property
+    def own(self) -> tuple[tuple[str, Field], ...]:
+        """The mirror's own columns for its fields; none if the format has transforms."""
+        if not self.computed:
+            return ()
+        return tuple([(f"{OWN}{number}", field) for number, field in enumerate(self.fields, 1)])
 
     @property
     def marks(self) -> bool:

@@ -14,12 +14,13 @@ from pyspark.sql import functions as sf
 
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import Lsn
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.evolution import is_other, pairs, widens
 from cdcd.spark.targets.layout import DELETED, Layout
 from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.name_lists import no_names
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
 from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.table_format import as_view, having
@@ -117,7 +118,7 @@ def in_form(former: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame 
     for column in new.columns:
         value = sf.col(quoted(fits[column.name])) if column.name in fits else sf.lit(None)
         columns.append(value.cast(column.spark).alias(column.name))
-    none = sf.array().cast("array<string>")
+    none = no_names()
     open_ = sf.array([sf.lit(name) for name in same if name not in fits]).cast("array<string>")
     renamed = sf.create_map(*[sf.lit(text) for name in fits for text in (fits[name], name)])
     still = sf.transform(sf.coalesce(UNKNOWN, none), lambda name: renamed[name])

@@ -12,12 +12,13 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets import changelog
 from cdcd.spark.targets.buckets import BUCKET, bucket_of
 from cdcd.spark.targets.layout import DELETED, Deletes, Layout
 from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.partitions import Field
 from cdcd.spark.targets.reduction import EVENT, LSN
 from cdcd.spark.targets.state import At
 from cdcd.spark.targets.target import Kind, New
@@ -31,6 +32,8 @@ BUCKETS: Final = "cdcd.buckets"
 that was put in the place of such a mirror has it too, and the column without a value."""
 DELETES: Final = "cdcd.deletes"
 """The property of a mirror that marks deletes. A mirror without it removes deleted rows."""
+PARTITION: Final = "cdcd.partition"
+"""The property of a mirror that is partitioned: the fields, by the names that their columns have."""
 SWAPPED: Final = "cdcd.swapped"
 """The property of a table that was put in the place of another one: what is older than its versions is not empty."""
 
@@ -43,23 +46,31 @@ def columns(new: New) -> str:
     ordered = source | _MIRROR_COLUMNS if new.kind is Kind.MIRROR else changelog.COLUMNS | source
     if new.layout.marks:
         ordered = ordered | {DELETED: "BOOLEAN"}
+    ordered = ordered | {name: "STRING" for name, _ in new.layout.own}
     if new.layout.buckets > 1:
         ordered = ordered | {BUCKET: "INT"}
     return ", ".join(f"{quoted(name)} {type_}" for name, type_ in ordered.items())
 
 
 def placed(rows: DataFrame, new: New) -> DataFrame:
-    """The rows with the column BUCKET, if the table has it."""
+    """The rows with the columns by which the table is laid out."""
+    is_mirror = new.kind is Kind.MIRROR
+    for name, field in new.layout.own:
+        value = sf.expr(field.value(new.schema, quoted(field.column))) if is_mirror else sf.lit(None)
+        rows = rows.withColumn(name, value.cast("string"))
     if new.layout.buckets == 1:
         return rows
-    is_mirror = new.kind is Kind.MIRROR
     bucket = sf.expr(bucket_of(new.schema, new.layout.buckets)) if is_mirror else sf.lit(None).cast("int")
     return rows.withColumn(BUCKET, bucket)
 
 
 def partitioned_by(new: New) -> str | None:
-    """The column by which the table is partitioned."""
-    return BUCKET if new.kind is Kind.MIRROR and new.layout.buckets > 1 else None
+    """By what the table is partitioned, as SQL. None: by nothing."""
+    if new.kind is not Kind.MIRROR:
+        return None
+    own = [name for name, _ in new.layout.own]
+    fields = own or [field.sql for field in new.layout.fields]
+    return ", ".join([*fields, *([BUCKET] if new.layout.buckets > 1 else [])]) or None
 
 
 def replacing(before: Layout, wanted: Layout) -> Layout:
@@ -78,10 +89,24 @@ def described(new: New, at: At) -> dict[str, str]:
         found[BUCKETS] = str(new.layout.buckets)
     if new.layout.marks:
         found[DELETES] = new.layout.deletes.value
-    return found
+    return found | partitioned(new.layout)
+
+
+def partitioned(layout: Layout) -> dict[str, str]:
+    """The property that names the fields of a partitioned table."""
+    if not layout.fields:
+        return {}
+    fields = [[field.column, field.transform, field.number] for field in layout.fields]
+    return {PARTITION: json.dumps({"fields": fields, "computed": layout.computed})}
 
 
 def made(properties: Mapping[str, str]) -> New:
     """What a table with these properties was made as. KeyError, ValueError: this program did not make it."""
-    layout = Layout(int(properties.get(BUCKETS, 1)), Deletes(properties.get(DELETES, Deletes.REMOVE)))
+    parts = json.loads(properties.get(PARTITION, "{}"))
+    layout = Layout(
+        int(properties.get(BUCKETS, 1)),
+        Deletes(properties.get(DELETES, Deletes.REMOVE)),
+        tuple([Field(*field) for field in parts.get("fields", ())]),
+        parts.get("computed", False),
+    )
     return New(TableSchema.from_json(properties[SCHEMA]), Kind(properties[KIND]), layout)

@@ -6,18 +6,17 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted, text
+from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.buckets import BUCKET, bucket_of, named
 from cdcd.spark.targets.layout import DELETED, PLAIN, Layout
+from cdcd.spark.targets.name_lists import NO_NAMES, no_names
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MARKED, OP
 from cdcd.spark.targets.state import At
 
 UNKNOWN: Final = "_cdcd_unknown"
 """Array of the columns whose value in the row is not known, because the source did not send it and the target never had
 it; null for almost all rows."""
-
-_NONE: Final = "CAST(array() AS ARRAY<STRING>)"
 
 
 def merge(
@@ -62,12 +61,16 @@ def merge(
     own = own_values(layout, truncated, "s.")
     sets = _values(schema, keeps, ended) | own
     # What was unknown stays so where the batch does not know it either.
-    still = f"array_intersect(coalesce(t.{UNKNOWN}, {_NONE}), s.{KEEP})"
+    still = f"array_intersect(coalesce(t.{UNKNOWN}, {NO_NAMES}), s.{KEEP})"
     if ended:
         still = f"CASE WHEN {ended} THEN s.{KEEP} ELSE {still} END"
-    sets[UNKNOWN] = f"nullif(array_union({still}, s.{LOST}), {_NONE})" if keeps else "NULL"
+    sets[UNKNOWN] = f"nullif(array_union({still}, s.{LOST}), {NO_NAMES})" if keeps else "NULL"
     inserted = {quoted(column.name): f"s.{quoted(column.name)}" for column in schema.columns} | own
-    inserted[UNKNOWN] = f"nullif(array_union(s.{KEEP}, s.{LOST}), {_NONE})" if keeps else "NULL"
+    inserted[UNKNOWN] = f"nullif(array_union(s.{KEEP}, s.{LOST}), {NO_NAMES})" if keeps else "NULL"
+    for name, field in layout.own:
+        # By what the row becomes. The condition of the MERGE does not ask for it: the row may lie anywhere.
+        inserted[name] = field.value(schema, f"s.{quoted(field.column)}")
+        sets[name] = field.value(schema, f"({sets[quoted(field.column)]})")
     if layout.buckets > 1:
         inserted[BUCKET] = bucket_of(schema, layout.buckets, lambda name: f"s.{quoted(name)}")
     gone = "DELETE" if not layout.marks else _set({LSN: f"s.{LSN}", EVENT: f"s.{EVENT}", DELETED: "true"})
@@ -97,7 +100,7 @@ def first_rows(
     truncated: At | None = None,
 ) -> DataFrame:
     """What the MERGE of `source` inserts into a table that has no rows."""
-    none = sf.array().cast("array<string>")
+    none = no_names()
     unknown = sf.nullif(sf.array_union(KEEP, LOST), none).alias(UNKNOWN)
     names = [column.name for column in schema.columns]
     own = [sf.expr(value).alias(name) for name, value in own_values(layout, truncated).items()]

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.layout import DELETED
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MOVED

@@ -7,9 +7,19 @@ mirror leaves the lists. A changelog keeps a dropped column under another name, 
 
 from typing import Final
 
-from cdcd.spark.sql import quoted, text
+from pyspark.sql import Column
+from pyspark.sql import functions as sf
 
-_NONE: Final = "CAST(array() AS ARRAY<STRING>)"
+from cdcd.spark.platform.sql import quoted, text
+
+NO_NAMES: Final = "CAST(array() AS ARRAY<STRING>)"
+
+"""The empty list in SQL."""
+
+
+def no_names() -> Column:
+    """The empty list."""
+    return sf.array().cast("array<string>")
 
 
 def names_it(names: str, column: str) -> str:
@@ -20,5 +30,5 @@ def names_it(names: str, column: str) -> str:
 def with_other_name(names: str, column: str, to: str | None) -> str:
     """The list in SQL with another name in the place of the column's; None: without it. An empty list is NULL."""
     if to is None:
-        return f"nullif(array_remove({quoted(names)}, '{text(column)}'), {_NONE})"
+        return f"nullif(array_remove({quoted(names)}, '{text(column)}'), {NO_NAMES})"
     return f"transform({quoted(names)}, name -> if(name = '{text(column)}', '{text(to)}', name))"

@@ -12,26 +12,23 @@ from threading import Lock
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
 from cdcd.spark.targets.table_format import TableFormat, as_view
 from cdcd.spark.targets.target import Maintained, Maintenance
 
 
-class OwnTables(TableFormat):
+class OwnTables:
     """`append`, `put`, `prune` and `maintain_own` of a `Target`, for any format. Only one of them writes at a time."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, format_: TableFormat) -> None:
+        self._format = format_
         self._own_tables = Lock()
         self._appended: set[str] = set()
-
-    def has(self, spark: SparkSession, name: str) -> bool:
-        return self._exists(spark, name)
 
     def maintain_own(self, spark: SparkSession, policy: Maintenance) -> Iterator[tuple[str, Maintained]]:
         for name in sorted(self._appended):
             with self._own_tables:
-                done = self.maintain(spark, name, policy)
+                done = self._format.maintain(spark, name, policy)
             yield name, done
 
     def append(self, name: str, rows: DataFrame, unique: Sequence[str]) -> int:
@@ -43,12 +40,12 @@ class OwnTables(TableFormat):
                 there = spark.table(name).columns
                 for part in rows.schema:
                     if part.name not in there:
-                        self._add(spark, name, part.name, part.dataType.simpleString())
+                        self._format.add(spark, name, part.name, part.dataType.simpleString())
                 had = spark.table(name).select(*unique)
                 new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
                 count = new.count()
                 if count:
-                    self._append(new, name)
+                    self._format.append(new, name)
                     self._appended.add(name)
                 new.unpersist()
         finally:
@@ -57,9 +54,9 @@ class OwnTables(TableFormat):
 
     def _create_for(self, rows: DataFrame, name: str) -> None:
         """Create the table if it is not there. The caller holds the lock."""
-        if not self._exists(rows.sparkSession, name):
+        if not self._format.exists(rows.sparkSession, name):
             columns = ", ".join(f"{quoted(part.name)} {part.dataType.simpleString()}" for part in rows.schema)
-            self._create(rows.sparkSession, name, columns, {})
+            self._format.create(rows.sparkSession, name, columns, {})
 
     def put(self, name: str, rows: DataFrame, unique: str, gone: str) -> None:
         spark = rows.sparkSession
@@ -77,7 +74,7 @@ class OwnTables(TableFormat):
             self._appended.add(name)
 
     def prune(self, spark: SparkSession, name: str, order: str, policy: Maintenance) -> int:
-        if not self._exists(spark, name):
+        if not self._format.exists(spark, name):
             return 0
         oldest_us = int((time.time() - policy.keep_s) * 1_000_000)
         gone = f"at < timestamp_micros({oldest_us})"

@@ -26,9 +26,10 @@ from pyspark.sql.types import (
     ShortType,
 )
 
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.buckets import hash_of
+from cdcd.spark.targets.name_lists import no_names
 from cdcd.spark.targets.state import At, Place, State
 
 # The columns of a reduced batch beside those of the row.
@@ -209,7 +210,7 @@ def reduced(
     if marks:
         op = sf.when((op == "d") & sf.col("row").isNotNull(), MARKED).otherwise(op)
         row = sf.coalesce("row", "last")
-    unknown = sf.coalesce(row["unchanged"], sf.array().cast("array<string>"))
+    unknown = sf.coalesce(row["unchanged"], no_names())
     columns: list[Column | str] = [
         op.alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
@@ -234,12 +235,8 @@ def reduced(
             kept.append(sf.when(open_ & fill.isNull(), sf.lit(name)))
             columns.append(fill["at"].alias(f"_cdcd_at_{number}"))
         columns.append(value.alias(name))
-    keep = (
-        sf.filter(sf.array(*kept), lambda name: name.isNotNull())
-        if kept
-        else sf.array().cast("array<string>")
-    )
-    return grouped.select(*columns, keep.alias(KEEP), sf.array().cast("array<string>").alias(LOST))
+    keep = sf.filter(sf.array(*kept), lambda name: name.isNotNull()) if kept else no_names()
+    return grouped.select(*columns, keep.alias(KEEP), no_names().alias(LOST))
 
 
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:

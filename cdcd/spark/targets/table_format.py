@@ -1,4 +1,4 @@
-"""What a table format does in its own way; `lakehouse` has the rest."""
+"""What a table format does in its own way. `Lakehouse` is given one, and has the rest."""
 
 import re
 from abc import ABC, abstractmethod
@@ -14,8 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from cdcd.errors import ConfigError
-from cdcd.spark.schema import TableSchema
-from cdcd.spark.sql import parts, quoted
+from cdcd.spark.platform.sql import parts, quoted
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
@@ -35,6 +35,8 @@ class TableFormat(ABC):
     """Tables by their names in SQL, whose commits carry a `State`."""
 
     format: str
+    has_transforms: bool = True
+    """Whether tables can be partitioned by transforms of columns. Without them, the values are columns of their own."""
     reserved: Collection[str] = ()
     """Names that no column of a table of this format can have."""
 
@@ -42,7 +44,7 @@ class TableFormat(ABC):
         # Position and data meet in settings of the session: one commit at a time in each.
         self._sessions: dict[str, Lock] = {}
 
-    def _committing(self, spark: SparkSession) -> Lock:
+    def committing(self, spark: SparkSession) -> Lock:
         return self._sessions.setdefault(str(spark._jsparkSession.sessionUUID()), Lock())
 
     @abstractmethod
@@ -55,11 +57,23 @@ class TableFormat(ABC):
         return ".".join(parts(name)[1:])
 
     @abstractmethod
-    def maintain(
-        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
-    ) -> Maintained: ...
+    def maintain(  # noqa: PLR0917 - as `Target.maintain`, and what is known of the table
+        self,
+        spark: SparkSession,
+        name: str,
+        policy: Maintenance,
+        pinned: Pinned | None = None,
+        state: State | None = None,
+        buckets: int = 1,
+    ) -> Maintained:
+        """As `Target.maintain`.
 
-    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+        Args:
+            state: what the commits carry on; None: of a table of our own, which has no position.
+            buckets: how many the table has.
+        """
+
+    def tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
         """Give a version a tag. Tags of points that are not listed any more go in the same commit.
 
         Raises:
@@ -71,13 +85,13 @@ class TableFormat(ABC):
         )
 
     @abstractmethod
-    def _exists(self, spark: SparkSession, name: str) -> bool: ...
+    def exists(self, spark: SparkSession, name: str) -> bool: ...
 
     @abstractmethod
-    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
+    def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]: ...
 
     @abstractmethod
-    def _create(
+    def create(
         self,
         spark: SparkSession,
         name: str,
@@ -91,14 +105,14 @@ class TableFormat(ABC):
 
         Args:
             columns: with their types; the view's are the same.
-            by: the column by which the table is partitioned.
+            by: what the table is partitioned by, as SQL.
         """
 
     @abstractmethod
-    def _carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
+    def carrying(self, spark: SparkSession, state: State) -> AbstractContextManager[None]:
         """Commits that are made meanwhile carry `state`."""
 
-    def _merging(self, spark: SparkSession) -> AbstractContextManager[None]:
+    def merging(self, spark: SparkSession) -> AbstractContextManager[None]:
         """What a format has to have set for a MERGE."""
         return nullcontext()
 
@@ -106,26 +120,39 @@ class TableFormat(ABC):
     def list_tables(self, spark: SparkSession) -> Iterator[str]: ...
 
     @abstractmethod
-    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+    def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         """Each commit that carries a state, newest first."""
 
     @abstractmethod
-    def _files(self, spark: SparkSession, name: str) -> Files: ...
+    def files(self, spark: SparkSession, name: str) -> Files: ...
 
     @abstractmethod
-    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+    def is_whole(self, spark: SparkSession, name: str) -> bool:
         """No version is gone yet, from the empty table on."""
 
     @abstractmethod
-    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame: ...
+    def version(self, spark: SparkSession, name: str, version: int) -> DataFrame: ...
 
     @abstractmethod
-    def _append(self, rows: DataFrame, name: str) -> None: ...
+    def append(self, rows: DataFrame, name: str) -> None: ...
 
-    def _widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+    def bound(self, spark: SparkSession, name: str) -> Collection[str]:
+        """Columns that cannot be dropped, because the table is or was partitioned by them."""
+        return ()
+
+    def taken(self, spark: SparkSession, name: str) -> Collection[str]:
+        """Names that no column can get, because fields have them by which the table is or was partitioned."""
+        return ()
+
+    def widen(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {quoted(column)} TYPE {type_}")
 
-    def _add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
+    def add_filled(self, spark: SparkSession, name: str, column: ColumnSchema) -> bool:
+        """Add a column that has its default in the rows that are there, without writing them. It may have been added so
+        before. False: the table cannot have it. Nothing was done then."""
+        return False
+
+    def add(self, spark: SparkSession, name: str, column: str, type_: str) -> None:
         spark.sql(f"ALTER TABLE {name} ADD COLUMN {quoted(column)} {type_}")
 
 
@@ -133,7 +160,7 @@ def creation(  # noqa: PLR0917 - the parts of the statement, in their order
     name: str, columns: str, format_: str, properties: str, view: str | None, by: str | None
 ) -> str:
     """The statement that creates a table, or replaces it by the rows of a view."""
-    partitioned = "" if by is None else f" PARTITIONED BY ({quoted(by)})"
+    partitioned = "" if by is None else f" PARTITIONED BY ({by})"
     if view is None:
         return f"CREATE TABLE {name} ({columns}) USING {format_}{partitioned} TBLPROPERTIES ({properties})"
     return (

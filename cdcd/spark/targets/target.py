@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.state import Origin, Reach, State

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.errors import ConfigError, SourceError
 from cdcd.spark import api
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.schema import TableSchema
+from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Applied, Kind
 from tests.spark.source_model import FORM, change, frame

@@ -1,7 +1,4 @@
-import pytest
-
-from cdcd.errors import SinkError, SinkUnavailableError
-from cdcd.spark.kafka import TASK_RECORDS, KafkaSource, kafka_failure, tasks
+from cdcd.spark.kafka import TASK_RECORDS, KafkaSource, tasks
 
 
 def test_what_the_guarantees_rest_on_is_not_left_to_the_properties():
@@ -21,25 +18,6 @@ def test_secrets_are_not_shown():
     )
     assert "s3cret" not in shown
     assert "'acks': '1'" in shown
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting", SinkUnavailableError),
-        (
-            "org.apache.kafka.common.config.ConfigException: No resolvable bootstrap urls",
-            SinkUnavailableError,
-        ),
-        ("java.net.ConnectException: Connection refused", SinkUnavailableError),
-        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", SinkError),
-        ("org.apache.kafka.common.errors.SaslAuthenticationException: bad", SinkError),
-    ],
-)
-def test_a_broker_that_is_away_may_come_back_one_that_refuses_will_not(reason: str, kind: type):
-    error = kafka_failure(reason, "b:1")
-    assert type(error) is kind
-    assert "b:1" in error.message
 
 
 def test_a_large_slice_of_few_partitions_is_read_by_several_tasks():

@@ -22,8 +22,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.sql import quoted
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKETS_MAX, HASHES, bucket_of, buckets_for, hash_of, named
 from cdcd.spark.targets.evolution import widens
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.evolution import (
     Add,
     Drop,

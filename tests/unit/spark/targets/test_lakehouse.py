@@ -13,17 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import ConfigError, FencedError, PositionError
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.fencing import Stamp
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.layout import PLAIN, Deletes, Layout
 from cdcd.spark.targets.making import BUCKETS, DELETES, KIND, SCHEMA, SCHEMA_AT
-from cdcd.spark.targets.pinned import Pinned, Tag
+from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.state import Place, State
-from cdcd.spark.targets.table_format import Commit
-from cdcd.spark.targets.target import Files, Kind, Maintained, Maintenance
+from cdcd.spark.targets.table_format import Commit, TableFormat
+from cdcd.spark.targets.target import Files, Kind, Maintained
 from tests.spark.source_model import FORM
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -49,7 +49,7 @@ class FakeSpark:
         return SimpleNamespace(schema=fields, filter=lambda _condition: SimpleNamespace(isEmpty=lambda: True))
 
 
-class Fake(Lakehouse):
+class FakeFormat(TableFormat):
     """Tables by name: properties and versions, newest first."""
 
     format = "fake"
@@ -62,13 +62,13 @@ class Fake(Lakehouse):
         self.whole = True
         self.carried: list[State] = []
 
-    def _exists(self, spark: SparkSession, name: str) -> bool:
+    def exists(self, spark: SparkSession, name: str) -> bool:
         return name in self.tables
 
-    def _properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+    def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
         return self.tables[name]
 
-    def _create(
+    def create(
         self,
         spark: SparkSession,
         name: str,
@@ -81,31 +81,31 @@ class Fake(Lakehouse):
         self.tables[name] = {"columns": columns, "by": by or "", **properties}
 
     @contextmanager
-    def _carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
+    def carrying(self, spark: SparkSession, state: State) -> Iterator[None]:
         yield
         self.carried.append(state)
         self.versions.insert(0, (len(self.versions), state))
 
-    def _commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
+    def commits(self, spark: SparkSession, name: str) -> Iterator[Commit]:
         for number, (version, state) in enumerate(self.versions):
             yield Commit(version, state, NOW - timedelta(minutes=number))
 
-    def _files(self, spark: SparkSession, name: str) -> Files:
+    def files(self, spark: SparkSession, name: str) -> Files:
         return Files(2, None, 100)
 
     def list_tables(self, spark: SparkSession) -> Iterator[str]:
         yield from self.tables
 
-    def _is_whole(self, spark: SparkSession, name: str) -> bool:
+    def is_whole(self, spark: SparkSession, name: str) -> bool:
         return self.whole
 
-    def _version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
+    def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return cast("DataFrame", f"{name}@{version}")
 
-    def _tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
+    def tag(self, spark: SparkSession, name: str, version: int, tag: Tag) -> None:
         self.tagged.append((version, tag))
 
-    def _append(self, rows: DataFrame, name: str) -> None:
+    def append(self, rows: DataFrame, name: str) -> None:
         raise AssertionError
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
@@ -114,10 +114,16 @@ class Fake(Lakehouse):
     def own_name(self, name: str) -> str:
         return name
 
-    def maintain(
-        self, spark: SparkSession, name: str, policy: Maintenance, pinned: Pinned | None = None
-    ) -> Maintained:
+    def maintain(self, *_: Any) -> Maintained:
         return Maintained(0, 0, 0)
+
+
+class Fake(Lakehouse):
+    """A target over `its` tables."""
+
+    def __init__(self, its: FakeFormat | None = None) -> None:
+        self.its = its or FakeFormat()
+        super().__init__(self.its)
 
 
 @pytest.fixture
@@ -137,7 +143,7 @@ def made() -> dict[str, str]:
 def test_a_new_table_says_what_it_is(spark_: Any):
     target = Fake()
     assert prepare(target, spark_) == FORM
-    made = target.tables["t"]
+    made = target.its.tables["t"]
     assert made["columns"] == (
         "`id` bigint, `n` int, `title` string, `body` string,"
         " `_cdcd_commit_lsn` BIGINT, `_cdcd_event_no` BIGINT, `_cdcd_unknown` ARRAY<STRING>"
@@ -150,13 +156,13 @@ def test_a_mirror_with_buckets_says_how_many_and_a_changelog_has_none(spark_: An
     target = Fake()
     target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), Layout(8))
     target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), Layout(8))
-    assert target.tables["t"]["columns"].endswith(", `_cdcd_bucket` INT")
-    assert (target.tables["t"]["by"], target.tables["t"][BUCKETS]) == (BUCKET, "8")
-    assert BUCKET not in target.tables["log"]["columns"]
-    assert (target.tables["log"]["by"], target.tables["log"].get(BUCKETS)) == ("", None)
+    assert target.its.tables["t"]["columns"].endswith(", `_cdcd_bucket` INT")
+    assert (target.its.tables["t"]["by"], target.its.tables["t"][BUCKETS]) == (BUCKET, "8")
+    assert BUCKET not in target.its.tables["log"]["columns"]
+    assert (target.its.tables["log"]["by"], target.its.tables["log"].get(BUCKETS)) == ("", None)
     # Another process finds the number in the table, whatever the configuration says by now.
     later = Fake()
-    later.tables = target.tables
+    later.its.tables = target.its.tables
     later.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), Layout(2))
     assert later.layout(spark_, "t") == Layout(8)
 
@@ -166,10 +172,10 @@ def test_a_mirror_that_marks_deletes_says_so_and_a_changelog_does_not(spark_: An
     marks = Layout(4, Deletes.MARK)
     target.prepare(spark_, "t", FORM, Kind.MIRROR, (1, 1), marks)
     target.prepare(spark_, "log", FORM, Kind.CHANGELOG, (1, 1), marks)
-    assert target.tables["t"]["columns"].endswith(", `_cdcd_deleted` BOOLEAN, `_cdcd_bucket` INT")
-    assert (target.tables["t"][DELETES], target.tables["log"].get(DELETES)) == ("mark", None)
+    assert target.its.tables["t"]["columns"].endswith(", `_cdcd_deleted` BOOLEAN, `_cdcd_bucket` INT")
+    assert (target.its.tables["t"][DELETES], target.its.tables["log"].get(DELETES)) == ("mark", None)
     later = Fake()
-    later.tables = target.tables
+    later.its.tables = target.its.tables
     assert [later.layout(spark_, name) for name in ("t", "log", "none")] == [marks, PLAIN, None]
 
 
@@ -178,7 +184,7 @@ def test_labels_of_a_key_move_its_rows_to_their_buckets(spark_: Any):
     mood = ColumnSchema("id", 1, "mood", 16400, -1, StringType(), labels=((1, "sad"), (2, "ok")))
     form = replace(FORM, columns=(mood, *FORM.columns[1:]))
     target.prepare(spark_, "t", form, Kind.MIRROR, (1, 1), Layout(8))
-    target._tables["t"].empty = False
+    target._known.tables["t"].empty = False
     spark_.columns = {"id": StringType()}
     new = replace(mood, labels=((1, "blue"), (2, "ok")))
     target.prepare(spark_, "t", replace(form, columns=(new, *form.columns[1:])), Kind.MIRROR, (1, 1))
@@ -189,10 +195,10 @@ def test_labels_of_a_key_move_its_rows_to_their_buckets(spark_: Any):
 
 def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any):
     target = Fake()
-    target.tables["t"] = made()
-    target.versions = [(7, State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)}))]
+    target.its.tables["t"] = made()
+    target.its.versions = [(7, State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)}))]
     assert target.reached(spark_, "t").commit_lsn == 70
-    target.versions = []
+    target.its.versions = []
     assert target.reached(spark_, "t").commit_lsn == 70
     target.forget("t")
     assert target.reached(spark_, "t").commit_lsn == 0
@@ -200,16 +206,16 @@ def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any
 
 def test_a_table_that_somebody_else_made_is_refused(spark_: Any):
     target = Fake()
-    target.tables["t"] = {"owner": "bob"}
+    target.its.tables["t"] = {"owner": "bob"}
     with pytest.raises(PositionError, match="was not made by this program"):
         prepare(target, spark_)
 
 
 def test_the_steps_to_a_new_form_are_recorded_one_by_one_with_the_position(spark_: Any):
     target = Fake()
-    target.tables["t"] = made()
+    target.its.tables["t"] = made()
     state = State(commit_lsn=5)
-    target.versions = [(1, state)]
+    target.its.versions = [(1, state)]
     spark_.columns = {"id": LongType(), "n": IntegerType(), "title": StringType(), "body": StringType()}
     id_, n, title, _ = FORM.columns
     flag = ColumnSchema("flag", 9, "integer", 23, -1, IntegerType())
@@ -224,8 +230,8 @@ def test_the_steps_to_a_new_form_are_recorded_one_by_one_with_the_position(spark
         "ALTER TABLE t ALTER COLUMN `n` TYPE bigint",
         "ALTER TABLE t ADD COLUMN `flag` int",
     ]
-    assert len(target.carried) == len(steps) + 1
-    assert all(replace(carried, stamp=state.stamp) == state for carried in target.carried)
+    assert len(target.its.carried) == len(steps) + 1
+    assert all(replace(carried, stamp=state.stamp) == state for carried in target.its.carried)
     # A partition that lags brings the old form: the table keeps the new one.
     assert prepare(target, spark_, FORM, (8, 1)) == new
 
@@ -238,17 +244,17 @@ def test_what_cannot_be_followed_leaves_the_table_as_it_is(spark_: Any):
     with pytest.raises(IncompatibleSchemaError):
         prepare(target, spark_, text, (9, 1))
     assert spark_.said == []
-    assert json.loads(target.tables["t"][SCHEMA])["schema_id"] == "form-1"
+    assert json.loads(target.its.tables["t"][SCHEMA])["schema_id"] == "form-1"
 
 
 def test_a_table_as_of_an_lsn_is_the_newest_version_that_is_not_later(spark_: Any):
     target = Fake()
-    target.versions = [
+    target.its.versions = [
         (9, State(consistent_lsn=90)), (8, State()), (7, State(consistent_lsn=70)),
     ]  # fmt: skip
     assert cast("str", target.read(spark_, "t", 95)) == "t@9"
     assert cast("str", target.read(spark_, "t", 89)) == "t@7"
-    target.whole = False
+    target.its.whole = False
     with pytest.raises(PositionError, match="no version from LSN 60"):
         target.read(spark_, "t", 60)
 
@@ -259,30 +265,30 @@ def test_the_version_at_a_point_is_looked_up_once_until_there_is_another_commit(
     prepare(target, spark_)
     # Nothing was committed that a point could name.
     assert target.pin(spark_, "t", Tag(5, 1)) is None
-    with target._commit(spark_, "t", State(commit_lsn=7)):
+    with target._known.commit(spark_, "t", State(commit_lsn=7)):
         pass
-    first = target.versions[0][0]
+    first = target.its.versions[0][0]
     assert [target.pin(spark_, "t"), target.pin(spark_, "t", Tag(7, 1))] == [first, first]
     # A table without changes is not looked at again, and gets the tags of later points too.
-    target.versions.insert(0, (99, State(commit_lsn=7)))
+    target.its.versions.insert(0, (99, State(commit_lsn=7)))
     assert target.pin(spark_, "t", Tag(9, 1)) == first
-    assert target.tagged == [(first, Tag(7, 1)), (first, Tag(9, 1))]
+    assert target.its.tagged == [(first, Tag(7, 1)), (first, Tag(9, 1))]
 
 
 def test_a_version_of_another_process_is_not_pinned(spark_: Any):
     target = Fake()
     prepare(target, spark_)
-    with target._commit(spark_, "t", State(commit_lsn=7)):
+    with target._known.commit(spark_, "t", State(commit_lsn=7)):
         pass
-    target.versions.insert(0, (99, State(commit_lsn=8, stamp=Stamp("other", 1))))
+    target.its.versions.insert(0, (99, State(commit_lsn=8, stamp=Stamp("other", 1))))
     with pytest.raises(FencedError):
         target.pin(spark_, "t", Tag(9, 1))
-    assert target.tagged == []
+    assert target.its.tagged == []
 
 
 def test_a_format_without_tags_says_what_to_do(spark_: Any):
     with pytest.raises(ConfigError, match="lsn-0-9") as refused:
-        Lakehouse._tag(Fake(), spark_, "t", 1, Tag(9, 1))
+        TableFormat.tag(FakeFormat(), spark_, "t", 1, Tag(9, 1))
     assert "tag_interval_s" in refused.value.hint
 
 
@@ -292,11 +298,11 @@ def test_a_name_is_known_without_its_catalog():
 
 def test_a_table_says_when_its_newest_changes_were_written(spark_: Any):
     target = Fake()
-    target.tables["t"] = made()
+    target.its.tables["t"] = made()
     old = State(commit_lsn=60, partitions={0: Place(60, 1, 1, 4)})
     new = State(commit_lsn=70, partitions={0: Place(70, 1, 1, 5)})
     # The newest two commits changed no row; the commit before them brought the changes.
-    target.versions = [(4, new), (3, new), (2, new), (1, old)]
+    target.its.versions = [(4, new), (3, new), (2, new), (1, old)]
     found = target.inspect(spark_, "t")
     assert found is not None
     assert (found.state, found.written_at) == (new, NOW - timedelta(minutes=2))
@@ -305,13 +311,13 @@ def test_a_table_says_when_its_newest_changes_were_written(spark_: Any):
 
 def test_a_table_without_a_position_is_empty_or_refused_and_one_of_somebody_else_is_passed_over(spark_: Any):
     target = Fake()
-    target.tables |= {"t": made(), "other": {"owner": "bob"}}
+    target.its.tables |= {"t": made(), "other": {"owner": "bob"}}
     assert target.inspect(spark_, "other") is None
     found = target.inspect(spark_, "t")
     assert found is not None
     assert (found.state, found.written_at) == (None, None)
-    target.whole = False
+    target.its.whole = False
     with pytest.raises(PositionError, match="No version of t"):
         target.inspect(spark_, "t")
     # To look takes no notice of who writes: another process may do so at any time.
-    assert target._fence._known == {}
+    assert target._known._fence._known == {}

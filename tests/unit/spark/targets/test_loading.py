@@ -6,9 +6,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from cdcd.errors import PositionError
-from cdcd.spark.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.applying import Asked
 from cdcd.spark.targets.changelog import Found
-from cdcd.spark.targets.lakehouse import _Step
 from cdcd.spark.targets.layout import DELETED
 from cdcd.spark.targets.loading import in_form, loaded
 from cdcd.spark.targets.merge import UNKNOWN
@@ -48,9 +48,9 @@ def test_a_table_with_later_changes_is_not_taken_back():
 
 def test_a_cut_before_the_snapshot_is_no_point_of_the_table():
     state = loaded("t", State(), 500, {})
-    before = _Step(batch_id=1, consistent_lsn=499).after(state, {0: Place(510, 1, 1, 3)}, None, NEW)
+    before = Asked(batch_id=1, consistent_lsn=499).after(state, {0: Place(510, 1, 1, 3)}, None, NEW)
     assert before.consistent_lsn == 500
-    after = _Step(batch_id=2, consistent_lsn=520).after(before, {0: Place(515, 1, 1, 4)}, None, NEW)
+    after = Asked(batch_id=2, consistent_lsn=520).after(before, {0: Place(515, 1, 1, 4)}, None, NEW)
     assert after.consistent_lsn == 520
     # When its newest change was committed is known by then; a snapshot has no such time.
     assert (state.commit_time, before.commit_time, before.held) == (None, COMMITTED, 2)

@@ -3,8 +3,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType
 
-from cdcd.spark.schema import ColumnSchema, TableSchema
-from cdcd.spark.sql import quoted, text
+from cdcd.spark.platform.sql import quoted, text
+from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import NAMED_MAX
 from cdcd.spark.targets.layout import DELETED, Deletes, Layout
 from cdcd.spark.targets.merge import UNKNOWN, first_rows, merge

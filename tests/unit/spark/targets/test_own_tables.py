@@ -6,19 +6,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.spark.targets.target import Maintenance
-from tests.unit.spark.targets.test_lakehouse import Fake
+from tests.unit.spark.targets.test_lakehouse import Fake, FakeFormat
 
 COLUMNS = "commit_lsn bigint, at timestamp"
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
 
 
-class Views(Fake):
+class Views(FakeFormat):
     """Each table is a view."""
 
-    def _exists(self, spark: SparkSession, name: str) -> bool:
+    def exists(self, spark: SparkSession, name: str) -> bool:
         return bool(spark.catalog.tableExists(name))
 
-    def _create(
+    def create(
         self,
         spark: SparkSession,
         name: str,
@@ -30,14 +30,14 @@ class Views(Fake):
     ) -> None:
         spark.createDataFrame([], columns.replace("`", "")).createOrReplaceTempView(name)
 
-    def _append(self, rows: DataFrame, name: str) -> None:
+    def append(self, rows: DataFrame, name: str) -> None:
         had = rows.sparkSession.table(name)
         all_ = had.unionByName(rows).collect()
         rows.sparkSession.createDataFrame(all_, had.schema).createOrReplaceTempView(name)
 
 
 def test_a_row_that_is_appended_again_is_left_out(spark: SparkSession):
-    tables = Views()
+    tables = Fake(Views())
     name = "points"
     try:
         first = spark.createDataFrame([(1, LONG_AGO), (2, LONG_AGO), (2, LONG_AGO)], COLUMNS)
@@ -52,7 +52,7 @@ def test_a_row_that_is_appended_again_is_left_out(spark: SparkSession):
 
 
 def test_what_is_kept_is_not_pruned(spark: SparkSession):
-    tables = Views()
+    tables = Fake(Views())
     name = "points"
     assert tables.prune(spark, name, "commit_lsn", Maintenance()) == 0
     try:

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from tests.unit.spark.targets.test_lakehouse import Fake, FakeSpark
+from tests.unit.spark.targets.test_lakehouse import FakeFormat, FakeSpark
 
 
 def session(uuid: str) -> Any:
@@ -11,12 +11,12 @@ def session(uuid: str) -> Any:
 
 
 def test_of_one_session_one_commit_is_made_at_a_time():
-    tables = Fake()
-    assert tables._committing(session("one")) is tables._committing(session("one"))
-    assert tables._committing(session("one")) is not tables._committing(session("two"))
+    tables = FakeFormat()
+    assert tables.committing(session("one")) is tables.committing(session("one"))
+    assert tables.committing(session("one")) is not tables.committing(session("two"))
 
 
 def test_a_column_is_added_under_whatever_name():
     spark: Any = FakeSpark()
-    Fake()._add(spark, "t", "it`s", "bigint")
+    FakeFormat().add(spark, "t", "it`s", "bigint")
     assert spark.said == ["ALTER TABLE t ADD COLUMN `it``s` bigint"]

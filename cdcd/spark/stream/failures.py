@@ -1,0 +1,23 @@
+"""What Spark and Java raise, as failures of cdcd: which of them may pass."""
+
+import re
+from typing import Final
+
+from cdcd.errors import CdcdError
+from cdcd.spark.platform.kafka_admin import kafka_failure, records_gone
+from cdcd.spark.watching.progress import first_lines
+
+_KAFKA: Final = re.compile(r"org\.apache\.kafka\.common\.errors|KafkaException|TimeoutException: Timeout of")
+_LOST: Final = re.compile(
+    r"data may have been lost|data loss|OffsetOutOfRange|UnknownTopicOrPartition", re.IGNORECASE
+)
+
+
+def classified(error: Exception, servers: str) -> CdcdError | None:
+    """What Spark or Java raised, if it is about Kafka."""
+    text = str(error)
+    if _LOST.search(text):
+        return records_gone(first_lines(error))
+    if _KAFKA.search(text):
+        return kafka_failure(first_lines(error), servers)
+    return None

@@ -1,0 +1,235 @@
+"""The tables of a mirror: each is tried by itself, and stops by itself.
+
+A failure is a table's own where it can be. What concerns all of them is raised.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdcd.errors import CdcdError, FatalError, FencedError, TransientError
+from cdcd.spark.platform.kafka_admin import Admin
+from cdcd.spark.records.descriptions import Descriptions
+from cdcd.spark.snapshot.reading import SnapshotSource
+from cdcd.spark.stream.failures import classified
+from cdcd.spark.stream.forms import UnknownFormError
+from cdcd.spark.stream.frontier import Tips
+from cdcd.spark.stream.points import Point
+from cdcd.spark.stream.reload import read_again
+from cdcd.spark.stream.settings import MirrorSettings
+from cdcd.spark.stream.table import TableMirror
+from cdcd.spark.stream.topics import Topics
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.state import OriginError
+from cdcd.spark.targets.target import Target
+from cdcd.spark.watching.progress import (
+    Observer,
+    Progress,
+    TableFailed,
+    TableResumed,
+    TableStopped,
+    first_lines,
+)
+from cdcd.spark.watching.stops import STOPPED, Stop, Stops, read_stops, write_stops
+
+ATTEMPTS: Final = 3
+"""How often a table is tried in one batch when it fails for a reason that may pass."""
+
+
+class Tables:
+    """The tables, by topic.
+
+    Args:
+        source: as in `Mirror`.
+
+    Attributes:
+        by_topic: those that were begun.
+        stopped: why those do not go on that are stopped.
+        passed_over: topics of the tables that the last batch passed over, because they were maintained.
+        once: the run ends with what is there now, so that nothing is tried again later.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: MirrorSettings,
+        target: Target,
+        observe: Observer,
+        *,
+        admin: Admin,
+        descriptions: Descriptions,
+        topics: Topics,
+        source: SnapshotSource | None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._target = target
+        self._observe = observe
+        self._admin = admin
+        self._descriptions = descriptions
+        self._topics = topics
+        self._source = source
+        self.by_topic: dict[str, TableMirror] = {}
+        self.stopped: dict[str, CdcdError] = {}
+        self.passed_over: set[str] = set()
+        self.once = False
+        self._stops = Stops()
+        self._stops_read = False
+
+    def forget(self) -> None:
+        """After an error of all: look at every table anew. Those that are maintained had no part in it."""
+        for table in self.by_topic.values():
+            if table.busy.acquire(blocking=False):
+                try:
+                    table.forget()
+                finally:
+                    table.busy.release()
+
+    def may_lack(self, topic: str, ends: Mapping[int, int]) -> bool:
+        """Whether a table may lack what lies before `ends`."""
+        table = self.by_topic.get(topic)
+        return table is None or table.may_lack(ends)
+
+    def followed(self) -> list[TableMirror]:
+        return [table for topic, table in list(self.by_topic.items()) if topic not in self.stopped]
+
+    def advance(
+        self, topic: str, ends: Mapping[int, int], batch_id: int, point: Point | None, tips: Tips
+    ) -> Progress | None:
+        """One table's part of a batch; None where it failed, which is then reported, or where it is maintained now."""
+        table = self.by_topic.get(topic)
+        if table is None:
+            table = self.by_topic[topic] = self._new_table(topic)
+        # A common LSN, and the end of a run, wait for all tables; else the table catches up when it is free.
+        if not table.busy.acquire(blocking=point is not None or self.once):
+            self.passed_over.add(topic)
+            return None
+        try:
+            return self._attempt(topic, table, ends, batch_id, point, tips)
+        finally:
+            table.busy.release()
+
+    def _attempt(  # noqa: PLR0917 - as `_table`, and the table
+        self,
+        topic: str,
+        table: TableMirror,
+        ends: Mapping[int, int],
+        batch_id: int,
+        point: Point | None,
+        tips: Tips,
+    ) -> Progress | None:
+        cut = None if point is None else point.commit_lsn
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
+                if point is not None and not progress.ahead:
+                    progress = replace(progress, versions=table.pin(point.tag))
+                if self._stops.went_on(topic):
+                    self._observe(TableResumed(table.table))
+                return progress
+            except UnknownFormError as error:
+                table.forget()
+                self._hold(topic, table.table, error)
+                return None
+            except (IncompatibleSchemaError, OriginError) as error:
+                table.forget()
+                reloads = self._source is not None and self._settings.reloads(table.table)
+                if not reloads or attempt == ATTEMPTS:
+                    self.stop(topic, table.table, error)
+                    return None
+                if not self._reload(topic, table.table, error):
+                    return None
+            except (TransientError, FencedError):
+                table.forget()
+                raise
+            except FatalError as error:
+                table.forget()
+                self.stop(topic, table.table, error)
+                return None
+            except (PySparkException, Py4JError) as error:
+                table.forget()
+                known = classified(error, self._settings.kafka.bootstrap_servers)
+                if isinstance(known, TransientError):
+                    raise known from error
+                if known is not None or attempt == ATTEMPTS:
+                    self.stop(topic, table.table, known or FatalError(first_lines(error)))
+                    return None
+                self._observe(TableFailed(table.table, first_lines(error), ""))
+        return None
+
+    def _new_table(self, topic: str) -> TableMirror:
+        settings = self._settings
+        name = self._topics.name(topic)
+        return TableMirror(
+            self._spark.newSession(),
+            settings.kafka,
+            topic,
+            admin=self._admin,
+            facts=self._topics.facts_of,
+            target=self._target,
+            descriptions=self._descriptions,
+            history=settings.keeps_history(name),
+            slice_max=settings.batch_records_max,
+            layout=settings.layout_of(name),
+            compacted="compact" in self._topics.policies.get(topic, ""),
+        )
+
+    def stop(self, topic: str, table: str, error: CdcdError) -> None:
+        self._observe(TableStopped(table, error.message, error.hint))
+        self.stopped[topic] = error
+        self._stops.failed(topic, Stop(table, datetime.now(UTC), False, error.message, error.hint))
+
+    def _hold(self, topic: str, table: str, error: CdcdError) -> None:
+        """The next batch tries the table again; a run that ends has none."""
+        if self.once:
+            self.stop(topic, table, error)
+        else:
+            self._observe(TableFailed(table, error.message, error.hint))
+            self._stops.failed(topic, Stop(table, datetime.now(UTC), True, error.message, error.hint))
+
+    def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
+        """Read a table again that its target cannot follow. False: it was not, which is then reported."""
+        assert self._source is not None, "there is a source to read from"
+        spark = self._spark.newSession()
+        try:
+            read_again(spark, self._source, table, self._target, self._settings, self._observe, why.message)
+        except FencedError:
+            raise
+        except TransientError as error:
+            self._hold(topic, table, error)
+        except CdcdError as error:
+            self.stop(topic, table, error)
+        else:
+            return True
+        return False
+
+    def read_stops(self) -> None:
+        """Read which tables were stopped when a process before this one ended."""
+        if self._stops_read:
+            return
+        try:
+            self._stops.found(read_stops(self._spark, self._target))
+        except (PySparkException, Py4JError) as error:
+            raise (classified(error, self._settings.kafka.bootstrap_servers) or error) from error
+        self._stops_read = True
+
+    def note_stops(self) -> None:
+        """Record which tables are stopped, if that has changed. What cannot be written now is written later."""
+        changes = self._stops.changes(datetime.now(UTC))
+        if not changes:
+            return
+        try:
+            self._write_stops(changes)
+        except (PySparkException, Py4JError) as error:
+            name = self._target.own_name(STOPPED)
+            self._observe(TableFailed(name, f"stopped tables are not recorded: {first_lines(error)}", ""))
+        else:
+            self._stops.written(changes)
+
+    def _write_stops(self, changes: Mapping[str, Stop | None]) -> None:
+        write_stops(self._spark, self._target, changes)

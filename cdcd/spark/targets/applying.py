@@ -1,0 +1,239 @@
+"""Brings a batch of changes into a table, in one commit that carries the position."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.spark.targets import changelog
+from cdcd.spark.targets.known import KnownTables, Table
+from cdcd.spark.targets.making import (
+    placed,
+)
+from cdcd.spark.targets.merge import first_rows, merge
+from cdcd.spark.targets.moves import resolved
+from cdcd.spark.targets.reduction import (
+    EVENT,
+    HELD,
+    LATER,
+    LSN,
+    OP,
+    Summary,
+    is_after,
+    places,
+    prepared,
+    reduced,
+    summary,
+)
+from cdcd.spark.targets.state import At, Origin, Place, Reach, State
+from cdcd.spark.targets.table_format import TableFormat, as_view, having
+from cdcd.spark.targets.target import Applied, Kind, UnfitError
+
+_STABLE_CODE: Final = {
+    # Numbers in the condition of a MERGE are kept beside the code that Spark makes of it, which is compiled anew
+    # otherwise for each batch.
+    "spark.sql.optimizer.inSetConversionThreshold": "0",
+    "spark.sql.optimizer.inSetSwitchThreshold": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an `apply` is asked to record beside what it finds."""
+
+    batch_id: int
+    consistent_lsn: int | None
+    origin: Origin | None = None
+    reach: Reach | None = None
+
+    def after(
+        self,
+        state: State,
+        places: Mapping[int, Place],
+        truncated: tuple[int, int] | None,
+        found: Summary | changelog.Found,
+    ) -> State:
+        cut, floor = self.consistent_lsn, state.truncated
+        if cut is not None and floor is not None and cut < floor[0]:
+            # A snapshot was loaded, and the table is ahead of a cut that lies before it.
+            cut = None
+        waited = 0 if self.reach is None else self.reach.waiting
+        return state.advanced(
+            places,
+            truncated=truncated,
+            consistent_lsn=cut,
+            batch_id=self.batch_id,
+            origin=self.origin,
+            commit_time=found.commit_time,
+            held=found.waiting + waited,
+        )
+
+
+class Applying:
+    """Applies changes to tables that are known."""
+
+    def __init__(self, format_: TableFormat, known: KnownTables) -> None:
+        self._format = format_
+        self._known = known
+
+    def apply_mirror(self, name: str, table: Table, changes: DataFrame, step: Asked) -> Applied:
+        rows, found = _reduce(changes, table)
+        if found.moves:
+            if not table.is_there:
+                rows.unpersist()
+                raise UnfitError
+            # They are looked at again and again from here on. Those of most batches are read once.
+            with _kept(changes) as kept:
+                return self._apply_reduced(name, table, kept, step, (rows, found))
+        return self._apply_reduced(name, table, changes, step, (rows, found))
+
+    def _apply_reduced(
+        self, name: str, table: Table, changes: DataFrame, step: Asked, batch: tuple[DataFrame, Summary]
+    ) -> Applied:
+        rows, found = batch
+        try:
+            if not found.changes:
+                return Applied(0, 0, table.state, found.held, found.waiting)
+            spark = changes.sparkSession
+            reached = places(changes) if step.reach is None else step.reach.places(found.last, found.held)
+            state = step.after(table.state, reached, found.truncated, found)
+            source = rows.filter(sf.col(HELD).isNull() & (sf.col(OP) != "t"))
+            if found.moves:
+                now = spark.table(name)
+                here = changes.filter(~sf.col(LATER)) if LATER in changes.columns else changes
+                source = resolved(source, here, table.schema, sorted(table.partial), now).persist()
+            if state.truncated is not None and not table.layout.marks:
+                source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
+            if not table.is_there:
+                self._known.make(spark, name, table, found.last)
+            with self._known.commit(spark, name, state) as state:
+                if table.empty:
+                    first = first_rows(source, table.schema, table.layout, found.truncated)
+                    self._format.append(placed(first, table.new), name)
+                else:
+                    self.merge(spark, name, table, source, found)
+            if found.moves:
+                source.unpersist()
+        finally:
+            rows.unpersist()
+        table.state, table.empty = state, False
+        return Applied(found.changes, found.keys, state, found.held, found.waiting, found.commit_time)
+
+    def merge(
+        self,
+        spark: SparkSession,
+        name: str,
+        table: Table,
+        source: DataFrame,
+        found: Summary,
+        *,
+        again: bool = False,
+    ) -> None:
+        with as_view(source) as view, self._format.merging(spark), having(spark, _STABLE_CODE):
+            spark.sql(
+                merge(
+                    name,
+                    view,
+                    table.schema,
+                    keeps=found.partial,
+                    truncated=None if again else found.truncated,
+                    key_range=found.key_range,
+                    hashes=found.hashes,
+                    layout=table.layout,
+                    again=again,
+                )
+            )
+
+    def apply_changelog(self, name: str, table: Table, changes: DataFrame, step: Asked) -> Applied:
+        spark = changes.sparkSession
+        rows = changelog.rows(changes, table.schema).persist()
+        try:
+            found = changelog.found(rows)
+            if found.unfit:
+                raise UnfitError
+            if not found.rows:
+                return Applied(0, 0, table.state, found.held, found.waiting)
+            last = _latest(found.places)
+            reached = found.places if step.reach is None else step.reach.places(last, found.held)
+            state = step.after(table.state, reached, None, found)
+            if not table.is_there:
+                self._known.make(spark, name, table, last)
+            with self._known.commit(spark, name, state) as state:
+                new = changelog.once(rows.filter(~sf.col(LATER)))
+                if found.first_lsn is not None and found.first_lsn <= table.state.commit_lsn:
+                    # A partition lags behind, or has what the daemon sent again.
+                    had = (sf.col(LSN) >= found.first_lsn) & (sf.col(changelog.CHANGE) != "r")
+                    new = changelog.without(new, spark.table(name).filter(had))
+                self._format.append(placed(new.select(changelog.columns(table.schema)), table.new), name)
+        finally:
+            rows.unpersist()
+        table.state, table.empty = state, False
+        return Applied(found.rows, found.rows, state, found.held, found.waiting, found.commit_time)
+
+    def replay(self, name: str, changes: DataFrame) -> None:
+        spark = changes.sparkSession
+        table = self._known.look(spark, name)
+        assert table is not None, "there is a table to bring them into"
+        changes = prepared(changes)
+        if table.state.truncated is not None:
+            changes = changes.filter(
+                is_after(sf.col("commit_lsn"), sf.col("event_no"), table.state.truncated)
+            )
+        try:
+            if table.kind is Kind.CHANGELOG:
+                self._replay_changelog(spark, name, table, changes)
+            else:
+                self._replay_mirror(spark, name, table, changes)
+        except BaseException:
+            self._known.forget(name)
+            raise
+        table.empty = False
+
+    def _replay_mirror(self, spark: SparkSession, name: str, table: Table, changes: DataFrame) -> None:
+        with _kept(changes) as kept:
+            rows, found = _reduce(kept, table)
+            try:
+                if found.moves:
+                    now = spark.table(name)
+                    rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
+                with self._known.commit(spark, name, table.state) as table.state:
+                    self.merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
+            finally:
+                rows.unpersist()
+
+    def _replay_changelog(self, spark: SparkSession, name: str, table: Table, changes: DataFrame) -> None:
+        new = changelog.without(changelog.rows(changes, table.schema), spark.table(name))
+        with self._known.commit(spark, name, table.state) as table.state:
+            self._format.append(placed(new.select(changelog.columns(table.schema)), table.new), name)
+
+
+def _reduce(changes: DataFrame, table: Table) -> tuple[DataFrame, Summary]:
+    """The reduced batch, kept in memory for the caller to let go of."""
+    while True:
+        rows = reduced(changes, table.schema, table.partial, marks=table.layout.marks).persist()
+        found = summary(rows, table.schema)
+        if found.unfit:
+            rows.unpersist()
+            raise UnfitError
+        if found.partial <= table.partial:
+            return rows, found
+        # A column is lacking for the first time: once more, with an eye on it.
+        rows.unpersist()
+        table.partial |= found.partial
+
+
+@contextmanager
+def _kept(changes: DataFrame) -> Iterator[DataFrame]:
+    kept = changes.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def _latest(places: Mapping[int, Place]) -> At:
+    """(commit LSN, number of the event) of the last change of all partitions."""
+    return max((place.commit_lsn, place.event_no) for place in places.values())

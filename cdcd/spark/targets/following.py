@@ -1,0 +1,202 @@
+"""Brings a table that is there to a new form, step by step.
+
+The rule: neither format changes columns and fills values in one commit. So each step is recorded when it is done, and
+found done when it is taken again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+
+from cdcd.spark.platform.sql import quoted
+from cdcd.spark.records.defaults import default_of, fits
+from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.targets import changelog
+from cdcd.spark.targets.buckets import BUCKET, bucket_of
+from cdcd.spark.targets.evolution import (
+    Add,
+    Drop,
+    IncompatibleSchemaError,
+    Relabel,
+    Rename,
+    Step,
+    UnknownLabelError,
+    Widen,
+    after,
+    check,
+    is_unknown,
+    numbered,
+    plan,
+    unfilled,
+    value_of,
+    way_on,
+)
+from cdcd.spark.targets.known import KnownTables, Table
+from cdcd.spark.targets.making import (
+    SCHEMA,
+    SCHEMA_AT,
+    partitioned,
+)
+from cdcd.spark.targets.merge import UNKNOWN
+from cdcd.spark.targets.name_lists import names_it, with_other_name
+from cdcd.spark.targets.partitions import renamed
+from cdcd.spark.targets.table_format import TableFormat, as_view
+from cdcd.spark.targets.target import Kind
+
+
+class Following:
+    """Takes the steps of `evolution.plan`."""
+
+    def __init__(self, format_: TableFormat, known: KnownTables) -> None:
+        self._format = format_
+        self._known = known
+
+    def follow(
+        self, spark: SparkSession, name: str, table: Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        try:
+            self.evolve(spark, name, table, schema, at)
+        except BaseException:
+            self._known.forget(name)
+            raise
+
+    def evolve(
+        self, spark: SparkSession, name: str, table: Table, schema: TableSchema, at: tuple[int, int]
+    ) -> None:
+        schema = numbered(table.schema, schema)
+        check(schema, self._format.reserved)
+        steps = plan(table.schema, schema, table.kind)
+        for step in steps:
+            if isinstance(step, Add) and not fits(spark, step.column):
+                raise unfilled(schema.table, step.column)
+        if table.kind is Kind.MIRROR:
+            self._check_parts(spark, name, table, steps)
+        for step in steps:
+            self._take(spark, name, table, step)
+            table.schema = after(table.schema, step)
+            if isinstance(step, Rename):
+                fields = renamed(table.layout.fields, step.name, step.to)
+                table.layout = replace(table.layout, fields=fields)
+            self._known.record(spark, name, {SCHEMA: table.schema.to_json()} | partitioned(table.layout))
+        self._known.record(spark, name, {SCHEMA: schema.to_json(), SCHEMA_AT: json.dumps(list(at))})
+        table.schema, table.schema_at = schema, at
+
+    def _check_parts(self, spark: SparkSession, name: str, table: Table, steps: Sequence[Step]) -> None:
+        """That the partitions of a mirror allow these steps. IncompatibleSchemaError: they do not."""
+        source = table.schema.table
+        gone = {step.name for step in steps if isinstance(step, Drop)}
+        if gone:
+            gone &= {*self._format.bound(spark, name), *[field.column for field in table.layout.fields]}
+        for column in sorted(gone):
+            fields = [str(field) for field in table.layout.fields if field.column == column]
+            by = ", ".join(fields) or "it in a former layout"
+            raise IncompatibleSchemaError(
+                source,
+                f"column {column} is dropped, and the mirror is partitioned by {by}.",
+                "Take the field out of tables.partition_by, and start the mirror again. If the mirror does not read"
+                f" the table again by itself then: {way_on(source)}",
+            )
+        names = {
+            step.column.name if isinstance(step, Add) else step.to
+            for step in steps
+            if isinstance(step, Add | Rename)
+        }
+        for column in sorted(names & set(self._format.taken(spark, name)) if names else ()):
+            raise name_taken(source, column, name)
+
+    def _take(self, spark: SparkSession, name: str, table: Table, step: Step) -> None:
+        """One step, which may have been taken already by a process that was killed before it could say so."""
+        there: dict[str, DataType] = {part.name: part.dataType for part in spark.table(name).schema}
+        alter = f"ALTER TABLE {name}"
+        match step:
+            case Drop(column) if column in there:
+                if table.kind is Kind.CHANGELOG:
+                    kept = changelog.dropped(column, there)
+                    self._name_in_lists(spark, name, table, column, kept)
+                    spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(kept)}")
+                else:
+                    self._name_in_lists(spark, name, table, column, None)
+                    spark.sql(f"{alter} DROP COLUMN {quoted(column)}")
+            case Rename(column, to) if column in there:
+                self._name_in_lists(spark, name, table, column, to)
+                spark.sql(f"{alter} RENAME COLUMN {quoted(column)} TO {quoted(to)}")
+            case Widen(column, to):
+                self._format.widen(spark, name, column, to.simpleString())
+            case Add(column):
+                fills = column.has_default and table.kind is Kind.MIRROR and not table.empty
+                if fills and self._format.add_filled(spark, name, column):
+                    return
+                if column.name not in there:
+                    self._format.add(spark, name, column.name, column.spark.simpleString())
+                if fills:
+                    self._fill(spark, name, table, step)
+            case Relabel() if table.kind is Kind.MIRROR and not table.empty:
+                self._relabel(spark, name, table, step)
+            case _:
+                pass
+
+    def _name_in_lists(
+        self, spark: SparkSession, name: str, table: Table, column: str, to: str | None
+    ) -> None:
+        """Give a column its other name in the rows' lists of columns; None: it is dropped."""
+        names = changelog.UNCHANGED if table.kind is Kind.CHANGELOG else UNKNOWN
+        rows = names_it(names, column)
+        # Few rows have such a list, and most tables have none: then there is nothing to commit.
+        if table.empty or spark.table(name).filter(rows).isEmpty():
+            return
+        with self._known.commit(spark, name, table.state) as table.state:
+            spark.sql(f"UPDATE {name} SET {names} = {with_other_name(names, column, to)} WHERE {rows}")
+
+    def _relabel(self, spark: SparkSession, name: str, table: Table, step: Relabel) -> None:
+        """Rows that are there get the words of now. Taken again it finds none of before."""
+        column = quoted(step.name)
+        kind = table.schema.column(step.name).spark
+        if step.words:
+            value = value_of(step, kind, column)
+            sets = f"{column} = {value}"
+            buckets = table.layout.buckets
+            if buckets > 1 and step.name in table.schema.key:
+                moved = bucket_of(
+                    table.schema, buckets, lambda part: value if part == step.name else quoted(part)
+                )
+                sets += f", {BUCKET} = {moved}"
+            for own, field in table.layout.own:
+                if field.column == step.name:
+                    sets += f", {own} = {field.value(table.schema, f'({value})')}"
+            with self._known.commit(spark, name, table.state) as table.state:
+                spark.sql(f"UPDATE {name} SET {sets} WHERE NOT ({column} <=> {value})")
+        found = spark.sql(
+            f"SELECT {column} FROM {name} WHERE {is_unknown(step, kind, column)} LIMIT 1"
+        ).head()
+        if found is not None:
+            raise UnknownLabelError(
+                table.schema.table,
+                f"column {step.name} has a value {found[0]!r} that is no label of its enum, which must have been"
+                " renamed before it was described.",
+                way_on(table.schema.table),
+            )
+
+    def _fill(self, spark: SparkSession, name: str, table: Table, step: Add) -> None:
+        """Rows that are there get what PostgreSQL gave them; the commit carries the position on."""
+        value = spark.range(1).select(default_of(step.column).alias("value"))
+        with (
+            as_view(value) as view,
+            self._known.commit(spark, name, table.state) as table.state,
+            self._format.merging(spark),
+        ):
+            # Not an UPDATE: neither format can set a column of any type to a value that is not written in SQL.
+            statement = f"MERGE INTO {name} t USING {view} s ON true WHEN MATCHED THEN UPDATE SET"
+            spark.sql(f"{statement} t.{quoted(step.column.name)} = s.value")
+
+
+def name_taken(table: str, column: str, target: str) -> IncompatibleSchemaError:
+    """The error for a column that has the name of a field by which a target is or was partitioned."""
+    return IncompatibleSchemaError(
+        table,
+        f"a column is called {column} now, as a field by which its mirror is or was partitioned in Iceberg.",
+        "Take a field of that name out of tables.partition_by, drop the target table"
+        f" {target}, and then: {way_on(table)}",
+    )

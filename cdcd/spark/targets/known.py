@@ -1,0 +1,170 @@
+"""What is known of the tables without looking, and the commits that carry their positions.
+
+The rule: this process is the only writer of a table. So what the newest commit said when the table was first looked at,
+and what this process has committed since, is what the table has. `commit` finds out when that is not so.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from pyspark.sql import SparkSession
+
+from cdcd.errors import PositionError
+from cdcd.spark.platform.sql import text
+from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.session import check_classic
+from cdcd.spark.targets.evolution import (
+    check,
+)
+from cdcd.spark.targets.fencing import NEWEST, Fence
+from cdcd.spark.targets.layout import PLAIN, Layout
+from cdcd.spark.targets.making import (
+    SCHEMA,
+    SCHEMA_AT,
+    columns,
+    described,
+    made,
+    partitioned_by,
+)
+from cdcd.spark.targets.partitions import check_fields
+from cdcd.spark.targets.state import State
+from cdcd.spark.targets.table_format import Commit, TableFormat
+from cdcd.spark.targets.target import Kind, New
+
+
+@dataclass(slots=True)
+class Table:
+    """What is known of a table without looking: this process is the only one that writes to it.
+
+    Attributes:
+        partial: columns that some change lacked, so that the next batch is reduced right at the first attempt.
+        empty: nothing was ever written.
+        is_there: False until it is created, which waits for the first batch to be looked at.
+        layout: as in `New`.
+        version: the newest version that carries a state; None: it has to be looked up.
+    """
+
+    schema: TableSchema
+    schema_at: tuple[int, int]
+    kind: Kind
+    state: State
+    empty: bool
+    is_there: bool = True
+    partial: set[str] = field(default_factory=set)
+    layout: Layout = PLAIN
+    version: int | None = None
+
+    @property
+    def new(self) -> New:
+        return New(self.schema, self.kind, self.layout)
+
+
+class KnownTables:
+    """The tables by their names in SQL."""
+
+    def __init__(self, format_: TableFormat) -> None:
+        self._format = format_
+        self.tables: dict[str, Table] = {}
+        self._fence = Fence()
+
+    def forget(self, name: str) -> None:
+        self.tables.pop(name, None)
+
+    def state(self, spark: SparkSession, name: str) -> State:
+        table = self.look(spark, name)
+        return State() if table is None else table.state
+
+    @contextmanager
+    def commit(self, spark: SparkSession, name: str, state: State) -> Iterator[State]:
+        """Make one commit, which carries the state. Gives the state with this process's stamp.
+
+        Raises:
+            FencedError: another process writes to the table.
+        """
+        self.check_writer(spark, name)
+        self.version_changes(name)
+        stamped = replace(state, stamp=self._fence.next())
+        with self._format.committing(spark), self._format.carrying(spark, stamped):
+            yield stamped
+        self.check_writer(spark, name)
+
+    def check_writer(self, spark: SparkSession, name: str) -> Commit | None:
+        """The newest commit that carries a state; None: there is none. FencedError: another process writes to it."""
+        newest: list[Commit] = []
+        for commit in self._format.commits(spark, name):
+            if all(commit.state.stamp != each.state.stamp for each in newest):
+                newest.append(commit)
+            if len(newest) == NEWEST:
+                break
+        self._fence.check(name, [commit.state.stamp for commit in newest])
+        return newest[0] if newest else None
+
+    def version_changes(self, name: str) -> None:
+        """A commit follows: the newest version is not known any more."""
+        if (table := self.tables.get(name)) is not None:
+            table.version = None
+
+    def make(self, spark: SparkSession, name: str, table: Table, at: tuple[int, int]) -> None:
+        """Create a table that was `_planned`. IncompatibleSchemaError: it cannot be."""
+        check(table.schema, self._format.reserved)
+        check_fields(table.schema, table.layout.fields, computed=table.layout.computed)
+        self._format.create(
+            spark, name, columns(table.new), described(table.new, at), by=partitioned_by(table.new)
+        )
+        self._fence.check(name, ())
+        table.schema_at, table.is_there = at, True
+        self.tables[name] = table
+
+    def look(self, spark: SparkSession, name: str) -> Table | None:
+        check_classic(spark, f"Looking at the position of {name}")
+        if name not in self.tables and self._format.exists(spark, name):
+            properties = self._format.properties(spark, name)
+            try:
+                new = made(properties)
+                lsn, event = json.loads(properties[SCHEMA_AT])
+            except (KeyError, ValueError) as error:
+                raise PositionError(
+                    f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
+                    hint="Name another catalog, namespace or path for the mirror, or drop the table.",
+                ) from error
+            newest = self.check_writer(spark, name)
+            if newest is None:
+                self.check_whole(spark, name)
+            self.tables[name] = Table(
+                new.schema,
+                (lsn, event),
+                new.kind,
+                State() if newest is None else newest.state,
+                empty=newest is None,
+                layout=new.layout,
+                version=None if newest is None else newest.version,
+            )
+        return self.tables.get(name)
+
+    def check_whole(self, spark: SparkSession, name: str) -> None:
+        """That a table has every version since it was empty. PositionError: it has not."""
+        if not self._format.is_whole(spark, name):
+            raise PositionError(
+                f"No version of {name} that says how far it has come is left.",
+                hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
+                "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
+            )
+
+    def record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:
+        listed = ", ".join(f"'{text(key)}' = '{text(value)}'" for key, value in properties.items())
+        table = self.tables[name]
+        with self.commit(spark, name, table.state) as table.state:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({listed})")
+
+
+def planned(new: New, format_: TableFormat) -> Table:
+    """A table that is still to be made. Only a mirror has a layout."""
+    layout = in_format(new.layout, format_) if new.kind is Kind.MIRROR else PLAIN
+    return Table(new.schema, (0, 0), new.kind, State(), empty=True, is_there=False, layout=layout)
+
+
+def in_format(layout: Layout, format_: TableFormat) -> Layout:
+    """The layout as a table of the format has it."""
+    return replace(layout, computed=bool(layout.fields) and not format_.has_transforms)

@@ -1,0 +1,80 @@
+"""A table as it is, as it was at a common LSN, and what it says of itself."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from cdcd.errors import PositionError
+from cdcd.protocol.lsn import Lsn
+from cdcd.spark.session import check_classic
+from cdcd.spark.targets.known import KnownTables
+from cdcd.spark.targets.making import (
+    KIND,
+    SCHEMA,
+    SWAPPED,
+    made,
+)
+from cdcd.spark.targets.pinned import CONTROL, listed_point
+from cdcd.spark.targets.table_format import TableFormat
+from cdcd.spark.targets.target import Inspected
+
+
+class Reading:
+    """Reads tables, and changes none."""
+
+    def __init__(self, format_: TableFormat, known: KnownTables) -> None:
+        self._format = format_
+        self._known = known
+
+    def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
+        properties = self._format.properties(spark, name)
+        if SCHEMA not in properties or KIND not in properties:
+            return None
+        state, at = None, None
+        for commit in self._format.commits(spark, name):
+            if state is not None and commit.state.partitions != state.partitions:
+                break
+            # Commits that change no row carry the state on: the oldest one with these places brought the changes.
+            state, at = state or commit.state, commit.at
+        if state is None:
+            self._known.check_whole(spark, name)
+        new = made(properties)
+        return Inspected(name, new.schema, new.kind, state, at, self._format.files(spark, name), new.layout)
+
+    def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
+        if consistent_lsn is None:
+            return spark.table(name)
+        version = self._listed_version(spark, name, consistent_lsn)
+        if version is not None:
+            return self._format.version(spark, name, version)
+        for commit in self._format.commits(spark, name):
+            reached = commit.state.consistent_lsn
+            if reached is not None and reached <= consistent_lsn:
+                return self._format.version(spark, name, commit.version)
+        if self._format.is_whole(spark, name) and SWAPPED not in self._format.properties(spark, name):
+            return spark.table(name).filter(sf.lit(False))
+        raise PositionError(
+            f"{name} has no version from LSN {consistent_lsn} or before any more.",
+            hint="Former versions are kept as long as maintenance.keep says; choose a later LSN.",
+        )
+
+    def _listed_version(self, spark: SparkSession, name: str, commit_lsn: int) -> int | None:
+        """The version that a point lists. None: the point was made by a former version, or before the table was there.
+
+        Raises:
+            PositionError: the table is not as of that point.
+        """
+        check_classic(spark, f"Reading {name} as of an LSN")
+        control = self._format.own_name(CONTROL)
+        point = listed_point(spark, control, commit_lsn) if self._format.exists(spark, control) else None
+        if point is None:
+            return None
+        version: int | None = point["versions"].get(self._format.bare_name(name))
+        if version is not None:
+            return version
+        table = self._known.look(spark, name)
+        if table is not None and table.schema.table in point["without"]:
+            raise PositionError(
+                f"{name} is not as of LSN {Lsn(commit_lsn)}: the table was stopped then, or was read again later.",
+                hint="Choose an LSN whose row in cdcd.consistent does not have the table in `without`.",
+            )
+        return None

@@ -1,0 +1,151 @@
+"""Records to typed changes, and what is said of those that are none: in a real Spark, without Kafka."""
+
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from cdcd.records.relations import ColumnForm
+from cdcd.records.schemas import TableForm
+from cdcd.spark.records.changes import PROBLEM, parse
+from cdcd.spark.records.types import rules, table_schema
+
+FORMS = {
+    "id": "int64", "price": "decimal(9,2)", "free": "decimal", "day": "date", "stamp": "timestamp",
+    "coarse": "timestamp_ms", "at": "timestamptz", "clock": "time_ms", "raw": "bytes", "open": "boolean",
+    "numbers": "int32[]", "grid": "int32[][]", "prices": "decimal(9,2)[]", "flags": "boolean[]", "place": "point",
+    "doc": "json", "ratio": "float64", "times": "timestamptz[]", "note": "text",
+}  # fmt: skip
+FORM = TableForm(
+    "public", "t", "x.public.t", ("id",),
+    tuple([ColumnForm(name, place, form, 0, -1, form) for place, (name, form) in enumerate(FORMS.items(), 1)]),
+)  # fmt: skip
+ROW: dict[str, Any] = {
+    "id": 1, "price": "12.30", "free": "1e-20", "day": 19723, "stamp": 1_700_000_000_123_456,
+    "coarse": 1_700_000_000_123, "at": "2024-01-31T12:34:56.789000Z", "clock": 86_400_000, "raw": "AAE=", "open": True,
+    "numbers": [1, None, 3], "grid": [[1, 2], [3, 4]], "prices": ["1.5", None], "flags": [True, None],
+    "place": {"x": 1.0, "y": 2.5, "wkb": "zz", "srid": None}, "doc": '{"a": 1}', "ratio": 0.1,
+    "times": ["2024-01-31T12:34:56.789000Z", None], "note": "né",
+}  # fmt: skip
+
+
+def record(
+    op: str, after: dict[str, Any] | None, before: dict[str, Any] | None = None, **source: Any
+) -> bytes:
+    position = {"ts_us": 1_700_000_000_123_456, "commit_lsn": 100, "event_serial_no": 1, "schema_id": "abc"}
+    return json.dumps({"before": before, "after": after, "source": {**position, **source}, "op": op}).encode()
+
+
+def changes(
+    spark: SparkSession,
+    *values: bytes | None,
+    headers: Sequence[tuple[str, bytes]] | None = None,
+    **options: Any,
+) -> list[Row]:
+    rows = [(None, value, "x.public.t", 0, offset, headers) for offset, value in enumerate(values)]
+    records = spark.createDataFrame(
+        rows,
+        "key binary, value binary, topic string, partition int, offset bigint,"
+        " headers array<struct<key: string, value: binary>>",
+    )
+    parsed = parse(records, table_schema("abc", FORM, **options), rules(FORM, **options))
+    return parsed.orderBy("offset").collect()
+
+
+def test_a_row_has_the_values_of_its_types(spark: SparkSession):
+    (found,) = changes(spark, record("c", ROW))
+    assert found[PROBLEM] is None
+    assert found["key"].asDict() == {"id": 1}
+    after = found["after"].asDict(recursive=True)
+    assert after == {
+        "id": 1, "price": Decimal("12.30"), "free": "1e-20", "day": date(2024, 1, 1),
+        "stamp": datetime.fromisoformat("2023-11-14T22:13:20.123456"),
+        "coarse": datetime.fromisoformat("2023-11-14T22:13:20.123"),
+        "at": after["at"], "clock": 86_400_000_000, "raw": bytearray(b"\x00\x01"), "open": True,
+        "numbers": [1, None, 3], "grid": [[1, 2], [3, 4]], "prices": [Decimal("1.50"), None], "flags": [True, None],
+        "place": {"x": 1.0, "y": 2.5}, "doc": '{"a": 1}', "ratio": 0.1, "times": [after["at"], None], "note": "né",
+    }  # fmt: skip
+    assert after["at"].timestamp() == 1_706_704_496.789
+    assert (found["op"], found["commit_lsn"], found["event_no"], found["schema_id"]) == ("c", 100, 1, "abc")
+
+
+def test_what_is_rare_but_legal_has_a_rule(spark: SparkSession):
+    rare = {
+        "price": "NAN", "free": "NEGATIVE_INFINITY", "day": -2147472692, "stamp": 9_223_372_036_825_200_000,
+        "coarse": -9_223_372_036_832_400, "at": "infinity", "ratio": "NaN", "times": ["-infinity"],
+    }  # fmt: skip
+    old = {"day": -735_000, "at": "-0043-03-15T00:00:00Z", "stamp": -62_135_596_800_000_001}
+    rows = [(None, record("c", {**ROW, **each}), "t", 0, at, None) for at, each in enumerate((rare, old))]
+    records = spark.createDataFrame(
+        rows,
+        "key binary, value binary, topic string, partition int, offset bigint,"
+        " headers array<struct<key: string, value: binary>>",
+    )
+    parsed = parse(records, table_schema("abc", FORM), rules(FORM)).orderBy("offset")
+    texts = parsed.selectExpr(
+        PROBLEM, "after.price", "after.free", "unix_date(after.day)", "unix_micros(cast(after.stamp AS timestamp))",
+        "unix_micros(cast(after.coarse AS timestamp))", "unix_micros(after.at)", "cast(after.ratio AS string)",
+        "unix_micros(after.times[0])", "cast(after.at AS string)",
+    )  # fmt: skip
+    first, second = [list(row) for row in texts.collect()]
+    infinity, minus = 9_223_372_036_825_200_000, -9_223_372_036_832_400_000
+    assert first[:9] == [None, None, "-Infinity", 2147483647, infinity, minus, infinity, "NaN", minus]
+    assert (second[0], second[3], second[4], second[9]) == (
+        None, -735_000, -62_135_596_800_000_001, "-0043-03-15 00:00:00",
+    )  # fmt: skip
+
+
+def test_a_placeholder_is_no_problem_and_its_column_is_named(spark: SparkSession):
+    absent = "__debezium_unavailable_value"
+    row = {**ROW, "note": absent, "flags": [absent], "times": [absent], "prices": [absent], "doc": absent}
+    headers = [
+        ("cdcd.unchanged", b'["note","flags","times","prices","doc"]'),
+        ("__debezium.oldkey", b'{"id":77}'),
+    ]
+    (found,) = changes(spark, record("u", row), headers=headers)
+    assert found[PROBLEM] is None
+    assert found["unchanged"] == ["note", "flags", "times", "prices", "doc"]
+    assert found["old_key"].asDict() == {"id": 77}
+    assert found["new_key"] is None
+
+
+def test_deletes_have_the_key_of_the_row_before_truncates_none_and_tombstones_are_left_out(
+    spark: SparkSession,
+):
+    deleted, truncated = changes(spark, record("d", None, {"id": 5}), None, record("t", None))
+    assert (deleted["op"], deleted["key"]["id"], deleted["after"]) == ("d", 5, None)
+    assert (truncated["op"], truncated["key"], truncated[PROBLEM]) == ("t", None, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (b"{ not json", "its JSON is not that of a change"),
+        (b"", "its JSON is not that of a change"),
+        (b"null", "its JSON is not that of a change"),
+        (b"[]", "its JSON is not that of a change"),
+        (record("c", {**ROW, "id": "one"}), "its JSON is not that of a change"),
+        (record("c", {**ROW, "numbers": [[1]]}), "its JSON is not that of a change"),
+        (record("c", {**ROW, "price": "dear"}), "its price is not the JSON of a decimal(9,2)"),
+        (record("c", {**ROW, "at": "noon"}), "its at is not the JSON of a timestamptz"),
+        (record("c", {**ROW, "flags": [3]}), "its flags is not the JSON of a boolean[]"),
+        (record("m", ROW), "its op is no change of a row: m"),
+        (record("c", ROW, commit_lsn=None), "it has no source.commit_lsn"),
+        (record("c", None), "it has no row in after"),
+        (record("d", None), "it has no row in before"),
+    ],
+)
+def test_what_is_no_change_says_why(spark: SparkSession, value: bytes, problem: str):
+    (found,) = changes(spark, value)
+    assert found[PROBLEM] == problem
+
+
+def test_json_can_be_variant(spark: SparkSession):
+    (found,) = changes(spark, record("c", {**ROW, "doc": '{"a": [1, null]}'}), variant=True)
+    assert found["after"]["doc"].toPython() == {"a": [1, None]}
+    (found,) = changes(spark, record("c", {**ROW, "doc": "{"}), variant=True)
+    assert found[PROBLEM] == "its doc is not the JSON of a json"

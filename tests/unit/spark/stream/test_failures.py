@@ -1,0 +1,11 @@
+from cdcd.errors import SinkError
+from cdcd.spark.stream.failures import classified
+
+
+def test_records_that_are_gone_are_not_taken_for_a_broker_that_is_away():
+    gone = classified(
+        Exception("org.apache.kafka: Some data may have been lost because they are not available"), "b:1"
+    )
+    assert isinstance(gone, SinkError)
+    assert "gone from Kafka" in gone.message
+    assert classified(Exception("something else"), "b:1") is None
