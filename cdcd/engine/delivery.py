@@ -18,10 +18,12 @@ class Delivery:
 
     Attributes:
         checkpoint: the newest one that the broker holds.
+        has_shipped: rows or changes were taken so far, delivered or not. Progress and descriptions are neither.
     """
 
     def __init__(self, queue: BatchQueue, ledger: Ledger, start: Checkpoint) -> None:
         self.checkpoint = start
+        self.has_shipped = False
         self._queue = queue
         self._ledger = ledger
         self._out: Batch | None = None
@@ -40,6 +42,7 @@ class Delivery:
         if due is None or due > now:
             return None
         batch = self._out = self._queue.take(now)
+        self.has_shipped = self.has_shipped or self._has_content(batch)
         if not batch.closes:
             return Ship(batch, self.checkpoint)
         self._ledger.send(batch.position.end_lsn)
@@ -47,6 +50,11 @@ class Delivery:
         held = self._ledger.held_at(batch.tickets)
         self._shipped = replace(self.checkpoint.moved(batch.position, held), snapshot=batch.snapshot)
         return Ship(batch, self._shipped)
+
+    def _has_content(self, batch: Batch) -> bool:
+        before, after = self.checkpoint.snapshot, batch.snapshot
+        rows = 0 if after is None else after.event_no - (0 if before is None else before.event_no)
+        return not batch.closes or rows > 0 or batch.position != self.checkpoint.position
 
     def next_at(self, now: float) -> float | None:
         """When `next` has a batch, if nothing else happens before."""

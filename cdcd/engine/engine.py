@@ -200,7 +200,7 @@ class Engine:
             rendering=self._rendering,
             queue=self.queue,
             topics=self._topics,
-            relabelled=self._ingest.relabelled,
+            relabelled=self._ingest.relations.relabelled,
             now=now,
         )
         self._streams = False
@@ -233,6 +233,11 @@ class Engine:
     def checkpoint(self) -> Checkpoint:
         """The newest checkpoint that the broker holds."""
         return self._delivery.checkpoint
+
+    @property
+    def has_shipped(self) -> bool:
+        """Whether rows or changes were handed over, delivered or not."""
+        return self._delivery.has_shipped
 
     @property
     def wants_frames(self) -> bool:
@@ -296,7 +301,7 @@ class Engine:
     def topics_ready(self, topics: Collection[str], now: float) -> None:
         """Records may go to these topics from now on."""
         self._topics.ready(topics)
-        self._ingest.topics_ready()
+        self._ingest.relations.topics_ready()
         self.incremental.look_ups.topics_ready(now)
         self._ingest.between(now)
 
@@ -353,6 +358,7 @@ class Engine:
             FatalError, TransientError: the session can not go on because of what the frames or rows say.
         """
         self._rendering.unix_us = unix_us
+        self.incremental.tasks.unix_s = unix_us // 1_000_000
         if self._error is not None:
             return End(self._error)
         status = self._status(now, unix_us)
@@ -366,12 +372,12 @@ class Engine:
                     "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
                 )
             )
-        action: Action | None = self._delivery.next(now) or self._ingest.next_describe(now)
+        action: Action | None = self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
         if self._ingest.advance(now, unix_us):
             return Turn()
-        action = self._ingest.next_describe(now) or self._next_question(now) or self._questions.next_topics()
+        action = self._ingest.relations.next(now) or self._next_question(now) or self._questions.next_topics()
         if action is not None:
             return action
         if self._settings.snapshot_only and self._all_is_read():
@@ -410,7 +416,7 @@ class Engine:
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
             times.append(self._questions.next_at())
-        times += [self._grace_until, self._ingest.describe_at]
+        times += [self._grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 
     def _all_is_read(self) -> bool:

@@ -21,8 +21,8 @@ from cdcd.records.formats.snapshot_rows import Encoded
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked, Markers
-from cdcd.snapshots.progress import TableTask, form_of
 from cdcd.snapshots.reading import Refused, Rows, SourceTable, TooLarge, bytes_max
+from cdcd.snapshots.table_task import TableTask, form_of
 
 _Read = tuple[Chunk, Rows]
 

@@ -30,9 +30,10 @@ from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.watched import WatchedTables
 from cdcd.errors import FatalError
 from cdcd.facts import Observer
-from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, Refused, Rows, TooLarge
 from cdcd.snapshots.signals import OWN_REQUESTS
+from cdcd.snapshots.table_task import TableTask
 
 _ASKS = (PlanState.LOOK, PlanState.WRITERS, PlanState.PLAN)
 """The states in which a plan has a question by itself."""

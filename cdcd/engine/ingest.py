@@ -6,11 +6,11 @@ again after a restart in between. A step is worked off at once, or held until th
 ready.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from cdcd.engine.actions import Describe
+from cdcd.engine.described import DescribedRelations, oids_of
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
 from cdcd.engine.queue import BatchQueue
@@ -18,7 +18,7 @@ from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
-from cdcd.facts import Observer, PrepareMissing, RelationChanged, TransactionLarge
+from cdcd.facts import Observer, PrepareMissing, TransactionLarge
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -26,8 +26,6 @@ from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relation_changes import Described as Known
-from cdcd.records.relation_changes import differences
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.signals import RESERVED
 from cdcd.snapshots.visibility import Visibility
@@ -52,9 +50,6 @@ from cdcd.transactions.steps import (
 
 TURN_EVENTS: Final = 256
 """Events or steps that are worked off before other tasks run: some milliseconds' work, uncompiled."""
-
-DESCRIBE_S: Final = 0.01
-"""Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
 
 _RESERVED: Final = tuple(prefix.encode() for prefix in RESERVED)
 
@@ -90,10 +85,6 @@ class Ingest:
         """The end of the server's WAL, as its last keepalive says."""
         self._idle_since_keepalive = False
         """The last keepalive came between transactions, and no transaction was closed since."""
-        self.describe_at: float | None = None
-        """When to ask for `describing` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
-        self.describing: Describe | None = None
-        """What the catalog is asked for. Steps wait for the answer."""
         self._assembler = assembler
         self._encoder = encoder
         self._rows = rows
@@ -101,6 +92,9 @@ class Ingest:
         self._ledger = ledger
         self._incremental = incremental
         self._watched = incremental.watched
+        self.relations = DescribedRelations(
+            encoder=encoder, incremental=incremental, tables=tables, topics=topics, observe=observe
+        )
         self._tables = tables
         self._labels = labels
         self._requests = requests
@@ -110,11 +104,6 @@ class Ingest:
         self._steps: Iterator[Step] | None = None
         self._held: Step | None = None
         self._deferred: list[Callable[[], None]] = []
-        self._new_topics: dict[int, str] = {}
-        """By oid: topics that may not be ready, of relations that were described."""
-        self._new_names: dict[int, str] = {}
-        """By oid: names that relations did not have before, until their first events under these names."""
-        self._relations: dict[int, Relation] = {}
         self._transaction: Opened | None = None
         self._xid = 0
         self._records: list[Record] = []
@@ -139,63 +128,10 @@ class Ingest:
         seen: Visibility | None,
     ) -> None:
         """What the catalog says of a relation (`Engine.described`)."""
-        describing = self.describing
-        assert describing is not None
-        assert describing.relation is relation
         if seen is not None and not self._queue.between and not seen.sees(self._xid):
-            self.describe_at = now + DESCRIBE_S
-            return
-        self.describing = None
-        if describing.tentative:
-            if description.has_columns_of(relation):
-                self._encoder.define(relation, description, types)
-            return
-        before = self._encoder.description(relation.oid)
-        self._encoder.define(relation, description, types)
-        if before is not None and relation.oid in self._relations:
-            self._tell_changes(before, relation)
-        self._define(relation)
-
-    def _tell_changes(self, before: Known, relation: Relation) -> None:
-        """Tell what a new description of a table changed, if it changed anything."""
-        after = self._encoder.description(relation.oid)
-        assert after is not None
-        changed = differences(before, after)
-        if not changed.is_empty:
-            self._observe(
-                RelationChanged(
-                    schema=relation.schema,
-                    table=relation.name,
-                    added=changed.added,
-                    dropped=changed.dropped,
-                    renamed=changed.renamed,
-                    retyped=changed.retyped,
-                    key=changed.key,
-                    former_name=changed.former_name,
-                    replica_identity=changed.replica_identity,
-                )
-            )
-
-    def relabelled(
-        self, oid: int, description: TableDescription, types: Mapping[int, TypeDescription]
-    ) -> None:
-        """The labels of enums may have changed, of which a table has columns: its changes name them from now on."""
-        relation = self._relations.get(oid)
-        if relation is not None:
-            self._encoder.define(relation, description, types)
-
-    def next_describe(self, now: float) -> Describe | None:
-        """The relation to look up in the catalog now; None: none. `described` brings the answer."""
-        if self.describe_at is None or self.describe_at > now:
-            return None
-        self.describe_at = None
-        return self.describing
-
-    def topics_ready(self) -> None:
-        """Some topics are ready that were not before."""
-        self._new_topics = {
-            oid: topic for oid, topic in self._new_topics.items() if not self._topics.has(topic)
-        }
+            self.relations.ask_again(now)
+        else:
+            self.relations.described(relation, description, types)
 
     def advance(self, now: float, unix_us: int) -> bool:
         """Work off steps for a turn. False: something must be answered or delivered first, or frames must come."""
@@ -222,7 +158,7 @@ class Ingest:
 
     def _waits(self) -> bool:
         """Whether steps wait for the catalog."""
-        return self.describing is not None
+        return self.relations.asking is not None
 
     def _is_held(self) -> bool:
         """Whether a step waits for its topics."""
@@ -239,13 +175,15 @@ class Ingest:
 
     def _encode(self, step: Changes) -> int:
         """Make records of the events, and return their number. Or hold the step until its topics are ready: 0."""
-        if self._missing_topics(step):
+        # Also if the events wait for a topic, or for the rest of their transaction: the broker does not hold them.
+        self.caught_up = False
+        if self.relations.lacks_topics(step):
             self._held = step
             return 0
         items = step.items
         count = events(items) if step.in_stream else len(items)
         records = self._records
-        if self._watched.watches or self._new_names:
+        if self._watched.watches or self.relations.new_names:
             size = self._encode_each(step)
         else:
             size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
@@ -258,7 +196,7 @@ class Ingest:
         size = 0
         records = self._records
         for item in step.items:
-            if self._new_names:
+            if self.relations.new_names:
                 size += self._take_names(item, step.in_stream)
             known = len(records)
             size += self._encoder.encode_all([item], step.in_stream, self._unix_us, records)
@@ -277,8 +215,8 @@ class Ingest:
             The bytes of the records that do so.
         """
         size = 0
-        for oid in _oids_of(item, in_stream):
-            name = self._new_names.pop(oid, None)
+        for oid in oids_of(item, in_stream):
+            name = self.relations.new_names.pop(oid, None)
             if name is None:
                 continue
             ends = self._tables.described(oid, name)
@@ -302,21 +240,10 @@ class Ingest:
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
             self._watched.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
 
-    def _missing_topics(self, step: Changes) -> bool:
-        """Whether records of these events go to topics that are not ready. Such topics are asked for."""
-        if not self._new_topics:
-            return False
-        missing = False
-        for item in step.items:
-            for oid in _oids_of(item, step.in_stream):
-                topic = self._new_topics.get(oid)
-                if topic is not None and not self._topics.is_ready(topic):
-                    missing = True
-        return missing
-
     def _opened(self, step: Opened, now: float) -> None:
         self._transaction = step
         self._xid = step.xid
+        self._idle_since_keepalive = False
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self._encoder.skip(step.skip)
@@ -324,7 +251,6 @@ class Ingest:
 
     def _closed(self, step: Closed, now: float) -> None:
         self.apply_deferred()
-        self._idle_since_keepalive = False
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
@@ -338,43 +264,13 @@ class Ingest:
         self._encoder.set_origin(step.name, step.lsn)
 
     def _previewed(self, step: RelationPreview, now: float) -> None:
-        """Know a relation before the commit of the transaction that describes it first, so that rows can be drafted.
-
-        A relation that is known keeps its description, because rows of other transactions may still come in its former
-        form. If the catalog differs from the message, the transaction has created or altered the relation. Then the
-        relation is described at the commit.
-        """
-        if not self._encoder.knows(step.message.oid):
-            self._ask_for(step.message, tentative=True)
+        self.relations.preview(step.message)
 
     def _described_in_stream(self, step: Described, now: float) -> None:
-        # Also if the message is the same as before: a column that was dropped and added again looks the same in it.
         if isinstance(step.message, Relation):
-            self._ask_for(step.message, tentative=False)
-
-    def _ask_for(self, relation: Relation, *, tentative: bool) -> None:
-        self.describing = Describe(relation, tentative)
-        self.describe_at = 0.0
-
-    def _define(self, relation: Relation) -> None:
-        oid = relation.oid
-        known = self._relations.get(oid)
-        self._relations[oid] = relation
-        topic = self._encoder.topic_of(oid)
-        if not self._topics.has(topic):
-            self._new_topics[oid] = topic
-            if not self._encoder.key_column_names(oid):
-                self._topics.keep_keyless(topic)
-        else:
-            self._new_topics.pop(oid, None)
-        self._watched.defined(oid, topic)
-        if known is not None and known != relation:
-            self._incremental.redefined(oid)
-        name = f"{relation.schema}.{relation.name}"
-        if self._tables.is_new(oid, name):
-            self._new_names[oid] = name
-        else:
-            self._new_names.pop(oid, None)
+            # Its rows follow, and wait for the catalog.
+            self.caught_up = False
+            self.relations.describe(step.message)
 
     def _transactional(self, step: TransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
@@ -466,11 +362,6 @@ def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
     message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
     assert isinstance(message, LogicalMessage)
     return message
-
-
-def _oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
-    """The relations of an event, or of the rows of a draft."""
-    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (item[1],)
 
 
 _Handler = Callable[[Ingest, Any, float], None]

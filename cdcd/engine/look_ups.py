@@ -20,11 +20,11 @@ from cdcd.engine.queries import sql_names
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.watched import WatchedTables
-from cdcd.errors import SinkError, SourceError
+from cdcd.errors import ConfigError, SinkError, SourceError
 from cdcd.facts import Observer, SnapshotRestarted
 from cdcd.snapshots.chunks import Chunks
-from cdcd.snapshots.progress import Part, TableTask, form_of
 from cdcd.snapshots.reading import SourceTable
+from cdcd.snapshots.table_task import Part, TableTask, form_of
 
 _NO_KEY = "it has no key, by which a row could be told from its changes"
 
@@ -82,7 +82,7 @@ class LookUps:
             self._plans.end(task, "there is no such table in the publication")
             return
         if answer.problem:
-            self._plans.end(task, f"the where can not be used: {answer.problem}")
+            self._plans.end(task, f"the where can not be used: {answer.problem}", code=ConfigError.exit_code)
             return
         if self._is_planned_by_another(plan, table):
             # Another task of this table was looked up first. This one begins when that one has ended.
@@ -95,7 +95,7 @@ class LookUps:
         try:
             topic = self._rendering.define(table.relation, answer.description, answer.types)
         except SinkError as error:
-            self._plans.end(task, error.message)
+            self._plans.end(task, error.message, code=error.exit_code)
             return
         if not self._rendering.key_columns(table.oid):
             self._refuse_keyless(task, table)

@@ -17,13 +17,13 @@ from typing import Final
 
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.watched import WatchedTables
-from cdcd.errors import FatalError
+from cdcd.errors import FatalError, SourceError
 from cdcd.facts import Observer, SnapshotRestarted, SnapshotWaiting
 from cdcd.retry import Backoff
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.placement import Window
-from cdcd.snapshots.progress import Key, TableTask
 from cdcd.snapshots.reading import KEYS_PER_READ, Rows, SourceTable
+from cdcd.snapshots.table_task import Key, TableTask
 from cdcd.snapshots.visibility import Visibility
 
 RETRY_S: Final = 0.05
@@ -215,10 +215,12 @@ class Plans:
             plan.has_said_waiting = True
             self._observe(SnapshotWaiting(table=plan.task.name, writers=whom))
 
-    def end(self, task: TableTask, error: str = "", *, now: float = 0.0) -> None:
-        """The task ends: its table is complete, or `error` says why not."""
+    def end(
+        self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
+    ) -> None:
+        """The task ends: its table is complete, or `error`, which stands for the exit code `code`, says why not."""
         self.forget_task(task)
-        if self._tasks.end(task, error, now=now):
+        if self._tasks.end(task, error, code=code, now=now):
             self._watched.forget_owed(task)
 
     def restart(self, task: TableTask, reason: str) -> None:

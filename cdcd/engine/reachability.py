@@ -38,10 +38,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A side does not answer: since when (monotonic seconds), and what was said instead of an answer."""
+    """A side does not answer: since when (monotonic seconds), what was said instead of an answer, and what to do."""
 
     since: float
     message: str
+    hint: str = ""
 
 
 class Reachability:
@@ -88,7 +89,7 @@ class Reachability:
             return
         self.up[side] = False
         known = self.outages.get(side)
-        self.outages[side] = Outage(asked_at if known is None else known.since, failure.message)
+        self.outages[side] = Outage(asked_at if known is None else known.since, failure.message, failure.hint)
         if known is not None:
             return
         waiting = self._waiting()

@@ -12,10 +12,12 @@ from functools import lru_cache, partial
 from typing import Final
 
 from cdcd.engine.incremental import Incremental
+from cdcd.errors import ConfigError
 from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.protocol.messages import LogicalMessage
-from cdcd.snapshots.progress import TableTask
+from cdcd.snapshots.outcomes import CANCELLED
 from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
+from cdcd.snapshots.table_task import TableTask
 
 PENDING_BYTES_MAX: Final = 16_384
 """Bytes that all requests which are not done may take of the checkpoint record."""
@@ -80,10 +82,17 @@ class Requests:
             signal = Signal.decode(message.content)
             if signal.pipeline not in ("", self._name):
                 return
+        except ValueError as error:
+            self._observe(SnapshotSignalRefused(reason=cut_short(str(error), WORDS_MAX)))
+            self._incremental.tasks.touch()
+            return
+        try:
             if self._allowed == "off" or (signal.where and self._allowed != "all"):
                 raise ValueError(f"snapshot.signals is {self._allowed}")
             _ACTIONS[signal.action](self, signal)
         except ValueError as error:
+            if signal.action == "start" and signal.request:
+                self._refuse(signal.request, str(error))
             self._observe(SnapshotSignalRefused(reason=cut_short(str(error), WORDS_MAX)))
         else:
             names = [cut_short(name, WORDS_MAX) for name in signal.tables[:10]]
@@ -95,14 +104,39 @@ class Requests:
         request = signal.request or "signal"
         if request in OWN_REQUESTS:
             request += " (requested)"
-        tasks = [TableTask(name, request=request, where=signal.where) for name in signal.tables]
+        own = self._incremental.tasks
+        askers = (signal.request,) if signal.request else ()
+        tasks = [
+            TableTask(name, request=request, where=signal.where, askers=askers, asked=own.unix_s)
+            for name in signal.tables
+        ]
         pending = [task for task in self._incremental.progress.tasks if task.request not in OWN_REQUESTS]
         size = sum(_size(task.name, task.request, task.where) for task in (*pending, *tasks))
+        size += sum(_size(each.id) for each in self._incremental.progress.requests if not each.has_ended)
+        size += sum(
+            _size(asker)
+            for task in self._incremental.progress.tasks
+            for asker in task.askers
+            if asker != task.request
+        )
         if size > PENDING_BYTES_MAX:
             raise ValueError(
                 f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
             )
-        self._incremental.tasks.add(tasks)
+        before = self._awaited(signal.request)
+        own.add(tasks)
+        # A table that it asks for again, before it was begun with, is one table.
+        added = self._awaited(signal.request) - before
+        if signal.request and added:
+            own.replace(own.progress.request(signal.request, added, own.unix_s))
+
+    def _awaited(self, request: str) -> int:
+        """How many tables the request with this name waits for."""
+        return sum(request in task.askers for task in self._incremental.progress.tasks)
+
+    def _refuse(self, request: str, error: str) -> None:
+        own = self._incremental.tasks
+        own.replace(own.progress.refuse(request, error, ConfigError.exit_code, own.unix_s))
 
     def _pause(self, _signal: Signal) -> None:
         self._incremental.set_paused(True)
@@ -118,7 +152,7 @@ class Requests:
             if task.request in OWN_REQUESTS:
                 kept.append(task.name)
             else:
-                self._incremental.plans.end(task, "cancelled")
+                self._incremental.plans.end(task, "cancelled", code=CANCELLED)
         if signal.tables and kept:
             raise ValueError(
                 f"the configuration asks for {', '.join(kept[:5])}: snapshot.mode: never goes on without their rows"
@@ -134,6 +168,6 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
 
 
 @lru_cache(maxsize=1024)
-def _size(name: str, request: str, where: str) -> int:
+def _size(name: str, request: str = "", where: str = "") -> int:
     """Bytes of the checkpoint record; remembered for those that wait, which each further request counts again."""
     return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.errors import SourceError
 from cdcd.facts import (
     Observer,
     SnapshotFinished,
@@ -20,7 +21,8 @@ from cdcd.facts import (
     cut_short,
 )
 from cdcd.snapshots.chunks import Chunk
-from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import TableTask
 
 REPORT_S: Final = 10.0
 """Interval at which the log reports each table that is being read."""
@@ -45,6 +47,9 @@ class SnapshotTasks:
     Args:
         names: the published tables as `schema.table`, by oid.
         changed: called whenever the progress has changed without rows.
+
+    Attributes:
+        unix_s: the wall clock, in seconds since 1970. The engine sets it.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class SnapshotTasks:
     ) -> None:
         self.progress = progress
         self.names = names
+        self.unix_s = 0
         self._observe = observe
         self._changed = changed
         self._announced = False
@@ -111,6 +117,7 @@ class SnapshotTasks:
     def start_pace(self, task: TableTask, now: float) -> None:
         """The table is read from now on: measure how fast."""
         self._busy = True
+        self.replace(self.progress.begin(task, self.unix_s))
         self._paces.setdefault(task.number, _Pace(now, task.pages_done, task.rows))
 
     def report(self, now: float) -> None:
@@ -123,12 +130,18 @@ class SnapshotTasks:
             if pace is not None and now - pace.began >= REPORT_S:
                 self._observe(_progressed(task, pace, now))
 
-    def end(self, task: TableTask, error: str = "", *, now: float = 0.0) -> bool:
-        """End the task: the table is complete, or `error` says why not. False: the task has ended before."""
+    def end(
+        self, task: TableTask, error: str = "", *, code: int = SourceError.exit_code, now: float = 0.0
+    ) -> bool:
+        """End the task: the table is complete, or `error` says why not. False: the task has ended before.
+
+        Args:
+            code: the exit code that `error` stands for.
+        """
         current = self.progress.find(task)
         if current is None:
             return False
-        self.replace(self.progress.end(task, error))
+        self.replace(self.progress.end(task, error, code=code, unix_s=self.unix_s))
         pace = self._paces.pop(task.number, None)
         if error:
             self._observe(SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX)))

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal
 
 from cdcd.engine.engine import first_flush
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.queue import Batch
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -140,6 +141,7 @@ class Start:
         accept_gap: start although slot and checkpoint do not meet.
         steps: the steps in their order; a planted bug has others.
         first_tables: as `beginning.first_tables`; a planted bug has another one.
+        first: how far it has got that makes a slot; a planted bug has another one.
     """
 
     def __init__(
@@ -153,6 +155,7 @@ class Start:
         accept_gap: bool = False,
         steps: "tuple[Callable[[Start], Step], ...] | None" = None,
         first_tables: FirstTables = first_tables,
+        first: FirstStart | None = None,
     ) -> None:
         self.settings = settings
         self._observe = observe
@@ -176,6 +179,11 @@ class Start:
         self._progress = Progress()
         self._exported: ExportedTables | None = None
         self._ready: Ready | None = None
+        self._first = FirstStart() if first is None else first
+
+    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+        """What becomes of a slot that this start made, when the session ends (`FirstStart.leaves`)."""
+        return self._first.leaves(error, has_shipped=has_shipped)
 
     def run(self) -> Generator[Request[Any], Any, Ready]:
         """Take every step.
@@ -326,6 +334,9 @@ class Start:
         export = beginning.initial and self.settings.snapshot_method == EXPORTED
         made: SlotMade = yield CreateSlot(export)
         self._slot, self._snapshot = made.slot, made.snapshot
+        # A slot in place of one that was lost belongs to a pipeline that has delivered.
+        self._first.made = self._found is None
+        self._first.reads_rows = beginning.initial
         self._source = replace(self._source, slot_confirmed=made.slot.confirmed)
 
     def _settle_two_phase(self, slot: SlotSeen) -> Step:
@@ -388,7 +399,9 @@ class Start:
             )
         )
         if start != self._found:
+            self._first.checkpoint = "asked"
             yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
+            self._first.checkpoint = "written"
         self._ready = Ready(
             start,
             self._published,

@@ -24,8 +24,8 @@ from cdcd.engine.incremental import Incremental
 from cdcd.engine.owners import Owners
 from cdcd.facts import Observer, TableAdded, TableReplaced
 from cdcd.snapshots.oids import Oids
-from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.signals import ADDED, REPLACED
+from cdcd.snapshots.table_task import TableTask
 
 _COMMAND: Final = "cdcd snapshot start --table {}"
 

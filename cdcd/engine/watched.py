@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.snapshots.placement import Owed, Window
-from cdcd.snapshots.progress import Key, Progress, TableTask
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import Key, TableTask
 from cdcd.snapshots.visibility import Visibility
 
 

@@ -5,7 +5,6 @@ error callback. So the callback is listened to while a call waits: wrong credent
 heard explains the timeout.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
+from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.errors import map_kafka_error, property_error
 
 _SLICE_S: Final = 0.05
@@ -28,7 +28,6 @@ DESCRIBED_AT_ONCE: Final = 1000
 
 UNANSWERED: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
 
-Properties = Mapping[str, str | int | float | bool | logging.Logger]
 T = TypeVar("T")
 
 
@@ -67,13 +66,16 @@ class ClusterInfo:
     """(id, host:port) of each."""
     may_create: bool | None
     """Whether this principal may create topics; None: the broker does not say, or without an authorizer."""
+    may_alter: bool | None = None
+    """Whether this principal may change the rights of principals, or the brokers have no authorizer; None: the broker
+    does not say."""
 
 
 class Admin:
     """One admin client. It blocks: call it in a thread. `stopping`, set from outside, makes it give up soon.
 
-    Raises from the constructor: ConfigError, SinkError (properties that librdkafka refuses). From every call:
-    TransientError (no answer in time), SinkError (refused).
+    Raises from the constructor: ConfigError, SinkError (properties that librdkafka refuses), SinkUnavailableError (no
+    token). From every call: TransientError (no answer in time), SinkError (refused).
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Admin:
         self._heard: list[KafkaError] = []
         self._where = f"Kafka at {properties.get('bootstrap.servers')}"
         config: dict[str, Any] = {**properties, "error_cb": self._heard.append}
+        prepare(properties)
         try:
             self._client = AdminClient(config)
         except KafkaException as error:
@@ -103,12 +106,15 @@ class Admin:
             found.cluster_id,
             tuple((node.id, f"{node.host}:{node.port}") for node in found.nodes),
             AclOperation.CREATE in operations if operations else None,
+            AclOperation.ALTER in operations if operations else None,
         )
 
     def ask(self, topic: str) -> None:
-        """Ask a broker who leads the topic's first partition. Returns if somebody does, or there is no such topic.
+        """Ask a broker who leads the topic's first partition, and then that leader where the partition ends.
 
-        Not the leader itself is asked (ListOffsets): librdkafka answers that from what it remembers.
+        Returns if the leader answers, or if there is no such topic. Both are asked, because librdkafka asks the leader
+        that it remembers, which is the one of the first answer, and because other brokers go on naming a leader that
+        is frozen or cut off. A leader that refuses to tell has answered.
 
         Raises:
             TransientError: no answer came in time, or the partition had no leader all the time.
@@ -122,7 +128,10 @@ class Admin:
             except KafkaException as error:
                 raise self._mapped(error, self._where) from error
             partition = found.topics[topic].partitions.get(0)
-            if partition is None or partition.leader >= 0:
+            if partition is None:
+                return
+            if partition.leader >= 0:
+                self._ask_leader(topic, partition.leader, max(deadline - time.monotonic(), _SLICE_S))
                 return
             if self.is_stopping or time.monotonic() > deadline:
                 raise TransientError(
@@ -130,6 +139,26 @@ class Admin:
                     hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",
                 )
             time.sleep(_SLICE_S)
+
+    def _ask_leader(self, topic: str, leader: int, timeout_s: float) -> None:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._client.list_offsets({TopicPartition(topic, 0): latest}, request_timeout=timeout_s)
+        (future,) = asked.values()
+        try:
+            # Without an answer in time, the result of librdkafka 2.x is no error but an offset that there is not.
+            if self._wait_raw(future).offset >= 0:
+                return
+        except KafkaException as error:
+            if error.args[0].code() not in UNANSWERED:
+                return
+        explained = self._explained()
+        if isinstance(explained, FatalError):
+            raise explained
+        raise TransientError(
+            f"{self._where}: broker {leader}, which leads partition 0 of topic {topic}, does not answer",
+            hint="Find out whether that broker is frozen or cut off from this machine. cdcd goes on by itself when the "
+            "broker is back, or when another one leads the partition.",
+        )
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Each topic, or None where there is none. Never creates one, as a metadata request may."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from cdcd.kafka.client import Properties
+from cdcd.kafka.client import Properties, prepare
 
 POLL_S: Final = 0.5
 """Maximum seconds of one blocking call. Between two calls, the reader checks whether it is to stop."""
@@ -23,7 +23,10 @@ def consumer_properties(client: Properties, group: str, *, committed: bool = Tru
     Args:
         client: the properties for the connection.
         committed: True if the consumer reads only records of committed transactions.
+
+    Raises as `client.prepare`.
     """
+    prepare(client)
     return {
         **client,
         "group.id": group,

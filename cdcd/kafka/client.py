@@ -8,7 +8,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-Value = str | int | float | bool | logging.Logger
+from cdcd.credentials.tokens import Tokens
+
+Value = str | int | float | bool | logging.Logger | Tokens
 
 Properties = Mapping[str, Value]
 
@@ -58,14 +60,36 @@ PRODUCER_DEFAULTS: Final[Properties] = {
 }
 
 
+CALLBACK: Final = "oauth_cb"
+"""The Python client's name for what librdkafka asks for tokens. A thread of librdkafka's calls it for every kind of
+client (since confluent-kafka 2.13)."""
+
 LOGGER: Final = logging.getLogger("librdkafka")
 """What librdkafka logs. What matters of it comes back as errors, so this is for debugging. Without a configured log, as
 in `cdcd check`, it goes nowhere."""
 LOGGER.addHandler(logging.NullHandler())
 
 
-def split(given: Properties) -> tuple[dict[str, Value], dict[str, Value]]:
-    """The properties for every client, and those for the producer only, with our defaults under the operator's."""
+def split(given: Properties, tokens: Tokens | None = None) -> tuple[dict[str, Value], dict[str, Value]]:
+    """The properties for every client, and those for the producer only, with our defaults under the operator's.
+
+    Args:
+        tokens: for SASL/OAUTHBEARER.
+    """
     connection = {name: value for name, value in given.items() if name.startswith(CONNECTION)}
     producer = {name: value for name, value in given.items() if not name.startswith(CONNECTION)}
-    return {**CONNECTION_DEFAULTS, "logger": LOGGER, **connection}, {**PRODUCER_DEFAULTS, **producer}
+    own: Properties = {"logger": LOGGER} if tokens is None else {"logger": LOGGER, CALLBACK: tokens}
+    return {**CONNECTION_DEFAULTS, **own, **connection}, {**PRODUCER_DEFAULTS, **producer}
+
+
+def prepare(client: Properties) -> None:
+    """Call this before a client is made: it has a token fetched, if the client needs one. It blocks.
+
+    Without a token, the constructor would wait ten seconds and say only that there is none (confluent_kafka.c,
+    wait_for_oauth_token_set).
+
+    Raises ConfigError: the provider can never work; SinkUnavailableError: it does not work now.
+    """
+    tokens = client.get(CALLBACK)
+    if isinstance(tokens, Tokens):
+        tokens.prepare()

@@ -15,7 +15,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, TransientError
+from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, SinkUnavailableError, TransientError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ _TOPIC_RIGHTS: Final = (
     f"{_ACLS} --operation Read --topic <checkpoint>"
 )
 _CREDENTIALS: Final = (
-    "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties."
+    "Check sasl.mechanism, sasl.username, sasl.password and security.protocol in kafka.properties, and kafka.oauth if "
+    "it gives tokens."
 )
 
 _TABLE: Final[tuple[_Row, ...]] = (
@@ -160,8 +161,18 @@ _OUR_CERTIFICATE: Final = (
     "kafka.properties; it must not have expired, and be signed by what the broker trusts."
 )
 
-_BY_TEXT: Final = (("certificate verify failed", _OUR_TRUST), ("SSL alert number", _OUR_CERTIFICATE))
-"""(part of OpenSSL's words, hint): what librdkafka calls a mere loss of the connection, and waiting does not mend."""
+_AGAIN: Final = (
+    "The service or the command that gives tokens failed: see the event kafka.token, or the keys sasl.oauthbearer.* in "
+    "kafka.properties. librdkafka asks again after ten seconds."
+)
+
+_BY_TEXT: Final = (
+    ("certificate verify failed", SinkError, _OUR_TRUST),
+    ("SSL alert number", SinkError, _OUR_CERTIFICATE),
+    ("Failed to acquire SASL OAUTHBEARER token", TransientError, _AGAIN),
+)
+"""(part of OpenSSL's or librdkafka's words, kind, hint). librdkafka calls it the loss of a connection where waiting
+does not help, and a refusal where it does."""
 
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
@@ -184,6 +195,15 @@ def fill_names(error: CdcdError, names: Mapping[str, str]) -> None:
     error.hint = filled(error.hint, names)
 
 
+def unavailable(error: TransientError, hint: str | None = None) -> SinkUnavailableError:
+    """The same error, where it is known that Kafka is the side that does not answer.
+
+    Args:
+        hint: instead of the error's own.
+    """
+    return SinkUnavailableError(error.message, hint=error.hint if hint is None else hint)
+
+
 def property_error(error: KafkaError, where: str) -> CdcdError:
     """What librdkafka says when it makes a client.
 
@@ -202,9 +222,9 @@ def property_error(error: KafkaError, where: str) -> CdcdError:
 def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
     """Our error for `error`, met while doing `context`: TransientError, SinkError or FencedError."""
     name = error.name()
-    for fragment, hint in _BY_TEXT:
+    for fragment, kind, hint in _BY_TEXT:
         if fragment in error.str():
-            return SinkError(f"{context}: {error.str()} [{name}]", hint=hint)
+            return kind(f"{context}: {error.str()} [{name}]", hint=hint)
     row = _BY_NAME.get(name)
     if row is None:
         passes = error.retriable() or error.txn_requires_abort() or error.fatal() or name.startswith("_")

@@ -17,10 +17,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from cdcd.errors import SinkUnavailableError, TransientError
+from cdcd.errors import TransientError
 from cdcd.kafka.assigned import consumer_properties
 from cdcd.kafka.client import Properties
-from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.errors import map_kafka_error, unavailable
 
 DISCOVER_S: Final = 2.0
 """Seconds between two looks for topics and partitions that are new."""
@@ -111,8 +111,4 @@ class Follower:
 
     def _mapped(self, error: KafkaException) -> Exception:
         found = map_kafka_error(error.args[0], self._where)
-        return (
-            SinkUnavailableError(found.message, hint=found.hint)
-            if isinstance(found, TransientError)
-            else found
-        )
+        return unavailable(found) if isinstance(found, TransientError) else found

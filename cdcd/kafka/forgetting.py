@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, Producer
 
 from cdcd.errors import TransientError
 from cdcd.kafka.checkpoint import PARTITION
-from cdcd.kafka.client import Properties
+from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.errors import map_kafka_error
 
 TRANSACTION_MS: Final = 60_000
@@ -48,6 +48,7 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     if transactional_id is not None:
         properties |= {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_MS}
     what = f"Taking back the checkpoint in topic {topic}"
+    prepare(properties)
     try:
         sender = Producer(properties)
         if transactional_id is not None:

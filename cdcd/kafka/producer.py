@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.errors import CdcdError
-from cdcd.kafka.client import Properties
+from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.errors import map_kafka_error, property_error
 
 BATCH_SIZE: Final = 1_000_000
@@ -100,7 +100,14 @@ def _number(value: object) -> int:
 
 
 def construct(properties: dict[str, Any], where: str) -> Producer:
-    """Make a producer. Raises ConfigError: librdkafka refuses a property; SinkError: it cannot use a file."""
+    """Make a producer.
+
+    Raises:
+        ConfigError: librdkafka refuses a property.
+        SinkError: it cannot use a file.
+        SinkUnavailableError: there is no token for it.
+    """
+    prepare(properties)
     try:
         return Producer(properties)
     except KafkaException as error:
@@ -160,7 +167,7 @@ def producer_properties(
     properties.setdefault("message.max.bytes", min(whole, MESSAGE_BYTES_MAX))
     given = settings.producer.get("batch.size")
     if batch_size and (given is None or _number(given)):
-        # What is no number is left as it is, so that librdkafka refuses it.
+        # A value that is no number is left as it is, so that librdkafka refuses it.
         properties["batch.size"] = batch_size
     if not batch_size:
         properties["batch.num.messages"] = 1

@@ -21,7 +21,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdcd.engine.queue import Batch
+from cdcd.engine.queue import GIVEN_AWAY, Batch, Produce
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties
@@ -146,6 +146,7 @@ class Sink:
             Step.BEGIN: self._begin,
             Step.NOTE: self._note,
             Step.HAND_OVER: self._hand_over,
+            Step.GIVE_AWAY: self._give_away,
             Step.RELEASE: self._release,
             Step.FLUSH: self._flush,
             Step.COMMIT: self._commit,
@@ -291,13 +292,20 @@ class Sink:
         self._live.produce(settings.checkpoint_topic, self._checkpoint.encode(), settings.key, PARTITION)
 
     def _hand_over(self) -> None:
+        self._give(self._given.hand_over)
+
+    def _give_away(self) -> None:
+        batch, keep_over = self._given, self._settings.record_bytes_max
+        self._give(lambda produce: batch.give_away(produce, keep_over))
+
+    def _give(self, hand_over: Callable[[Produce], None]) -> None:
         producer, batch = self._live, self._given
         self._fitting.prepare(batch)
         silent_at = time.monotonic() + self._settings.answer_s
         while batch.handed_over < len(batch.records):
             before = batch.handed_over
             try:
-                batch.hand_over(producer.produce)
+                hand_over(producer.produce)
             except BufferError:
                 # librdkafka's own queue is full: wait until it has sent something.
                 if batch.handed_over > before:
@@ -421,7 +429,11 @@ class Sink:
         context = self._context
         batch = self._batch
         if batch is not None and cause.code() in TOPICS_REFUSED:
-            topics = sorted({record[0] for record in batch.records} | {self._settings.checkpoint_topic})
+            topics = sorted(
+                {record[0] for record in batch.records if record is not GIVEN_AWAY}
+                | batch.topics
+                | {self._settings.checkpoint_topic}
+            )
             context += (
                 f", writing to {', '.join(topics[:NAMED_MAX])}{' and others' * (len(topics) > NAMED_MAX)}"
             )

@@ -10,8 +10,9 @@ from typing import Final
 
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.patterns import matcher
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED, OWN_REQUESTS
+from cdcd.snapshots.table_task import TableTask
 
 NEVER: Final = "never"
 INITIAL: Final = "initial"

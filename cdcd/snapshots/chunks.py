@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.snapshots.pages import gaps
-from cdcd.snapshots.progress import Part, TableTask
+from cdcd.snapshots.table_task import Part, TableTask
 
 PAGES_MAX: Final = 4096
 """A chunk of small rows has no more pages than this, however large `chunk_bytes` is."""

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
-from cdcd.snapshots.progress import OWED_BYTES_MAX, OWED_KEYS_MAX, Key, owed_text
+from cdcd.snapshots.table_task import OWED_BYTES_MAX, OWED_KEYS_MAX, Key, owed_text
 from cdcd.snapshots.visibility import Visibility
 
 KEYS_MAX: Final = 200_000

@@ -16,134 +16,32 @@ The record stays small whatever the number of tables: those that nobody has begu
 (`Oids`), given by their places in the list of all known tables, and only a table that is being read is written out.
 """
 
-import base64
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from cdcd.snapshots.oids import Oids, expanded, squeezed
-from cdcd.snapshots.pages import Pages, union
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.outcomes import (
+    TEXT_MAX,
+    Outcome,
+    Requested,
+    find_request,
+    outcome_from,
+    outcome_json,
+    remember,
+    request_from,
+    request_json,
+    with_request,
+)
+from cdcd.snapshots.pages import union
 from cdcd.snapshots.signals import OWN_REQUESTS
-
-KeyValue = tuple[bool, bytes]
-"""A column's value as pgoutput sent it: whether it is in binary form, and its bytes. Never NULL."""
-
-Key = tuple[KeyValue, ...]
-"""The values of a row's key columns, in the order of the columns."""
+from cdcd.snapshots.table_task import Key, Part, TableTask, task_from, task_json
 
 EXPORTED: Final = "exported"
 INCREMENTAL: Final = "incremental"
 
-OUTCOMES_MAX: Final = 20
-"""How many ended tables the record remembers."""
-
-TEXT_MAX: Final = 150
-"""Characters of an error that the record keeps."""
-
-OWED_KEYS_MAX: Final = 256
-OWED_BYTES_MAX: Final = 2500
-"""Owed keys that the record keeps for a table, and their bytes in it. Where there are more, it keeps none.
-
-So the record stays below 64 kB with 10,000 tables whose names are known (37 kB), four of which owe rows.
-"""
-
-
-def owed_text(keys: Iterable[Key]) -> str:
-    """Keys as the record has them: Base85 of compressed JSON."""
-    values = [[_value_json(value) for value in key] for key in keys]
-    return squeezed(json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode())
-
-
-def form_of(columns: str) -> int:
-    """32 bits that tell a table's columns (`SourceTable.columns`) from those after an ALTER TABLE."""
-    return zlib.crc32(columns.encode())
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A table with pages of its own: a plain one, or a leaf of a partitioned one."""
-
-    oid: int
-    filenode: int
-    pages: int
-    size: int
-    """Bytes on disk with what is out of line (TOAST), as of the plan."""
-    done: Pages = ()
-
-    @property
-    def pages_done(self) -> int:
-        return sum(end - begin for begin, end in self.done)
-
-    @property
-    def is_done(self) -> bool:
-        return self.pages_done >= self.pages
-
-
-@dataclass(frozen=True, slots=True)
-class TableTask:
-    """A published table that is to be read.
-
-    Attributes:
-        name: `schema.table`, for people; the table is known by its `oid`, 0 until it is looked up.
-        request: what asked for it, "" for the initial snapshot.
-        where: SQL that rows must satisfy, "" for all.
-        parts: what is to be read of it; None until it is planned.
-        form: a checksum of the columns that it had then (`form_of`); 0 until it is planned.
-        owed: keys of rows that are to be read again, since a value of theirs was never sent.
-        unsettled: there are more of them than the record can hold; `owed` is then empty.
-        number: tells this task from every other one of the process; not in the record.
-    """
-
-    name: str
-    oid: int = 0
-    request: str = ""
-    where: str = ""
-    parts: tuple[Part, ...] | None = None
-    form: int = 0
-    rows: int = 0
-    owed: tuple[Key, ...] = ()
-    unsettled: bool = False
-    number: int = field(default=0, compare=False)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether every page was delivered."""
-        return self.parts is not None and all(part.is_done for part in self.parts)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether rows of it were delivered, by which a later plan goes on."""
-        return any(part.done for part in self.parts or ())
-
-    @property
-    def pages(self) -> int:
-        return sum(part.pages for part in self.parts or ())
-
-    @property
-    def pages_done(self) -> int:
-        return sum(part.pages_done for part in self.parts or ())
-
-    @property
-    def size(self) -> int:
-        return sum(part.size for part in self.parts or ())
-
-    @property
-    def share(self) -> float:
-        """How much of it is read, from 0 to 1."""
-        return self.pages_done / self.pages if self.pages else float(self.is_done)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a table ended: complete, or why not."""
-
-    name: str
-    request: str
-    rows: int
-    error: str = ""
-
+ASKERS_MAX: Final = 8
+"""How many requests may share one reading of a table. For a further request, the table is read once more."""
 
 _NOTHING: Final = Oids(())
 
@@ -157,6 +55,9 @@ class Progress:
         tasks: tables that were begun with or asked for.
         waiting: tables of the initial snapshot, in the order in which they are read.
         begun: so many of `waiting` are in `tasks`, or ended.
+        outcomes: how the last tables ended (`outcomes.py`).
+        complete, failed: how many readings of tables have ended since the pipeline began.
+        requests: what became of the last requests that have names.
         event_no: rows delivered so far by all snapshots, which numbers them.
         known: published tables that need no snapshot of their own, with their names; None: not looked at yet.
         vacated: checksums (`name_sum`) of names whose topics may hold rows of tables that have them no more.
@@ -176,6 +77,9 @@ class Progress:
     labels: int = 0
     waiting: Oids = _NOTHING
     begun: int = 0
+    complete: int = 0
+    failed: int = 0
+    requests: tuple[Requested, ...] = ()
     next_number: int = field(default=1, compare=False)
 
     @property
@@ -211,11 +115,14 @@ class Progress:
             found = by_name.get((task.name, task.where))
             if task.oid and (found is None or added[found].oid):
                 found = by_oid.get((task.oid, task.where))
-            if found is None:
+            if found is None or len({*added[found].askers, *task.askers}) > ASKERS_MAX:
                 by_oid[task.oid, task.where] = by_name[task.name, task.where] = len(added)
                 added.append(replace(task, number=number))
                 number += 1
-            elif task.request in OWN_REQUESTS and added[found].request not in OWN_REQUESTS:
+                continue
+            askers = tuple(dict.fromkeys((*added[found].askers, *task.askers)))
+            added[found] = replace(added[found], askers=askers)
+            if task.request in OWN_REQUESTS and added[found].request not in OWN_REQUESTS:
                 added[found] = replace(added[found], request=task.request)
         if tuple(added) == self.tasks:
             return self
@@ -267,17 +174,54 @@ class Progress:
         request = task.request if request is None else request
         return self._update(task, parts=None, owed=(), unsettled=False, request=request)
 
-    def end(self, task: TableTask, error: str = "") -> Self:
-        """The table is complete, or can not be read."""
+    def begin(self, task: TableTask, unix_s: int) -> Self:
+        """The table is read from now on, unless it was before."""
+        current = self.find(task)
+        return self if current is None or current.began else self._update(task, began=unix_s)
+
+    def end(self, task: TableTask, error: str = "", *, code: int = 0, unix_s: int = 0) -> Self:
+        """The table is complete, or can not be read: `code` is the exit code that `error` stands for."""
         current = self.find(task)
         if current is None:
             return self
-        outcome = Outcome(current.name, current.request, current.rows, error[:TEXT_MAX])
+        outcome = Outcome(
+            current.name,
+            current.request,
+            current.rows,
+            error[:TEXT_MAX],
+            current.asked,
+            current.began,
+            unix_s,
+        )
+        requests = self.requests
+        for name in current.askers:
+            request = find_request(requests, name)
+            if request is not None:
+                requests = with_request(requests, request.end_table(current.rows, error, code, unix_s))
         return replace(
             self,
             tasks=tuple(each for each in self.tasks if each is not current),
-            outcomes=(*self.outcomes, outcome)[-OUTCOMES_MAX:],
+            outcomes=remember(self.outcomes, outcome),
+            complete=self.complete + (not error),
+            failed=self.failed + bool(error),
+            requests=requests,
         )
+
+    def request(self, name: str, tables: int, unix_s: int) -> Self:
+        """The request with this name asks for so many tables more. One that has ended begins anew."""
+        found = find_request(self.requests, name)
+        if found is None or found.has_ended:
+            found = Requested(name, asked=unix_s)
+        asked = replace(found, tables=found.tables + tables)
+        return replace(self, requests=with_request(self.requests, asked))
+
+    def refuse(self, name: str, error: str, code: int, unix_s: int) -> Self:
+        """The request with this name was refused. An earlier one of the name that is open goes on."""
+        found = find_request(self.requests, name)
+        if found is not None and not found.has_ended:
+            return self
+        refused = Requested(name, asked=unix_s, ended=unix_s, error=error[:TEXT_MAX], code=code)
+        return replace(self, requests=with_request(self.requests, refused))
 
     def _update(self, task: TableTask, **changes: Any) -> Self:
         return replace(
@@ -291,11 +235,14 @@ class Progress:
         """For the checkpoint record: what is empty is left out, and what a restart looks up again."""
         fields: dict[str, Any] = {
             "method": self.method,
-            "tasks": [_task_json(task) for task in self.tasks],
+            "tasks": [task_json(task) for task in self.tasks],
             "paused": self.paused,
             "serial": self.event_no,
-            "outcomes": [[each.name, each.request, each.rows, each.error] for each in self.outcomes],
+            "outcomes": [outcome_json(each) for each in self.outcomes],
+            "requests": [request_json(each) for each in self.requests],
         }
+        if self.complete or self.failed:
+            fields["ended"] = [self.complete, self.failed]
         if self.begun < len(self.waiting):
             within = "" if self.known is None else self.waiting.text_within(self.known)
             fields["waiting"] = [within or self.waiting.text(), self.begun, bool(within)]
@@ -316,22 +263,23 @@ class Progress:
             raise ValueError(f"{method!r} is not a method")
         known = fields.get("known")
         tasks = tuple(
-            replace(_task_from(each), number=number)
+            replace(task_from(each), number=number)
             for number, each in enumerate(fields.get("tasks", ()), start=1)
         )
         # Before there were names in it, the record had a plain list of oids.
         known = None if known is None else Oids(known) if isinstance(known, list) else Oids.parse(known)
         unlisted = fields.get("unlisted", "")
         waiting, begun, within = fields.get("waiting", ("", 0, False))
+        complete, failed = fields.get("ended", (0, 0))
         return cls(
             method=method,
             tasks=tasks,
             paused=bool(fields.get("paused")),
             event_no=int(fields.get("serial", 0)),
-            outcomes=tuple(
-                Outcome(str(name), str(request), int(rows), str(error))
-                for name, request, rows, error in fields.get("outcomes", ())
-            ),
+            outcomes=tuple(outcome_from(*each) for each in fields.get("outcomes", ())),
+            requests=tuple(request_from(*each) for each in fields.get("requests", ())),
+            complete=int(complete),
+            failed=int(failed),
             known=known,
             vacated=Oids.parse(fields["vacated"]).oids if "vacated" in fields else (),
             unlisted=_NOTHING if known is None else _oids_from(unlisted, known),
@@ -346,61 +294,3 @@ def _oids_from(text: str, all_: Oids | None) -> Oids:
     if not text:
         return _NOTHING
     return Oids.parse(text) if all_ is None else Oids.parse_within(text, all_)
-
-
-def _task_json(task: TableTask) -> dict[str, Any]:
-    fields: dict[str, Any] = {"name": task.name, "oid": task.oid}
-    fields |= {
-        name: value
-        for name, value in (
-            ("request", task.request),
-            ("where", task.where),
-            ("rows", task.rows),
-            ("unsettled", task.unsettled),
-        )
-        if value
-    }
-    if task.owed:
-        fields["owed"] = owed_text(task.owed)
-    if task.parts is not None and task.has_begun:
-        fields["form"] = task.form
-        fields["parts"] = [
-            [part.oid, part.filenode, part.pages, part.size, [page for pages in part.done for page in pages]]
-            for part in task.parts
-        ]
-    return fields
-
-
-def _value_json(value: KeyValue) -> list[Any]:
-    is_binary, data = value
-    return [1, base64.b64encode(data).decode("ascii")] if is_binary else [0, data.decode()]
-
-
-def _owed_from(text: str) -> tuple[Key, ...]:
-    keys = json.loads(expanded(text)) if text else ()
-    return tuple(tuple(_value_from(*value) for value in key) for key in keys)
-
-
-def _value_from(is_binary: int, text: str) -> KeyValue:
-    return (True, base64.b64decode(text)) if is_binary else (False, text.encode())
-
-
-def _task_from(fields: Mapping[str, Any]) -> TableTask:
-    parts = fields.get("parts")
-    return TableTask(
-        name=str(fields["name"]),
-        oid=int(fields["oid"]),
-        request=str(fields.get("request", "")),
-        where=str(fields.get("where", "")),
-        rows=int(fields.get("rows", 0)),
-        form=int(fields.get("form", 0)),
-        parts=None if parts is None else tuple(_part_from(*part) for part in parts),
-        owed=_owed_from(fields.get("owed", "")),
-        unsettled=bool(fields.get("unsettled")),
-    )
-
-
-def _part_from(oid: int, filenode: int, pages: int, size: int, done: list[int]) -> Part:
-    return Part(
-        int(oid), int(filenode), int(pages), int(size), tuple(zip(done[::2], done[1::2], strict=True))
-    )

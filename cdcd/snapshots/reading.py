@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdcd.protocol.messages import Relation
-from cdcd.snapshots.progress import Key, Part
+from cdcd.snapshots.table_task import Key, Part
 from cdcd.snapshots.visibility import Visibility
 
 

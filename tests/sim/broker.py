@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from random import Random
 
+from cdcd.errors import TransientError
 from tests.sim.expected import Record
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
@@ -97,6 +98,15 @@ class Broker:
         self.oracle.append(records)
         if checkpoint is not None:
             self.checkpoint = checkpoint
+
+    def forget(self) -> None:
+        """A tombstone over the checkpoint, under the pipeline's transactional.id."""
+        if self.away:
+            raise TransientError("the broker does not answer")
+        self.epoch += 1
+        self._open = None
+        self._open_checkpoint = None
+        self.checkpoint = None
 
     def read_checkpoint(self) -> Iterator[None]:
         """Afterwards `checkpoint` is the last committed one."""

@@ -9,7 +9,6 @@ from typing import Final
 
 from cdcd.protocol.messages import Relation
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.snapshots.progress import Part
 from cdcd.snapshots.reading import (
     Answer,
     Changed,
@@ -21,6 +20,7 @@ from cdcd.snapshots.reading import (
     SourceTable,
     TooLarge,
 )
+from cdcd.snapshots.table_task import Part
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.catalog import MOOD, MOOD_TYPE, SCHEMA, Definition, Row
 from tests.sim.database import Database

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.engine.engine import StreamingAgainError
-from cdcd.errors import FencedError, TransientError, WithoutStreamingError
+from cdcd.errors import FencedError, SinkError, TransientError, WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from tests.sim.postgres import ConnectionLostError
 from tests.sim.session import Parts, Session, StoppedError, Surroundings
@@ -58,15 +58,20 @@ class Instance:
             self._end_session()
         except (ConnectionLostError, TransientError) as error:
             self.say(f"session ends: {error!r}")
+            lost = error if isinstance(error, TransientError) else TransientError("the connection is lost")
+            self.session.leave(lost)
             self._end_session()
             self._wait = int(self.around.rng.random() * BACKOFF_TICKS)
-        except (FencedError, StoppedError) as error:
+        except (FencedError, SinkError, StoppedError) as error:
             self.say(f"process ends: {error!r}")
+            self.session.leave(None if isinstance(error, StoppedError) else error)
             self.kill()
 
     def stop(self) -> None:
         """SIGTERM."""
         if self.session is None or not self.session.stop():
+            if self.session is not None:
+                self.session.leave(None)
             self.kill()
 
     def kill(self) -> None:

@@ -48,6 +48,8 @@ class Oracle:
         self.begun = False
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
+        self.has_rows = False
+        """Whether rows of a snapshot were delivered."""
         self._sizes: list[int] = []
         self._ends: dict[int, list[int]] = {}
         """Sizes of records before an expected one that end the rows of other tables: the daemon counts them too."""
@@ -76,6 +78,17 @@ class Oracle:
         if prepared is not None:
             prepared.decided = True
             prepared.commit_index = len(self.expected)
+
+    def slot_dropped(self) -> None:
+        """A start took back the slot that it had made: what was committed since belongs to the next snapshot only."""
+        if self.delivered or self.has_rows:
+            raise PromiseBrokenError("G1: a slot was dropped of which something was delivered")
+        self.begun = False
+        self.expected.clear()
+        self._starts.clear()
+        self._lengths.clear()
+        self._index.clear()
+        self._prepared.clear()
 
     def has_records(self, changes: Sequence[Change]) -> bool:
         return any(parts_of(change, truncates=self.truncates) for change in changes)
@@ -145,6 +158,7 @@ class Oracle:
         self.fold.change(wanted, record, fields)
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
+        self.has_rows = True
         if (
             fields["op"] == "r"
             and self.exactly_once

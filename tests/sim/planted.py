@@ -16,7 +16,7 @@ from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
 from tests.sim import planted_stream as stream
 from tests.sim.session import Parts
-from tests.sim.settings import RESTARTS, SNAPSHOT
+from tests.sim.settings import REFUSED, RESTARTS, SNAPSHOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +241,16 @@ UNSEEN: Final[Mapping[str, Any]] = {
 
 UNSEEN_VALUES: Final[Mapping[str, Any]] = {
     **UNSEEN,
+    "tables": 1,
+    "keys_max": 30,
     "p_keep_toast": 0.95,
     "p_insert": 0.05,
     "p_delete": 0.0,
     "p_key_change": 0.0,
+    "faults": ("disconnect",),
+    "p_fault": 0.01,
 }
-"""The same, with updates that leave large values alone."""
+"""The same, with updates that leave large values alone, and sessions that begin while a commit is not seen yet."""
 
 OWED_AND_KILLED: Final[Mapping[str, Any]] = {
     **SNAPSHOT,
@@ -349,11 +353,17 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         ),
         "part_committed": _in_session(sink=sink.CommitsParts),
         "last_part_sent_again": _in_session(sink=sink.SendsTheLastPartAgain),
+        "first_part_forgotten": _in_session(sink=sink.ForgetsTheFirstPart),
         "fenced_before_judged": _in_session(MOVED, steps=start.FENCED_FIRST),
         "not_judged_before_fencing": _in_session(MOVED, steps=start.NOT_JUDGED),
         "checkpoint_read_before_fencing": _in_session(TAKEN_OVER, steps=start.READ_BEFORE_FENCE),
         "slot_looked_at_once": _in_session(FROZEN_AT_THE_START, steps=start.LOOKED_AT_ONCE),
         "started_without_the_lock": _in_session(steps=start.NOT_LOCKED),
+        "drops_a_slot_that_delivered": _in_session(focus=REFUSED, first_start=start.DropsWhatDelivered),
+        "drops_a_slot_of_another_start": _in_session(focus=REFUSED, first_start=start.DropsAnySlot),
+        "drops_a_slot_that_the_checkpoint_names": _in_session(
+            focus=REFUSED, first_start=start.DropsWhatTheCheckpointNames
+        ),
         "unsent_value_forgotten": _in_incremental(snapshots.ForgetsUnsentValues),
         "unsent_value_not_written_down": _in_incremental(
             snapshots.ForgetsUnsentValuesAtARestart, focus=OWED_AND_KILLED

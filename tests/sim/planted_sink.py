@@ -83,6 +83,17 @@ class SendsTheLastPartAgain(Sink):
     }
 
 
+class ForgetsTheFirstPart(Sink):
+    """The records of the first part are forgotten as the producer takes them, though they may be sent again."""
+
+    exactly: ClassVar[Transitions] = {
+        (State.READY, Event.PART): (
+            State.FIRST,
+            Action((Step.LEASE, Step.BEGIN, Step.GIVE_AWAY, Step.RELEASE)),
+        )
+    }
+
+
 class NotesFirstAtLeastOnce(Sink):
     """Without Kafka transactions: the checkpoint goes before the records that it covers."""
 

@@ -16,9 +16,9 @@ from cdcd.engine.tables import PublishedTables
 from cdcd.engine.watched import WatchedTables
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.placement import Window
-from cdcd.snapshots.progress import Key, TableTask
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
+from cdcd.snapshots.table_task import Key, TableTask
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.asking import Asker
 from tests.sim.catalog import Definition

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Final
 
+from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.startup import STEPS, Start, Step
+from cdcd.errors import SinkError
 
 Steps = tuple[Callable[[Start], Step], ...]
 
@@ -51,3 +53,27 @@ NOT_JUDGED: Final = without(Start.judge)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)
+
+
+class DropsWhatDelivered(FirstStart):
+    """Takes the slot back whatever was delivered by it."""
+
+    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+        return super().leaves(error, has_shipped=False)
+
+
+class DropsAnySlot(FirstStart):
+    """Takes a slot back that another start made."""
+
+    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+        if not self.made and isinstance(error, SinkError):
+            return Leaving.DROP
+        return super().leaves(error, has_shipped=has_shipped)
+
+
+class DropsWhatTheCheckpointNames(FirstStart):
+    """Takes the slot back and leaves its checkpoint."""
+
+    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+        leaving = super().leaves(error, has_shipped=has_shipped)
+        return Leaving.DROP if leaving is Leaving.FORGET else leaving

@@ -12,6 +12,7 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Source
 from tests.sim.catalog import Definition
 from tests.sim.client import Client
+from tests.sim.expected import PromiseBrokenError
 from tests.sim.oracle import Oracle
 from tests.sim.settings import Settings
 from tests.sim.wal import FIRST_LSN, Record, Wal
@@ -71,6 +72,8 @@ class Postgres:
         self.up = True
         self.stopping_since = -1
         self.slot = False
+        self.maker: object | None = None
+        """The session that made the slot; None: it was there before."""
         self.confirmed = FIRST_LSN
         self.persisted = FIRST_LSN
         self.two_phase_at = NEVER
@@ -123,6 +126,14 @@ class Postgres:
         self._holder = who
         self._exported = self.workload.decided_definitions()
         return True
+
+    def drop_slot(self, who: object) -> None:
+        """pg_drop_replication_slot. G7: only the session that made the slot takes it back."""
+        self.must_be_up()
+        if not self.slot or self.maker is not who:
+            raise PromiseBrokenError("G7: a session drops a slot that it did not make")
+        self.slot = False
+        self.oracle.slot_dropped()
 
     def exported_tables(self) -> list[SourceTable]:
         """The tables that are published now, as they are at the exported snapshot."""

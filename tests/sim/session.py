@@ -25,9 +25,10 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, Step
-from cdcd.errors import PositionError, TransientError
+from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
@@ -45,7 +46,7 @@ from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.oracle import Oracle
-from tests.sim.postgres import NEVER, Connection, Postgres
+from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
 from tests.sim.walsender import Options
@@ -80,6 +81,7 @@ class Parts:
     asker: type[Asker] = Asker
     steps: tuple[Callable[[Start], Step], ...] = STEPS
     first_tables: FirstTables = first_tables
+    first_start: type[FirstStart] = FirstStart
 
 
 @dataclass(slots=True)
@@ -127,6 +129,7 @@ class Session:
         self._lock_lost = False
         self._traces: list[str] = []
         """What others notice of this start."""
+        self._start: Start | None = None
         self._found: Checkpoint | None = None
         self._published: dict[int, str] = {}
         self._exported: dict[int, str] = {}
@@ -193,6 +196,37 @@ class Session:
         if self._tasks:
             self._move_on()
 
+    # How it ends.
+
+    def leave(self, error: CdcdError | None) -> None:
+        """As `Startup.leave`: take back the slot that this session made, if nothing goes on from it."""
+        if self._start is None:
+            return
+        has_shipped = self.engine is not None and self.engine.has_shipped
+        leaving = self._start.leaves(error, has_shipped=has_shipped)
+        if leaving in {Leaving.NOTHING, Leaving.KEEP}:
+            return
+        postgres, broker = self.around.postgres, self.around.broker
+        try:
+            self._prove_ownership()
+            if leaving is Leaving.FORGET:
+                broker.forget()
+                if self.rng.random() < 0.3:
+                    self.instance.say("it is killed before it drops the slot")
+                    return
+            postgres.disconnect()
+            postgres.drop_slot(self)
+        except (TransientError, ConnectionLostError) as failure:
+            self.instance.say(f"the slot stays: {failure!r}")
+        else:
+            self.instance.say("it took back its slot")
+
+    def _refuse(self, what: str) -> None:
+        """Something that a person must mend, at first: later on, somebody has mended it."""
+        settings = self.settings
+        if settings.p_refuse and not self.around.healthy and self.rng.random() < settings.p_refuse:
+            raise SinkError(f"refused: {what}")
+
     # What the start wants done.
 
     def _prove_ownership(self) -> None:
@@ -221,7 +255,9 @@ class Session:
             unstreamed_until=self.instance.unstreamed_until,
             steps=self.parts.steps,
             first_tables=self.parts.first_tables,
+            first=self.parts.first_start(),
         )
+        self._start = start
         requests = start.run()
         answer: Any = None
         while True:
@@ -316,6 +352,7 @@ class Session:
         postgres.request_slot(self.instance)
         while not postgres.slot_is_made(self.instance, two_phase=two_phase):
             yield
+        postgres.maker = self
         slot = startup.SlotSeen(postgres.source().slot_confirmed, two_phase)
         yield
         if not request.export:
@@ -328,6 +365,7 @@ class Session:
 
     def _import_snapshot(self, _request: startup.ImportSnapshot) -> Answered[ExportedTables]:
         yield from self.asker.delay()
+        self._refuse("the tables")
         tables = self.around.postgres.exported_tables()
         yield from self.asker.delay()
         oids = [table.oid for table in tables]
@@ -340,6 +378,7 @@ class Session:
         if self._found is None and self.settings.snapshot_mode != "never":
             self.around.complete.initial = dict(self._published)
         yield
+        self._refuse("the checkpoint")
         yield from self.sink.deliver(request.batch, request.checkpoint)
 
     def _build(self, ready: Ready) -> None:
@@ -453,6 +492,8 @@ class Session:
                 self.instance.in_delivery()
             yield
         self.engine.delivered(action.batch, self.around.now)
+        if self.settings.p_refuse and self.rng.random() < 0.1:
+            self._refuse("what comes next")
 
     def _ship(self) -> None:
         if self._shipping is not None and next(self._shipping, self) is self:
@@ -481,6 +522,7 @@ class Session:
     def _topics_made(self, action: EnsureTopics) -> Iterator[None]:
         assert self.engine is not None
         yield from self.asker.delay()
+        self._refuse("topics")
         self.topics.update(action.topics)
         self.engine.topics_ready(action.topics, self.around.now)
 

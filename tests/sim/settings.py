@@ -86,6 +86,8 @@ class Settings:
     p_unknown: float
     p_hold: float
     p_part: float
+    p_refuse: float = 0.0
+    """How often a step of a start, or a request for topics, is refused for good: a person must mend something."""
 
     @property
     def part_bytes(self) -> int:
@@ -105,6 +107,16 @@ FAULTS: Final = (
 )
 """What happens from outside. What Kafka's answers do (reject, fail after the write, hold) is drawn at each call."""
 
+
+REFUSED: Final[dict[str, Any]] = {
+    "p_refuse": 0.4,
+    "p_part": 0.0,
+    "whole_bytes_max": 0,
+    "slot_exists": False,
+    "faults": ("disconnect", "crash_daemon", "stop_daemon", "freeze"),
+    "p_fault": 0.02,
+}
+"""First starts that come to nothing."""
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

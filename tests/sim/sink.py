@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from random import Random
 from typing import ClassVar, Final
 
-from cdcd.engine.queue import Batch
+from cdcd.engine.queue import Batch, Produce
 from cdcd.errors import CdcdError, FencedError, TransientError
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
@@ -27,6 +27,18 @@ BACKOFF_TICKS: Final = 1
 BACKOFF_TICKS_MAX: Final = 16
 
 AWAY: Final = "the broker does not answer"
+
+KEEP_OVER: Final = 200
+"""Bytes: some of the simulation's records are larger, and stay in a batch that was given away."""
+
+
+def _append_to(records: list[Record]) -> Produce:
+    def produce(
+        topic: str, value: bytes | None, key: bytes | None, headers: list[tuple[str, bytes]] | None = None
+    ) -> None:
+        records.append((topic, key, value, headers))
+
+    return produce
 
 
 class Sink:
@@ -129,9 +141,17 @@ class Sink:
 
     def _hand_over(self) -> Iterator[None]:
         assert self._batch is not None
-        batch = self._batch
-        records = batch.records[batch.handed_over :]
-        batch.handed_over = len(batch.records)
+        records: list[Record] = []
+        self._batch.hand_over(_append_to(records))
+        yield from self._give(records)
+
+    def _give_away(self) -> Iterator[None]:
+        assert self._batch is not None
+        records: list[Record] = []
+        self._batch.give_away(_append_to(records), KEEP_OVER)
+        yield from self._give(records)
+
+    def _give(self, records: list[Record]) -> Iterator[None]:
         if not self._exactly_once:
             self._sent.append((records, None))
             return
@@ -173,6 +193,7 @@ STEPS: Final[Mapping[Step, Callable[[Sink], Iterator[None]]]] = {
     Step.BEGIN: Sink._begin,
     Step.NOTE: Sink._note,
     Step.HAND_OVER: Sink._hand_over,
+    Step.GIVE_AWAY: Sink._give_away,
     Step.RELEASE: Sink._release,
     Step.FLUSH: Sink._flush,
     Step.COMMIT: Sink._commit,

@@ -4,6 +4,7 @@ import pytest
 
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
+from tests.sim.settings import REFUSED
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -25,6 +26,18 @@ def run_seed(seed: int, tmp_path: Path) -> None:
     except Exception as error:
         error.add_note(f"replay: python -m tests.sim --seed {seed} --trace")
         raise
+
+
+def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(tmp_path):
+    said: list[str] = []
+    for seed in range(150):
+        try:
+            World(seed, str(tmp_path), log=said.append, focus=REFUSED).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus REFUSED")
+            raise
+    ends = [line for line in said if "took back its slot" in line or "before it drops the slot" in line]
+    assert len(ends) > 50, "slots were taken back"
 
 
 def test_a_seed_does_the_same_each_time(tmp_path):

@@ -5,7 +5,8 @@ from typing import Any
 
 from cdcd.engine.actions import Question
 from cdcd.engine.incremental import Incremental
-from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import TableTask
 from tests.unit.engine.tables import PAGE, Facts, Rendering, looked, nobody, table
 
 T = "public.t"

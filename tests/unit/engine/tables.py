@@ -11,8 +11,8 @@ from cdcd.protocol.messages import Column, Relation
 from cdcd.records.formats.snapshot_rows import Encoded
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import Marked
-from cdcd.snapshots.progress import Key, Part
 from cdcd.snapshots.reading import Rows, SourcePart, SourceTable
+from cdcd.snapshots.table_task import Key, Part
 from cdcd.snapshots.visibility import Visibility
 
 PAGE = 8192

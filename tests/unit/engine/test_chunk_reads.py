@@ -5,8 +5,8 @@ import pytest
 from cdcd.build import is_compiled
 from cdcd.engine.actions import Look, Lost, Read
 from cdcd.errors import TransientError
-from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.reading import KeyQuery, PageQuery, Refused, TooLarge
+from cdcd.snapshots.table_task import TableTask
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, key, rows, values
 

@@ -2,6 +2,7 @@
 
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.queue import BatchQueue, Record
+from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Position
 
@@ -12,6 +13,7 @@ class Session:
     """A `Delivery` with a queue whose batches end at 100 bytes."""
 
     def __init__(self, *, whole_bytes_max: int = 0) -> None:
+        self.progress: Progress | None = None
         self.ledger = Ledger(60)
         self.queue = BatchQueue(
             START.position,
@@ -20,6 +22,7 @@ class Session:
             queue_bytes_max=1000,
             idle_s=10.0,
             whole_bytes_max=whole_bytes_max,
+            progress=lambda: self.progress,
         )
         self.delivery = Delivery(self.queue, self.ledger, START)
 
@@ -79,3 +82,32 @@ def test_nothing_is_out_where_nothing_is_due():
     session = Session()
     assert session.delivery.next(0.0) is None
     assert session.delivery.next_at(0.0) is None
+
+
+def test_progress_alone_is_nothing_that_a_reader_may_have():
+    session = Session()
+    for event_no, has_shipped in ((0, False), (0, False), (5, True), (5, True)):
+        session.progress = Progress(event_no=event_no, paused=True)
+        session.queue.touch()
+        ship = session.delivery.next(100.0)
+        assert ship is not None
+        session.delivery.delivered(ship.batch)
+        assert session.delivery.has_shipped is has_shipped
+
+
+def test_a_change_that_is_handed_over_may_be_with_a_reader():
+    session = Session()
+    session.transaction(100, 10)
+    assert session.delivery.next(0.0) is not None
+    assert session.delivery.has_shipped
+    # AND so may a part of a transaction, whose position is not past it yet
+    session = Session(whole_bytes_max=1000)
+    session.ledger.open()
+    session.queue.begin(100, 0)
+    for _ in range(3):
+        records: list[Record] = [("t", b"k", b"v", None)]
+        session.queue.add(records, 200, 1)
+    ship = session.delivery.next(0.0)
+    assert ship is not None
+    assert not ship.batch.closes
+    assert session.delivery.has_shipped

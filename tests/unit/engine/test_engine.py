@@ -59,9 +59,10 @@ from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.relations import BUILTIN_TYPES, TableDescription
 from cdcd.snapshots.beginning import initial
-from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Refused, Rows, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
+from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
@@ -468,6 +469,41 @@ def test_a_relation_that_is_streamed_as_it_was_is_no_fact(daemon: Daemon):
     streamed = replace(relation(OID, "t"), xid=9)
     daemon.take([*wire.block(9, wire.frame(streamed)), wire.stream_commit(9, 200)])
     assert daemon.facts.of(RelationChanged) == []
+
+
+def caught_up(daemon: Daemon) -> bool | None:
+    return daemon.engine.caught_up
+
+
+def test_changes_that_wait_for_their_topic_are_behind(daemon: Daemon):
+    # GIVEN a server that has no more, and a table whose topic cannot be made now
+    daemon.take([wire.keepalive(70)])
+    assert caught_up(daemon) is True
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    topics = daemon.until(EnsureTopics)
+    daemon.idle()
+    assert caught_up(daemon) is False
+    # WHEN the topic is there, and the server has no more, THEN all is delivered
+    daemon.carry_out(topics)
+    daemon.idle()
+    daemon.take([wire.keepalive(110)])
+    assert caught_up(daemon) is True
+
+
+def test_rows_that_wait_for_the_catalog_are_behind(daemon: Daemon):
+    daemon.take([wire.keepalive(70)])
+    daemon.feed(transaction(5, 100, described(), row(1)))
+    daemon.until(Describe)
+    assert caught_up(daemon) is False
+
+
+def test_a_part_of_a_transaction_that_is_delivered_is_not_all_of_it(tmp_path: Path):
+    daemon = Daemon(tmp_path, bytes_max=100, records_max=1, queue_bytes_max=300)
+    daemon.take([wire.keepalive(70)])
+    daemon.feed([wire.begin(5, 100), described(), row(1)])
+    daemon.idle()
+    assert daemon.shipped != []
+    assert caught_up(daemon) is False
 
 
 def test_what_waits_behind_an_outage_counts_as_caught_up_once_it_is_delivered(daemon: Daemon):

@@ -9,8 +9,9 @@ from cdcd.facts import (
     SnapshotTableFinished,
 )
 from cdcd.snapshots.oids import Oids
-from cdcd.snapshots.progress import Progress, TableTask
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import PageQuery
+from cdcd.snapshots.table_task import TableTask
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, key, looked, nobody, rows, table
 

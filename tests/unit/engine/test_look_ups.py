@@ -12,8 +12,8 @@ from cdcd.facts import (
     SnapshotRestarted,
     SnapshotTableFailed,
 )
-from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.reading import Changed, PageQuery
+from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, key, looked, nobody, rows, table, values

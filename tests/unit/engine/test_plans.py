@@ -7,7 +7,7 @@ from cdcd.engine.plans import RETRY_S, WAITING_S
 from cdcd.facts import (
     SnapshotWaiting,
 )
-from cdcd.snapshots.progress import TableTask
+from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, looked, rows, table

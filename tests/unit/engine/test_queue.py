@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.engine.queue import TICKETS_MAX, Batch, BatchQueue, Record
+from cdcd.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Record
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
@@ -658,6 +658,36 @@ def test_handing_over_goes_on_after_the_record_that_was_refused():
         ("topic", None, b"b", None),
         ("topic", b"k", b"c", [("h", b"v")]),
     ]
+
+
+def test_records_that_were_passed_on_are_forgotten_but_for_large_ones():
+    large = ("topic", b"k", b"x" * 100, None)
+    refused = ("other", None, b"r", [("h", b"v")])
+    batch = Batch(START, START, [record("a"), large, refused, record("b")])
+    taken: list[tuple[Any, ...]] = []
+    full = [True]
+
+    def produce(topic: str, value: bytes, key: bytes | None, headers: Any = None) -> None:
+        if topic == "other" and full:
+            full.clear()
+            raise BufferError
+        taken.append((topic, key, value, headers))
+
+    with pytest.raises(BufferError):
+        batch.give_away(produce, 50)
+    assert batch.records == [GIVEN_AWAY, large, refused, record("b")]
+    batch.give_away(produce, 50)
+    assert taken == [record("a"), large, refused, record("b")]
+    assert batch.records == [GIVEN_AWAY, large, GIVEN_AWAY, GIVEN_AWAY]
+    assert batch.topics == {"topic", "other"}
+
+
+def test_records_that_were_passed_on_are_never_sent_again():
+    batch = Batch(START, START, [record("a")])
+    batch.give_away(lambda *_: None, 50)
+    batch.handed_over = 0
+    with pytest.raises(AssertionError, match="never sent again"):
+        batch.hand_over(lambda *_: None)
 
 
 @given(

@@ -40,7 +40,7 @@ def test_the_first_attempt_without_an_answer_begins_an_outage_and_tells_what_wai
     watched.reach.answered("kafka", 1.0)
     watched.fails("kafka", 2.0, 5.0)
     assert watched.reach.up == {"kafka": False}
-    assert watched.reach.outages == {"kafka": Outage(2.0, "Connection refused")}
+    assert watched.reach.outages == {"kafka": Outage(2.0, "Connection refused", "Start the broker.")}
     assert watched.facts == [
         KafkaUnreachable("Connection refused", "Start the broker.", 3, 700, 0x50, 1 << 20)
     ]

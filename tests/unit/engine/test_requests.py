@@ -9,8 +9,10 @@ from cdcd.engine.incremental import Incremental
 from cdcd.engine.requests import HELD_BYTES_MAX, PENDING_BYTES_MAX, WORDS_MAX, Requests
 from cdcd.facts import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.protocol.messages import LogicalMessage
-from cdcd.snapshots.progress import OUTCOMES_MAX, Progress, TableTask
+from cdcd.snapshots.outcomes import CANCELLED, OUTCOMES_MAX
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import ADDED, PREFIX, REPLACED, Signal
+from cdcd.snapshots.table_task import TableTask
 from cdcd.transactions.position import Checkpoint, Position
 from tests.unit.engine.tables import Facts, Rendering
 
@@ -50,10 +52,38 @@ class Daemon:
         return [fact.reason for fact in self.facts.of(SnapshotSignalRefused)]
 
 
+def test_a_request_with_a_name_has_an_outcome():
+    daemon = Daemon()
+    daemon.incremental.tasks.unix_s = 50
+
+    def requests() -> list[tuple[str, int, int, int, int]]:
+        found = daemon.incremental.progress.requests
+        return [(each.id, each.tables, each.complete, each.failed, each.code) for each in found]
+
+    daemon.take(Signal("start", ("a.b", "a.c", "a.b"), request="me"))
+    assert requests() == [("me", 2, 0, 0, 0)]
+    # WHEN it asks again for a table that waits, that is one table
+    daemon.take(Signal("start", ("a.b",), request="me"))
+    assert requests() == [("me", 2, 0, 0, 0)]
+    # AND another one that asks for the same shares the reading
+    daemon.take(Signal("start", ("a.b",), request="too"))
+    assert len(daemon.tasks) == 2
+    daemon.take(Signal("cancel", ("a.b",)))
+    assert requests() == [("me", 2, 0, 1, CANCELLED), ("too", 1, 0, 1, CANCELLED)]
+    assert daemon.incremental.progress.requests[1].asked == 50
+    # AND one that is refused says so to whoever waits for it
+    daemon.take(Signal("start", ("a.b",), where="true", request="no"))
+    assert requests()[-1] == ("no", 0, 0, 0, 2)
+    assert daemon.incremental.progress.requests[-1].error == "snapshot.signals is without_where"
+
+
 def test_requests_change_what_is_to_be_read():
     daemon = Daemon()
     daemon.take(Signal("start", ("a.b", "a.c"), request="me"))
-    assert daemon.tasks == (TableTask("a.b", request="me"), TableTask("a.c", request="me"))
+    assert daemon.tasks == (
+        TableTask("a.b", request="me", askers=("me",)),
+        TableTask("a.c", request="me", askers=("me",)),
+    )
     daemon.take(Signal("start", ("a.b",)))
     assert len(daemon.tasks) == 2
     daemon.take(Signal("pause"))

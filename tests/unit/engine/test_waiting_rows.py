@@ -6,8 +6,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from cdcd.engine.plans import OpenChunk, TablePlan, WaitingRows
-from cdcd.snapshots.progress import TableTask
 from cdcd.snapshots.reading import Rows
+from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
 
 PLAN = TablePlan(TableTask("public.t", 1), 0.0)

@@ -4,8 +4,9 @@ from cdcd.engine.actions import Look, Read
 from cdcd.facts import (
     SnapshotRestarted,
 )
-from cdcd.snapshots.progress import OWED_KEYS_MAX, Part, Progress, TableTask
+from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, PageQuery
+from cdcd.snapshots.table_task import OWED_KEYS_MAX, Part, TableTask
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
 from tests.unit.engine.tables import PAGE, key, looked, nobody, rows, table, values
 

@@ -22,6 +22,9 @@ from cdcd.kafka.transaction_state import (
     error_of,
     event_of,
 )
+from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.progress import EXPORTED, Progress
+from cdcd.snapshots.table_task import Part
 from cdcd.transactions.position import Checkpoint, Position
 from tests.unit.test_architecture import offences
 
@@ -69,8 +72,8 @@ REOPENING FAILED: REOPENING discard pause prove create fence read
 REOPENING REFUSED: CLOSED discard -> RAISE
 REOPENING STOPPED: CLOSED discard -> RAISE
 REOPENING CLOSE: CLOSED discard -> RETURN
-OPEN PART: LATER lease hand_over release
-OPEN LAST: LAST lease note hand_over commit
+OPEN PART: LATER lease give_away release
+OPEN LAST: LAST lease note give_away commit
 OPEN CLOSE: CLOSED abort discard -> RETURN
 LATER DONE: OPEN -> RETURN
 LATER SILENT: CLOSED abort discard -> START_OVER
@@ -270,6 +273,23 @@ def test_the_checkpoint_that_is_read_back_decides(found: Checkpoint | None, end:
     assert (action.end, state.state) == (end, after)
     if end is None:
         assert Step.HAND_OVER in action.steps
+
+
+def test_a_checkpoint_is_known_again_although_memory_has_more_of_a_snapshot_than_the_record():
+    begun = Progress(EXPORTED, waiting=Oids((7,)), known=Oids((7,), {7: "a.b"})).begin_next({7: "a.b"})
+    assert begun is not None
+    progress = begun[0].plan(begun[1], 7, "a.b", (Part(7, 70, 3, 1000),), 1)
+    before = replace(BEFORE, snapshot=progress.end(begun[1], unix_s=9))
+    ours = replace(OURS, snapshot=progress)
+    for written, after in ((before, State.WHOLE), (ours, State.READY)):
+        state = ready(EXACTLY_ONCE, before)
+        state.deliver(ours, closes=True)
+        state.failed(Event.SILENT)
+        found = Checkpoint.decode(written.encode(), "the topic")
+        assert found != written, "the record has less"
+        assert found.encode() == written.encode()
+        state.done(found)
+        assert state.state is after
 
 
 def test_a_failure_of_the_second_attempt_is_judged_by_what_the_first_one_read():

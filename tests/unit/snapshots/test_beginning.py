@@ -14,8 +14,9 @@ from cdcd.snapshots.beginning import (
     wanted,
 )
 from cdcd.snapshots.oids import Oids
-from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress, TableTask
+from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED, REPLACED
+from cdcd.snapshots.table_task import TableTask
 
 UNFINISHED = Progress(
     EXPORTED, (TableTask("a.b", 1, number=1), TableTask("a.c", request="me", number=2)), event_no=5

@@ -2,7 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.snapshots.chunks import PAGES_MAX, Chunk, Chunks
-from cdcd.snapshots.progress import Part, Progress, TableTask
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import Part, TableTask
 
 PAGE = 8192
 

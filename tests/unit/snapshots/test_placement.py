@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from cdcd.build import is_compiled
 from cdcd.snapshots.placement import Owed, Window, oldest
-from cdcd.snapshots.progress import OWED_KEYS_MAX, Key, Part, Progress, TableTask
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import OWED_KEYS_MAX, Key, Part, TableTask
 from cdcd.snapshots.visibility import Visibility
 
 

@@ -7,18 +7,10 @@ import pytest
 from cdcd.engine.owners import GONE_MAX, VACATED_MAX
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.oids import Oids
+from cdcd.snapshots.outcomes import OUTCOMES_MAX, Outcome
 from cdcd.snapshots.placement import Owed
-from cdcd.snapshots.progress import (
-    EXPORTED,
-    INCREMENTAL,
-    OUTCOMES_MAX,
-    OWED_KEYS_MAX,
-    Key,
-    Outcome,
-    Part,
-    Progress,
-    TableTask,
-)
+from cdcd.snapshots.progress import ASKERS_MAX, EXPORTED, INCREMENTAL, Progress
+from cdcd.snapshots.table_task import OWED_KEYS_MAX, Key, Part, TableTask
 from cdcd.transactions.position import Checkpoint, Position
 
 ITEMS = TableTask("public.items", 7, number=1)
@@ -130,9 +122,49 @@ def test_it_is_read_back_as_it_was_written():
     waiting = Progress(EXPORTED, waiting=Oids((5, 9)), begun=1)
     known = Progress(paused=True, known=Oids((1, 2), {1: "a.b", 2: "a.c"}))
     unsettled = progress.owe(ITEMS, None)
+    askers = progress.add([TableTask("a.b", request="x", where="x = 1", askers=("x",), asked=7)])
+    named = progress.add([TableTask("a.c", request="me", askers=("me",), asked=7)]).request("me", 1, 7)
     left = replace(known, vacated=(7, 1 << 16), unlisted=Oids((2,)))
-    for each in (progress, progress.end(ITEMS, "why"), owing, unsettled, waiting, known, left, Progress()):
+    for each in (
+        progress,
+        progress.end(ITEMS, "why"),
+        owing,
+        unsettled,
+        waiting,
+        known,
+        left,
+        askers,
+        named,
+        Progress(),
+    ):
         assert Progress.from_json(json.loads(json.dumps(each.to_json()))) == each
+
+
+def test_every_request_that_waits_for_a_table_gets_its_outcome():
+    progress = Progress().add([ITEMS])
+    for number in range(ASKERS_MAX):
+        name = f"me {number}"
+        progress = progress.add([TableTask("public.items", request=name, askers=(name,))]).request(name, 1, 5)
+    assert len(progress.tasks) == 1
+    # AND as many as the record has room for
+    more = progress.add([TableTask("public.items", request="more", askers=("more",))])
+    assert [task.askers for task in more.tasks[1:]] == [("more",)]
+    progress = progress.begin(progress.tasks[0], 6).end(progress.tasks[0], unix_s=9)
+    assert {(each.complete, each.ended) for each in progress.requests} == {(1, 9)}
+    assert (progress.complete, progress.failed) == (1, 0)
+    assert (progress.outcomes[0].began, progress.outcomes[0].ended) == (6, 9)
+
+
+def test_a_request_that_has_ended_begins_anew_and_one_that_is_open_is_not_refused():
+    progress = Progress().request("me", 1, 5)
+    assert progress.refuse("me", "too much", 2, 6).requests == progress.requests
+    progress = progress.add([TableTask("a.b", request="me", askers=("me",))])
+    ended = progress.end(progress.tasks[0], "denied", code=3, unix_s=7)
+    assert (ended.requests[0].code, ended.requests[0].error) == (3, "denied")
+    again = ended.request("me", 2, 8)
+    assert (again.requests[0].tables, again.requests[0].code, again.requests[0].asked) == (2, 0, 8)
+    refused = ended.refuse("me", "too much", 2, 9)
+    assert (refused.requests[0].has_ended, refused.requests[0].code) == (True, 2)
 
 
 def test_numbers_are_given_anew_after_a_restart():
@@ -155,7 +187,8 @@ def test_tables_that_were_all_begun_with_leave_nothing_in_the_record():
     assert begun[0].end(begun[1]).to_json() == {
         "method": EXPORTED,
         "serial": 3,
-        "outcomes": [["", "", 0, ""]],
+        "outcomes": [["", "", 0, "", 0, 0, 0]],
+        "ended": [1, 0],
     }
 
 
