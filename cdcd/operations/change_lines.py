@@ -22,7 +22,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A record as it was read. `partition` and `offset` are None for one that comes from a slot."""
+    """A record as it was read. `partition` and `offset` are None if the record comes from a slot."""
 
     topic: str
     key: bytes | None
@@ -76,7 +76,7 @@ class Filter:
             name for each, data in seen.headers if each == HEADER_UNCHANGED for name in json.loads(data)
         }
         if op == "d":
-            # Without REPLICA IDENTITY FULL, a delete has null in all columns but those of the identity.
+            # A delete has null in all columns but those of the replica identity, unless the identity is FULL.
             unsent |= {name for name, value in values.items() if value is None}
         row = Row(values, unsent)
         try:

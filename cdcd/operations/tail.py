@@ -2,22 +2,28 @@
 
 import asyncio
 import select
-from collections.abc import Callable, Iterator
-from contextlib import aclosing
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TextIO
 
 from cdcd import __version__
 from cdcd.config.loading import Config
+from cdcd.credentials.providers import access
 from cdcd.kafka import client
 from cdcd.kafka.following import Follower
 from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.operations.conditions import parse_condition
-from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.slot import SlotWait
-from cdcd.postgres.temporary_stream import Wanted, changes
-from cdcd.records.envelope import EnvelopeSettings
+from cdcd.protocol.messages import Relation
+from cdcd.records.envelope import EnvelopeSettings, Record
+from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
+from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.records.routing import parse_table
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
+from cdcd.stream.settings import StreamSettings
+from cdcd.stream.stream import Stream, Transaction
+from cdcd.transactions.steps import NonTransactionalMessage, Opened
 
 POLL_S: Final = 0.5
 
@@ -99,7 +105,7 @@ def follow_topics(
         SinkError: no topic is there, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
-    connection, _ = client.split(config.kafka.librdkafka())
+    connection, _ = client.split(*access(config.kafka))
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
         if not follower.topics:
@@ -148,36 +154,85 @@ def follow_slot(config: Config, shown: Shown, *, notice: Say) -> None:
 
 
 async def _follow_slot(config: Config, shown: Shown, notice: Say) -> None:
-    topics, postgres = config.topics, config.postgres
-
-    def envelope(database: str) -> EnvelopeSettings:
-        return EnvelopeSettings(
-            version=__version__,
-            prefix=topics.prefix,
-            database=database,
-            message_topic=topics.message,
-            names=topics.by_table,
-            tombstones=False,
-        )
+    postgres = config.postgres
 
     def on_wait(wait: SlotWait) -> None:
         holder = f"prepared transaction {wait.gid}" if wait.gid else f"server process {wait.pid}"
         notice(f"The temporary slot waits for an open transaction to end ({holder}).")
 
-    wanted = Wanted(
-        f"{config.name} tail", postgres.publication, postgres.messages, postgres.connect_timeout_s
+    dsn, password_command = postgres.access()
+    settings = StreamSettings(
+        dsn=dsn,
+        password_command=password_command,
+        publication=postgres.publication,
+        messages=postgres.messages,
+        streaming="off",
+        connect_timeout_s=postgres.connect_timeout_s,
+        application_name=f"{config.name} tail",
     )
-    stream = changes(
-        parse_dsn(postgres.libpq()),
-        wanted,
-        envelope,
-        on_wait=on_wait,
-        on_start=lambda: notice("Shows what is committed from now on. Ctrl-C ends it."),
-    )
-    async with aclosing(stream) as each:
-        async for records in each:
-            shown.take(
-                Seen(topic, key, value, tuple(headers or ())) for topic, key, value, headers in records
+    stream = Stream(settings, partial(RecordDecoder, config), on_wait=on_wait)
+    async with stream:
+        notice("Shows what is committed from now on. Ctrl-C ends it.")
+        while True:
+            async for topic, key, value, headers in await _next(stream, shown):
+                shown.take(iter((Seen(topic, key, value, tuple(headers or ())),)))
+                if shown.is_full:
+                    return
+
+
+async def _next(stream: Stream[Record], shown: Shown) -> Transaction[Record]:
+    """The next transaction. Meanwhile, `shown` looks now and then whether its reader has gone."""
+    begins = asyncio.ensure_future(anext(stream))
+    try:
+        while not (await asyncio.wait({begins}, timeout=POLL_S))[0]:
+            shown.take(iter(()))
+        return begins.result()
+    finally:
+        begins.cancel()
+
+
+class RecordDecoder:
+    """Makes the records that the daemon would write to Kafka, without tombstones."""
+
+    def __init__(self, config: Config, database: str) -> None:
+        topics = config.topics
+        self._encoder = DebeziumJsonEncoder(
+            EnvelopeSettings(
+                version=__version__,
+                prefix=topics.prefix,
+                database=database,
+                message_topic=topics.message,
+                names=topics.by_table,
+                tombstones=False,
             )
-            if shown.is_full:
-                return
+        )
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """See `Decoder`."""
+        self._encoder.define(relation, description, types)
+
+    def begin(self, opened: Opened) -> None:
+        """See `Decoder`."""
+        self._encoder.begin(opened.xid, opened.commit_lsn, opened.commit_time, opened.last_commit_lsn)
+
+    def set_origin(self, name: str, lsn: int) -> None:
+        """See `Decoder`."""
+        self._encoder.set_origin(name, lsn)
+
+    def decode(self, frame: bytes, in_stream: bool) -> list[Record]:
+        """See `Decoder`."""
+        records: list[Record] = []
+        self._encoder.encode(frame, in_stream, _unix_us(), records)
+        return records
+
+    def decode_message(self, step: NonTransactionalMessage) -> list[Record]:
+        """See `Decoder`."""
+        records: list[Record] = []
+        self._encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, _unix_us(), records)
+        return records
+
+
+def _unix_us() -> int:
+    return time.time_ns() // 1000

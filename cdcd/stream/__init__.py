@@ -1,0 +1,45 @@
+"""The public names of `import cdcd`, which loads them when the first of them is used (docs/python.md)."""
+
+from cdcd.errors import (
+    CdcdError,
+    ConfigError,
+    FatalError,
+    LimitError,
+    PositionError,
+    ProtocolError,
+    SourceError,
+    TransientError,
+)
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import UNCHANGED, Unchanged
+from cdcd.stream.changes import Change, Column, Delete, Insert, Message, Row, Table, Truncate, Update
+from cdcd.stream.connecting import connect
+from cdcd.stream.stream import Stream, Transaction
+from cdcd.stream.values import Value
+
+__all__ = [
+    "UNCHANGED",
+    "CdcdError",
+    "Change",
+    "Column",
+    "ConfigError",
+    "Delete",
+    "FatalError",
+    "Insert",
+    "LimitError",
+    "Lsn",
+    "Message",
+    "PositionError",
+    "ProtocolError",
+    "Row",
+    "SourceError",
+    "Stream",
+    "Table",
+    "Transaction",
+    "TransientError",
+    "Truncate",
+    "Unchanged",
+    "Update",
+    "Value",
+    "connect",
+]

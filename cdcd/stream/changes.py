@@ -1,0 +1,165 @@
+"""What a committed transaction consists of: changes of rows, truncates and logical messages.
+
+A row is a mapping from the names of its columns to values (`values.py`), in the order of the table's columns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from cdcd.protocol.lsn import Lsn
+from cdcd.stream.values import Value
+
+Row: TypeAlias = Mapping[str, Value]
+"""Values by the names of columns."""
+
+ReplicaIdentity: TypeAlias = Literal["default", "full", "index", "nothing"]
+"""Which columns of an old row PostgreSQL sends (`ALTER TABLE … REPLICA IDENTITY`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A published column of a table.
+
+    Attributes:
+        name: the column's name.
+        type: the type as PostgreSQL writes it, such as `numeric(12,2)`; empty if the type was dropped since.
+        type_oid: `pg_attribute.atttypid`.
+        type_modifier: `pg_attribute.atttypmod`, -1 for none.
+        is_key: the column is part of the replica identity. Under REPLICA IDENTITY FULL every column is.
+    """
+
+    name: str
+    type: str
+    type_oid: int
+    type_modifier: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it was when the change was made.
+
+    Attributes:
+        oid: `pg_class.oid`, which tells a table from another table that had or gets its name.
+        schema, name: the table's names, unquoted.
+        columns: the published columns in the table's order.
+        key: names of the columns that identify a row: those of the replica identity; under REPLICA IDENTITY FULL and
+            NOTHING those of the primary key, else of a unique key without NULLs; empty without a key.
+        replica_identity: which columns of an old row PostgreSQL sends.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    replica_identity: ReplicaIdentity
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A new row.
+
+    Attributes:
+        table: the table.
+        lsn: where the change is in the WAL. Rows of one statement may share an LSN.
+        new: the row.
+    """
+
+    table: Table
+    lsn: Lsn
+    new: Row
+
+    @property
+    def key(self) -> Row:
+        """The values of the columns in `table.key`."""
+        return _key(self.table, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A changed row.
+
+    Attributes:
+        table: the table.
+        lsn: where the change is in the WAL.
+        new: the row after the change. A large value that the update did not touch is `UNCHANGED`, unless `old` has it.
+        old: what PostgreSQL sends of the row before the change: all of it under REPLICA IDENTITY FULL; the columns of
+            the replica identity if one of them changed; else None.
+    """
+
+    table: Table
+    lsn: Lsn
+    new: Row
+    old: Row | None
+
+    @property
+    def key(self) -> Row:
+        """The values of the columns in `table.key` after the change."""
+        return _key(self.table, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A deleted row.
+
+    Attributes:
+        table: the table.
+        lsn: where the change is in the WAL.
+        old: all of the row under REPLICA IDENTITY FULL, else the columns of the replica identity.
+    """
+
+    table: Table
+    lsn: Lsn
+    old: Row
+
+    @property
+    def key(self) -> Row:
+        """The values of the columns in `table.key`, as far as they are in `old`."""
+        return _key(self.table, self.old)
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """A TRUNCATE command.
+
+    Attributes:
+        tables: the published tables that it emptied; with CASCADE also those that it reached.
+        lsn: where the change is in the WAL.
+        cascade: the command said CASCADE.
+        restart_identity: the command said RESTART IDENTITY.
+    """
+
+    tables: tuple[Table, ...]
+    lsn: Lsn
+    cascade: bool
+    restart_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What `pg_logical_emit_message` wrote.
+
+    Attributes:
+        lsn: where the message ends in the WAL.
+        prefix: the message's prefix.
+        content: the message's bytes.
+        transactional: False: the message does not belong to a transaction, and comes as a transaction of its own.
+    """
+
+    lsn: Lsn
+    prefix: str
+    content: bytes
+    transactional: bool
+
+
+Change: TypeAlias = Insert | Update | Delete | Truncate | Message
+"""What iterating over a transaction gives."""
+
+
+def _key(table: Table, row: Row) -> Row:
+    return {name: row[name] for name in table.key if name in row}

@@ -1,0 +1,197 @@
+"""Frames of committed changes -> what the reader of a stream gets.
+
+`Decoder` is the interface. `ChangeDecoder` makes the typed changes of `import cdcd`. `cdcd tail` has a decoder of its
+own, which makes the daemon's records.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from cdcd.errors import ProtocolError
+from cdcd.protocol import messages
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
+from cdcd.protocol.peek import lsn_of
+from cdcd.protocol.reader import read_message
+from cdcd.records.changes import HINT, HINT_ENCODING
+from cdcd.records.relations import TableDescription, TypeDescription, key_columns
+from cdcd.stream.changes import (
+    Change,
+    Column,
+    Delete,
+    Insert,
+    Message,
+    ReplicaIdentity,
+    Row,
+    Table,
+    Truncate,
+    Update,
+)
+from cdcd.stream.values import Value, ValueReader, reader_for
+from cdcd.transactions.commits import REPORT
+from cdcd.transactions.steps import NonTransactionalMessage, Opened
+
+E = TypeVar("E")
+
+
+class Decoder(Protocol[E]):
+    """Makes what a stream hands over. It hears of everything in the stream's order."""
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """From here on, rows of this relation are as the message and the catalog describe them."""
+
+    def begin(self, opened: Opened) -> None:
+        """The changes of this transaction follow."""
+
+    def set_origin(self, name: str, lsn: int) -> None:
+        """The changes that follow in the transaction came from this replication origin."""
+
+    def decode(self, frame: bytes, in_stream: bool) -> list[E]:
+        """A change or a transactional message. Raises ProtocolError: the frame is malformed."""
+
+    def decode_message(self, step: NonTransactionalMessage) -> list[E]:
+        """A message that belongs to no transaction."""
+
+
+_IDENTITIES: Final[dict[str, ReplicaIdentity]] = {"d": "default", "f": "full", "i": "index", "n": "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A table, and for each of its columns: name, reader, and whether it is of the replica identity."""
+
+    table: Table
+    columns: tuple[tuple[str, ValueReader, bool], ...]
+
+
+class ChangeDecoder:
+    """Makes `Insert`, `Update`, `Delete`, `Truncate` and `Message`."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[int, _Layout] = {}
+
+    def define(
+        self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """See `Decoder`."""
+        formatted = {(each.name, each.type_oid): each.type for each in description.columns}
+        columns = tuple(
+            Column(
+                each.name,
+                formatted.get((each.name, each.type_oid)) or _name_of(each.type_oid, types),
+                each.type_oid,
+                each.type_modifier,
+                each.is_key,
+            )
+            for each in relation.columns
+        )
+        table = Table(
+            relation.oid,
+            relation.schema,
+            relation.name,
+            columns,
+            key_columns(relation, description),
+            _IDENTITIES[relation.replica_identity],
+        )
+        self._layouts[relation.oid] = _Layout(
+            table, tuple((each.name, reader_for(each.type_oid, types), each.is_key) for each in columns)
+        )
+
+    def begin(self, opened: Opened) -> None:
+        """See `Decoder`. A change says nothing of its transaction."""
+
+    def set_origin(self, name: str, lsn: int) -> None:
+        """See `Decoder`. A change says nothing of its origin."""
+
+    def decode(self, frame: bytes, in_stream: bool) -> list[Change]:
+        """See `Decoder`."""
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        lsn = Lsn(lsn_of(frame))
+        match message:
+            case messages.Insert():
+                layout = self._layout(message.relation_oid, lsn)
+                return [Insert(layout.table, lsn, _row(layout, message.new))]
+            case messages.Update():
+                return [self._update(message, lsn)]
+            case messages.Delete():
+                layout = self._layout(message.relation_oid, lsn)
+                return [Delete(layout.table, lsn, _old(layout, message.old_kind, message.old))]
+            case messages.Truncate():
+                tables = tuple(self._layout(oid, lsn).table for oid in message.relation_oids)
+                return [Truncate(tables, lsn, message.cascade, message.restart_identity)]
+            case LogicalMessage():
+                return [_message(message)]
+            case _:
+                raise AssertionError(f"{type(message).__name__} is no change")
+
+    def decode_message(self, step: NonTransactionalMessage) -> list[Change]:
+        """See `Decoder`."""
+        return self.decode(step.frame, step.in_stream)
+
+    def _update(self, message: messages.Update, lsn: Lsn) -> Update:
+        layout = self._layout(message.relation_oid, lsn)
+        new = _row(layout, message.new)
+        if message.old is None:
+            return Update(layout.table, lsn, new, None)
+        old = _old(layout, message.old_kind, message.old)
+        # What the update did not touch is as it was, so that a whole old row has it.
+        filled = {name: old.get(name, value) if value is UNCHANGED else value for name, value in new.items()}
+        return Update(layout.table, lsn, filled, old)
+
+    def _layout(self, oid: int, lsn: int) -> _Layout:
+        layout = self._layouts.get(oid)
+        if layout is None:
+            raise ProtocolError(
+                f"A change at {Lsn(lsn)} is of the relation {oid}, which was not described.", hint=REPORT
+            )
+        return layout
+
+
+def _name_of(oid: int, types: Mapping[int, TypeDescription]) -> str:
+    return types[oid].name if oid in types else ""
+
+
+def _message(message: LogicalMessage) -> Message:
+    return Message(Lsn(message.lsn), message.prefix, message.content, message.transactional)
+
+
+def _old(layout: _Layout, kind: str, values: messages.TupleData) -> Row:
+    """An old row: of an old key (K) only the columns of the replica identity, because the others are NULL by form."""
+    row = _row(layout, values)
+    if kind == "O":
+        return row
+    return {name: row[name] for name, _, is_key in layout.columns if is_key}
+
+
+def _row(layout: _Layout, values: messages.TupleData) -> dict[str, Value]:
+    columns = layout.columns
+    if len(values) != len(columns):
+        raise ProtocolError(
+            f"A row of {layout.table} has {len(values)} values, but the table has {len(columns)} columns.",
+            hint=HINT,
+        )
+    row: dict[str, Value] = {}
+    for (name, read, _), value in zip(columns, values, strict=True):
+        if value is None or value is UNCHANGED:
+            row[name] = value
+        else:
+            row[name] = _read(layout, name, read, value)
+    return row
+
+
+def _read(layout: _Layout, column: str, read: Callable[[str], Value], value: bytes | Binary) -> Value:
+    """A value, without showing it where it is wrong: it may be somebody's secret."""
+    assert not isinstance(value, Binary), "binary transfer is not asked for"
+    try:
+        return read(value.decode())
+    except UnicodeDecodeError:
+        raise ProtocolError(f"A value of {layout.table}.{column} is not UTF-8.", hint=HINT_ENCODING) from None
+    except (ValueError, ArithmeticError, IndexError):
+        raise ProtocolError(
+            f"A value of {layout.table}.{column}, of {len(value)} bytes, is not of its type's form.",
+            hint=HINT,
+        ) from None

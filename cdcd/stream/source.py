@@ -1,0 +1,149 @@
+"""The server's side of a stream: its two connections, and the slot.
+
+Imported when a stream is entered, because psycopg takes a tenth of a second to import.
+"""
+
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+from cdcd.errors import CdcdError, SourceError
+from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.postgres.look_up import CatalogLookUp
+from cdcd.postgres.publication import has_publication
+from cdcd.postgres.refusals import translated
+from cdcd.postgres.replication import ReplicationStream, identifier
+from cdcd.postgres.slot import SlotWait, check_slot, create_slot, drop_slot, read_slot
+from cdcd.protocol.versions import Options, start_options
+from cdcd.stream.settings import StreamSettings
+
+SLOT_WAIT_S: Final = 10.0
+"""Seconds to wait for a lasting slot that another session holds. The session of a program that ended a moment ago needs
+part of a second; that of a machine that vanished holds the slot for `wal_sender_timeout`."""
+
+
+class StreamSource:
+    """An open stream. The caller owes `close`.
+
+    Attributes:
+        replication: the connection that brings frames.
+        look_up: asks the catalog.
+        slot: the slot's name.
+        slot_created: the slot was made by this start.
+        start_lsn: everything that commits after this LSN comes.
+        database: the database's name.
+    """
+
+    def __init__(self, sql: Connection, replication: ReplicationStream) -> None:
+        self.replication = replication
+        self.look_up = CatalogLookUp(sql)
+        self.slot = ""
+        self.slot_created = False
+        self.start_lsn = 0
+        self.abort_info = False
+        self.wal_sender_timeout_s = 0.0
+        self.database = ""
+        self._sql = sql
+
+    async def check(self) -> None:
+        """Ask the server for a sign of life on the other connection. Raises TransientError.
+
+        A fast shutdown ends that connection, but waits until everything is confirmed on the one that streams
+        (`walsender.c`, `WalSndDone`).
+        """
+        with translated("asking the server for a sign of life", {}):
+            await self._sql.execute("SELECT 1")
+
+    async def close(self) -> None:
+        """Close both connections. A temporary slot is gone with them."""
+        self.replication.close()
+        await self._sql.close()
+
+
+async def open_source(settings: StreamSettings, on_wait: Callable[[SlotWait], None]) -> StreamSource:
+    """Connect, look at the publication and the slot, and start replication.
+
+    Args:
+        on_wait: hears what the creation of the slot waits for.
+
+    Raises:
+        ConfigError: the DSN cannot be read, or the server lacks what is asked for.
+        SourceError: there is no such publication or slot, or the role may not use them.
+        PositionError: the slot has lost changes.
+        TransientError: the server cannot be reached, or does not take connections now.
+    """
+    dsn = parse_dsn(settings.dsn, settings.password_command)
+    name, timeout_s = settings.application_name, settings.connect_timeout_s
+    async with AsyncExitStack() as stack:
+        sql = await connect(dsn, application_name=name, connect_timeout_s=timeout_s)
+        stack.push_async_callback(sql.close)
+        if not await has_publication(sql, settings.publication):
+            raise SourceError(
+                f"There is no publication {settings.publication}.",
+                hint=f"CREATE PUBLICATION {identifier(settings.publication)} FOR TABLE …; or correct its name.",
+            )
+        replication = await ReplicationStream.open(dsn, application_name=name, connect_timeout_s=timeout_s)
+        stack.callback(replication.close)
+        source = StreamSource(sql, replication)
+        source.wal_sender_timeout_s = await replication.wal_sender_timeout_s()
+        source.database = (await replication.identify()).database
+        options = _options(settings, replication.server_version)
+        source.abort_info = options.abort_info
+        await _find_slot(source, sql, settings, on_wait)
+        try:
+            await replication.start(
+                source.slot,
+                0,
+                options.options,
+                publication=settings.publication,
+                wal_sender_timeout_s=source.wal_sender_timeout_s,
+                slot_wait_s=SLOT_WAIT_S,
+            )
+        except BaseException:
+            if source.slot_created and settings.slot is not None:
+                # A slot that nobody reads would hold WAL.
+                replication.close()
+                with suppress(CdcdError):
+                    await drop_slot(sql, source.slot)
+            raise
+        stack.pop_all()
+    return source
+
+
+def _options(settings: StreamSettings, server_version: int) -> Options:
+    return start_options(
+        server_version,
+        settings.protocol,
+        [settings.publication],
+        streaming=settings.streaming_mode,
+        messages=settings.messages,
+    )
+
+
+async def _find_slot(
+    source: StreamSource, sql: Connection, settings: StreamSettings, on_wait: Callable[[SlotWait], None]
+) -> None:
+    """Create the temporary slot, or look at the lasting one and create it if that is asked for."""
+    if settings.slot is None:
+        source.slot = f"cdcd_{os.getpid()}_{secrets.token_hex(4)}"
+    else:
+        source.slot = settings.slot
+        state = await read_slot(sql, settings.slot)
+        if state is not None:
+            check_slot(state, source.database)
+            assert state.confirmed_flush_lsn is not None
+            source.start_lsn = state.confirmed_flush_lsn
+            return
+        if not settings.create_slot:
+            raise SourceError(
+                f"There is no replication slot {settings.slot}.",
+                hint="Pass create_slot=True to create it. If the slot was there before, the changes since its last "
+                "confirmed position are lost to this program: read the tables again.",
+            )
+    created = await create_slot(
+        source.replication, source.slot, temporary=settings.slot is None, observer=sql, on_wait=on_wait
+    )
+    source.slot_created = True
+    source.start_lsn = created.consistent_point

@@ -1,0 +1,347 @@
+"""The shell of `import cdcd`: one stream of committed transactions, and the tasks beside its reader.
+
+```
+ connect ─▶ async with: two connections, slot ─▶ async for: frames ─▶ Assembler ─steps─▶ Handover ─▶ reader
+                     ▲                                                                         │
+                     └── status updates ◀── Reports ◀── Ledger ◀── acknowledge, end of a transaction
+```
+
+The reader pulls: frames are received only while it waits for a transaction or a change, so a slow reader stops the
+socket and nothing else. Status updates are sent by a task of their own, also while the reader is busy. Another task
+asks the server for a sign of life, so that a reader that is busy does not hold up PostgreSQL's shutdown.
+
+A failure ends the stream. Every later call raises it again. Nothing here connects again: only the program knows what it
+has done with a transaction that was handed over in part.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Generic, Self
+
+from cdcd.errors import CdcdError
+from cdcd.protocol.lsn import Lsn
+from cdcd.stream.changes import Change
+from cdcd.stream.decoding import Decoder
+from cdcd.stream.handover import Advance, DescriptionWanted, Handed, Handover
+from cdcd.stream.reports import Reports
+from cdcd.stream.settings import StreamSettings
+from cdcd.stream.wording import in_our_words
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Position
+from cdcd.transactions.spool import Spool
+from cdcd.transactions.steps import CommitWithoutPrepare
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from cdcd.postgres.slot import SlotWait
+    from cdcd.stream.source import StreamSource
+
+    E = TypeVar("E", default=Change)
+else:
+    from typing import TypeVar
+
+    E = TypeVar("E")
+
+READ_BYTES: Final = 262_144
+"""Bytes of frames that are taken from libpq at a time, and so about what is held of a transaction."""
+
+DESCRIBE_S: Final = 0.01
+"""Seconds until the catalog is asked again, if it does not show a table yet as the stream has described it."""
+
+FINISH_S: Final = 1.0
+"""Seconds that the end of a stream gives the last status update, and then the server to say that it has read it."""
+
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=timezone.utc)  # noqa: UP017  the name that documents know
+
+_LOG: Final = logging.getLogger("cdcd")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction(Generic[E]):
+    """A committed transaction. Iterate over it for its changes: `async for change in transaction`.
+
+    The changes are received while they are asked for, so a transaction may be larger than memory. They can be iterated
+    once. What was not read when the next transaction is asked for is skipped.
+
+    Attributes:
+        xid: the transaction's number; 0 for a non-transactional message.
+        commit_lsn: where its commit is in the WAL. It grows from transaction to transaction, and no two have the same.
+        commit_time: when it was committed, by the server's clock. For a non-transactional message, which has no commit:
+            when the server sent it.
+    """
+
+    xid: int
+    commit_lsn: Lsn
+    commit_time: datetime
+    _handed: Handed = field(repr=False)
+    _stream: "Stream[E]" = field(repr=False)
+
+    def __aiter__(self) -> AsyncIterator[E]:
+        return self
+
+    async def __anext__(self) -> E:
+        return await self._stream._next_change(self._handed)
+
+    async def acknowledge(self) -> None:
+        """See `Stream.acknowledge`."""
+        await self._stream.acknowledge(self)
+
+
+class Stream(Generic[E]):
+    """Committed transactions in the order of their commits. `connect` makes one.
+
+    Use it in `async with`, and iterate over it with `async for` in one task. The iteration never ends by itself.
+    """
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        decoder: Callable[[str], Decoder[E]],
+        *,
+        on_wait: "Callable[[SlotWait], None] | None" = None,
+    ) -> None:
+        self._settings = settings
+        self._make_decoder = decoder
+        self._on_wait = on_wait or _log_wait
+        self._source: StreamSource | None = None
+        self._assembler: Assembler | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: CdcdError | None = None
+        self._closed = False
+        self._busy = False
+        self._reports: Reports
+        self._handover: Handover[E]
+
+    @property
+    def slot(self) -> str:
+        """The name of the slot that the stream reads; empty before the stream is entered."""
+        return "" if self._source is None else self._source.slot
+
+    @property
+    def slot_created(self) -> bool:
+        """Whether the slot was created when the stream was entered: the stream has nothing from before."""
+        return self._source is not None and self._source.slot_created
+
+    @property
+    def confirmed_lsn(self) -> Lsn:
+        """The position that PostgreSQL was told, and before which it may forget the WAL."""
+        return Lsn() if self._source is None else Lsn(self._reports.told)
+
+    async def __aenter__(self) -> Self:
+        """Connect, and start the stream: what commits from now on comes (a temporary slot), or what was not confirmed.
+
+        Raises:
+            ConfigError: the DSN cannot be read, or the server lacks what is asked for.
+            SourceError: there is no such publication or slot, or the role may not use them.
+            PositionError: the slot has lost changes.
+            TransientError: the server cannot be reached, or does not take connections now.
+        """
+        if self._source is not None:
+            raise RuntimeError("A stream is entered once: call cdcd.connect again.")
+        from cdcd.stream.source import open_source  # noqa: PLC0415  psycopg takes a tenth of a second
+
+        settings = self._settings
+        try:
+            source = await open_source(settings, self._on_wait)
+        except CdcdError as error:
+            raise in_our_words(error) from None
+        self._source = source
+        spool = Spool(
+            settings.spool_directory or tempfile.gettempdir(),
+            settings.spool_memory_bytes,
+            settings.spool_disk_bytes_max,
+        )
+        ledger = Ledger(source.start_lsn)
+        self._assembler = Assembler(
+            ledger, spool, Position(), lambda rows, _relations: rows, source.abort_info
+        )
+        self._handover = Handover(
+            self._assembler,
+            ledger,
+            self._make_decoder(source.database),
+            waits_for_reader=settings.slot is not None,
+        )
+        reports = self._reports = Reports(source, ledger, self._fail)
+        self._tasks = [
+            asyncio.create_task(reports.send_when_due(), name="cdcd feedback"),
+            asyncio.create_task(reports.watch(), name="cdcd watch"),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Tell PostgreSQL what was acknowledged, and close. A temporary slot is gone then."""
+        source, assembler = self._source, self._assembler
+        if source is None or assembler is None:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if self._settings.slot is not None:
+                # After a failure too: it may be one of the program or of the disk, and the connection sound.
+                with suppress(CdcdError, TimeoutError):
+                    async with asyncio.timeout(FINISH_S):
+                        await self._reports.send_now()
+                    await source.replication.finish(FINISH_S)
+        finally:
+            assembler.close()
+            await source.close()
+        for each in ended:
+            if isinstance(each, Exception) and error is None:
+                raise each
+
+    def __aiter__(self) -> AsyncIterator[Transaction[E]]:
+        return self
+
+    async def __anext__(self) -> Transaction[E]:
+        """The next committed transaction. What was not read of the one before is skipped.
+
+        Raises:
+            TransientError: the connection is lost. Connect again: a lasting slot goes on behind what was acknowledged.
+            FatalError: a person must act; nothing was confirmed behind what was acknowledged.
+        """
+        with self._reading() as handover:
+            await self._skip_rest(handover)
+            while True:
+                said = await self._advance(handover)
+                if isinstance(said, Handed):
+                    break
+        commit_time = _EPOCH + timedelta(microseconds=said.commit_time)
+        return Transaction(said.xid, Lsn(said.commit_lsn), commit_time, said, self)
+
+    async def acknowledge(self, transaction: Transaction[E]) -> None:
+        """The program is done with the transaction: PostgreSQL need not send it again.
+
+        PostgreSQL is told the end of the longest run of acknowledged transactions, within a tenth of a second and when
+        the stream is left. An acknowledgement out of order counts when all transactions before are acknowledged. What
+        was not read of the transaction is skipped. With a temporary slot, which has nothing to go on from, this does
+        nothing more.
+
+        Raises:
+            TransientError, FatalError: the stream has failed before. The transaction comes again.
+        """
+        handed = transaction._handed
+        if transaction._stream is not self:
+            raise ValueError("The transaction is of another stream, so it cannot be acknowledged here.")
+        handover = self._check()
+        if handed is handover.current:
+            with self._reading():
+                await self._skip_rest(handover)
+        handover.acknowledge(handed)
+        self._reports.wake()
+
+    # What the reader's calls are made of.
+
+    async def _next_change(self, handed: Handed) -> E:
+        if handed.is_skipped:
+            raise RuntimeError(
+                "The rest of the transaction was skipped, when it was acknowledged or the next one was asked for."
+            )
+        with self._reading() as handover:
+            while handover.current is handed:
+                if handover.changes:
+                    return handover.changes.popleft()
+                await self._advance(handover)
+        raise StopAsyncIteration
+
+    async def _skip_rest(self, handover: Handover[E]) -> None:
+        """Go to the end of the current transaction."""
+        handed = handover.current
+        if handed is None:
+            return
+        handed.is_skipped = handover.skips = True
+        handover.changes.clear()
+        while handover.current is handed:
+            await self._advance(handover)
+
+    async def _advance(self, handover: Handover[E]) -> Advance | Handed:
+        """Until there is something for the reader. When this is cancelled, nothing is lost."""
+        source = self._source
+        assert source is not None
+        while True:
+            said = handover.advance()
+            if said is Advance.FRAMES:
+                frames = await source.replication.receive(READ_BYTES)
+                handover.receive(frames)
+                self._reports.received(frames)
+                # What is there already is received without a wait, and other tasks must run too.
+                await asyncio.sleep(0)
+            elif isinstance(said, DescriptionWanted):
+                await self._describe(source, handover, said)
+            elif isinstance(said, CommitWithoutPrepare):
+                _log_missing_prepare(said)
+            elif isinstance(said, Handed):
+                return said
+            else:
+                await asyncio.sleep(0)
+                return said
+
+    async def _describe(
+        self, source: "StreamSource", handover: Handover[E], asked: DescriptionWanted
+    ) -> None:
+        while True:
+            description, types, seen = await source.look_up(asked.relation)
+            if seen is None or asked.xid is None or seen.sees(asked.xid):
+                handover.described(description, types)
+                return
+            await asyncio.sleep(DESCRIBE_S)
+
+    def _check(self) -> Handover[E]:
+        """Raises why the stream cannot be used, if so."""
+        if self._failure is not None:
+            raise self._failure
+        if self._source is None or self._assembler is None:
+            raise RuntimeError("The stream is not entered: use `async with cdcd.connect(…) as stream`.")
+        if self._closed:
+            raise RuntimeError("The stream is closed: what was not acknowledged comes again.")
+        for task in self._tasks:
+            if task.done():
+                task.result()
+        return self._handover
+
+    @contextmanager
+    def _reading(self) -> Iterator[Handover[E]]:
+        """Take turns, and keep the first failure."""
+        handover = self._check()
+        if self._busy:
+            raise RuntimeError("Another task is reading this stream: read it in one task.")
+        self._busy = True
+        try:
+            yield handover
+        except CdcdError as error:
+            raise self._fail(error) from None
+        finally:
+            self._busy = False
+
+    def _fail(self, error: CdcdError) -> CdcdError:
+        """The failure that ended the stream, in a program's words; this one if it is the first."""
+        if self._failure is None:
+            self._failure = in_our_words(error)
+        return self._failure
+
+
+def _log_wait(wait: "SlotWait") -> None:
+    holder = f"prepared transaction {wait.gid}" if wait.gid else f"server process {wait.pid}"
+    _LOG.warning("Slot %s waits for an open transaction to end (%s).", wait.slot, holder)
+
+
+def _log_missing_prepare(step: CommitWithoutPrepare) -> None:
+    _LOG.warning(
+        "COMMIT PREPARED %r at %s came without its PREPARE. If the transaction changed rows, they are missing.",
+        step.gid,
+        Lsn(step.commit_lsn),
+    )

@@ -1,0 +1,117 @@
+"""Values of columns: PostgreSQL's text -> Python's types.
+
+The rule: a value keeps everything that its text says. A type that Python has a type for, without loss, is read into
+that type; every other type stays PostgreSQL's text. So `json` stays text, because `json.loads` would round numbers.
+A date or time that Python's type cannot hold (`infinity`, years before 1 and after 9999, 24:00) stays text too.
+
+The sessions are pinned to UTC, ISO dates and hexadecimal bytea (`postgres/connection.py`).
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import partial
+from typing import Final, Union
+from uuid import UUID
+
+from cdcd.protocol.messages import Unchanged
+from cdcd.records.literals import array_json, array_token
+from cdcd.records.relations import TypeDescription
+from cdcd.records.wiretext import quote, wire
+
+Value = Union[  # noqa: UP007  it names itself, and a string takes part in no other form
+    bool, int, float, Decimal, str, bytes, date, time, datetime, UUID, list["Value"], Unchanged, None
+]
+"""The value of a column. None is NULL, and `UNCHANGED` a value that PostgreSQL did not send."""
+
+ValueReader = Callable[[str], Value]
+"""Reads the text of a value. ValueError, ArithmeticError: the text is not of its type's form."""
+
+_NESTING_MAX: Final = 64
+"""Domains over arrays over domains … are looked through this deep. PostgreSQL itself cannot make a circle of them."""
+
+
+def reader_for(oid: int, types: Mapping[int, TypeDescription], depth: int = 0) -> ValueReader:
+    """The reader of a type's values. A type that is not known, because it was dropped since, stays text."""
+    description = types.get(oid)
+    if description is None or depth > _NESTING_MAX:
+        return str
+    if description.base_oid:
+        return reader_for(description.base_oid, types, depth + 1)
+    if description.is_array:
+        element = types.get(description.element_oid)
+        delimiter = element.delimiter if element is not None else description.delimiter
+        read = reader_for(description.element_oid, types, depth + 1)
+        return partial(_array, token=array_token(delimiter), read=read)
+    return _READERS.get(oid, str)
+
+
+def _array(text: str, *, token: re.Pattern[str], read: ValueReader) -> Value:
+    found = json.loads(array_json(wire(text), token, quote).encode("latin-1"))
+    return _elements(found, read)
+
+
+def _elements(found: "list[object]", read: ValueReader) -> Value:
+    """The elements of one dimension; of several, lists of lists."""
+    values: list[Value] = []
+    for each in found:
+        if isinstance(each, list):
+            values.append(_elements(each, read))
+        else:
+            values.append(read(each) if isinstance(each, str) else None)
+    return values
+
+
+def _bool(text: str) -> Value:
+    if text not in ("t", "f"):
+        raise ValueError("not t or f")
+    return text == "t"
+
+
+def _bytea(text: str) -> Value:
+    if not text.startswith("\\x"):
+        raise ValueError("bytea does not begin with \\x")
+    return bytes.fromhex(text[2:])
+
+
+def _date(text: str) -> Value:
+    try:
+        # Five digits of a year would be read as something else.
+        return date.fromisoformat(text) if len(text) == len("2000-01-01") else text
+    except ValueError:
+        return text
+
+
+def _time(text: str) -> Value:
+    try:
+        return time.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+def _timestamp(text: str) -> Value:
+    try:
+        return datetime.fromisoformat(text) if text[10:11] == " " else text
+    except ValueError:
+        return text
+
+
+_READERS: Final[Mapping[int, ValueReader]] = {
+    16: _bool,
+    17: _bytea,
+    20: int,
+    21: int,
+    23: int,
+    26: int,  # oid
+    700: float,
+    701: float,
+    1082: _date,
+    1083: _time,
+    1114: _timestamp,
+    1184: _timestamp,  # timestamptz: with +00, which makes it aware
+    1266: _time,  # timetz
+    1700: Decimal,
+    2950: UUID,
+}

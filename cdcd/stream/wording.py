@@ -1,0 +1,66 @@
+"""Errors in the words of a Python program, not of the daemon's configuration.
+
+The modules below were written for the daemon, so their messages name keys of `cdcd.yaml`, commands, and what the daemon
+does next. A program has parameters instead, and does by itself what comes next.
+"""
+
+from typing import Final, TypeVar
+
+from cdcd.errors import CdcdError
+
+E = TypeVar("E", bound=CdcdError)
+
+WORDS: Final[tuple[tuple[str, str], ...]] = (
+    ("; cdcd connects again.", ": connect again."),
+    ("cdcd connects again.", "Connect again."),
+    ("cdcd tries again.", "Connect again."),
+    ("cdcd looks at it again.", "connect again."),
+    ("Trying again. ", "Connect again. "),
+    ("create a new one with `cdcd run --accept-gap`", "create a new one with create_slot=True"),
+    ("create a new slot with `cdcd run --accept-gap`", "create a new slot with create_slot=True"),
+    ("bring the consumers back to a known state", "read the tables again"),
+    ("missing in Kafka", "missing"),
+    (
+        "Read its tables again, or accept it with `cdcd run --accept-gap` after moving the slot past this position.",
+        "Read its tables again, and move the slot past this position with pg_replication_slot_advance.",
+    ),
+    (
+        "Choose another name in postgres.slot: cdcd creates it.",
+        "Pass another name as slot, with create_slot=True.",
+    ),
+    (", or name the tables in postgres.tables", ", or name the tables one by one"),
+    ("see postgres.protocol and its options", "see streaming and messages"),
+    ("streaming: on", "streaming='on'"),
+    ("streaming: parallel", "streaming='parallel'"),
+    ("set postgres.streaming: off", "pass streaming='off'"),
+    (" and protocol: auto", ""),
+    ("Set postgres.binary: false, so that values", "Values"),
+    ("Take postgres.", "Take "),
+    (" out of the configuration", " out of the program"),
+    ("the configuration asks for", "the program asks for"),
+    ("give this pipeline a slot of its own", "give this program a slot of its own"),
+    ("lost to cdcd", "lost to this program"),
+    ("room for cdcd (`cdcd check` says how many it opens)", "room for this stream, which opens two"),
+    ("spool.disk_bytes_max", "spool_disk_bytes_max"),
+    ("spool.directory", "spool_directory"),
+    ("cdcd runs the command again.", "Connect again, which runs the command again."),
+    ("postgres.password_command", "password_command"),
+    ("postgres.dsn", "the DSN"),
+    ("postgres.slot", "slot"),
+)
+"""(the daemon's words, a program's), in the order in which they are put in place."""
+
+
+def in_our_words(error: E) -> E:
+    """The same error, with the words of a program."""
+    error.message = reworded(error.message)
+    error.hint = reworded(error.hint)
+    error.args = (error.message,)
+    return error
+
+
+def reworded(text: str) -> str:
+    """A message or a hint, in the words of a program."""
+    for theirs, ours in WORDS:
+        text = text.replace(theirs, ours)
+    return text
