@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cdcd.checks.finding import Finding
     from cdcd.checks.run import Report
 
-_COLORS: Final = {"error": "red", "warning": "yellow", "ok": "green"}
+_COLORS: Final = {"error": "red", "warning": "yellow", "unknown": "cyan", "ok": "green"}
 """The levels in the order in which they are shown."""
 
 _COLUMNS_MAX: Final = 100
@@ -95,8 +95,10 @@ def lines(findings: Sequence["Finding"], columns: int, *, shows_all: bool = Fals
                 yield from _wrapped(f"Fix: {one.fix}", columns)
             yield ""
     counts = {level: sum(one.level == level for one in findings) for level in _COLORS}
+    unknown = f"{counts['unknown']} not checked, " if counts["unknown"] else ""
     yield (
-        f"{_counted(counts['error'], 'error')}, {_counted(counts['warning'], 'warning')}, {counts['ok']} in order"
+        f"{_counted(counts['error'], 'error')}, {_counted(counts['warning'], 'warning')}, {unknown}"
+        f"{counts['ok']} in order"
     )
 
 

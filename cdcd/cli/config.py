@@ -17,16 +17,29 @@ from cdcd.cli.options import config_option
 @click.option(
     "--reference", is_flag=True, help="Print a file with every key, its default and its meaning instead."
 )
-def command(file: Path | None, *, schema: bool, reference: bool) -> None:
-    """Show the configuration in effect, its schema or its reference.
+@click.option(
+    "--examples",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the examples to this folder instead: configurations, SQL, alerts, dashboard, systemd, Spark.",
+)
+def command(file: Path | None, *, schema: bool, reference: bool, examples: Path | None) -> None:
+    """Show what is in effect, schema or reference; or write examples.
 
     In effect are defaults, file, environment and files of secrets together. Secrets are masked. A wrong
     configuration ends with exit code 2 and every problem that it has.
     """
-    if schema and reference:
-        raise click.UsageError("Give --schema or --reference, not both.")
-    if file is None and not (schema or reference):
+    if schema + reference + (examples is not None) > 1:
+        raise click.UsageError("Give one of --schema, --reference and --examples.")
+    if file is None and not (schema or reference or examples):
         raise click.UsageError("Missing option '--config'.")
+
+    if examples is not None:
+        from cdcd.cli.example_files import write_examples  # noqa: PLC0415  as below
+
+        for path in write_examples(examples):
+            click.echo(path)
+        return
 
     from cdcd.config import reference as pages  # noqa: PLC0415  completion and --help need none of it
     from cdcd.config.loading import load_config  # noqa: PLC0415

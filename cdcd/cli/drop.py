@@ -13,7 +13,7 @@ from cdcd.cli.removal import run
 @click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, topics: bool, yes: bool) -> int:
-    r"""Take away the slot and all else that a pipeline left.
+    """Take away the slot and all else that a pipeline left.
 
     That is its slot, its checkpoint and its publication. Without --yes, only shows what would be taken away, what that
     frees, and what is left and why. The slot goes first, because it holds WAL. What cdcd did not make stays. If the
@@ -25,5 +25,5 @@ def command(file: Path, topics: bool, yes: bool) -> int:
       3   PostgreSQL refuses or cannot be asked, or another program reads the slot
       4   Kafka refuses or cannot be asked
       7   an instance of the pipeline runs: stop it first
-    """
+    """  # noqa: D301  click wants the character, and not a backslash
     return run("drop", file, with_topics=topics, yes=yes)

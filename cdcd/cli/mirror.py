@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from cdcd.config.mirror import MirrorConfig, MirrorLogConfig
     from cdcd.facts import Fact, Observer
     from cdcd.postgres.slot import SlotWait
-    from cdcd.spark.settings import MirrorSettings
-    from cdcd.spark.snapshot import Snapshot, SnapshotSource
+    from cdcd.spark.snapshot.reading import Snapshot, SnapshotSource
+    from cdcd.spark.stream.settings import MirrorSettings
     from cdcd.spark.targets.target import Target
 
 _PIPE_COLUMNS: Final = 160
@@ -62,8 +62,8 @@ _PIPE_COLUMNS: Final = 160
     "relayout",
     multiple=True,
     metavar="SCHEMA.TABLE",
-    help="First write this table anew as the configuration says (tables.buckets, tables.deletes), in one commit. May "
-    "be repeated.",
+    help="First write this table anew as the configuration says (tables.buckets, tables.partition_by, tables.deletes), "
+    "in one commit. May be repeated.",
 )
 @click.option(
     "--source",
@@ -138,11 +138,11 @@ def _mirror(
     tables: "Sequence[str]",
 ) -> None:
     """Mirror until stopped. Raises what ended it, or the first of the errors that stopped single tables."""
-    from cdcd.spark.job import Mirror  # noqa: PLC0415  loads pyspark
-    from cdcd.spark.observed import count  # noqa: PLC0415
-    from cdcd.spark.progress import MirrorServing  # noqa: PLC0415
+    from cdcd.spark.stream.job import Mirror  # noqa: PLC0415  loads pyspark
+    from cdcd.spark.watching.observed import count  # noqa: PLC0415
+    from cdcd.spark.watching.progress import MirrorServing  # noqa: PLC0415
     from cdcd.telemetry.http import serve  # noqa: PLC0415
-    from cdcd.telemetry.mirror import MirrorTelemetry, application  # noqa: PLC0415
+    from cdcd.telemetry.mirror import MirrorTelemetry, mirror_routes  # noqa: PLC0415
 
     numbers = MirrorTelemetry()
 
@@ -153,21 +153,19 @@ def _mirror(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    spark = _session(config, f"cdcd mirror {config.name}")
-    settings, target = (
-        settings_of(config, consistent=consistent, source=pipeline is not None),
-        target_of(config),
-    )
+    # First of all: it is wrong at once, and a session takes seconds.
+    settings = settings_of(config, consistent=consistent, source=pipeline is not None)
+    spark, target = _session(config, f"cdcd mirror {config.name}"), target_of(config)
     read_from = None if pipeline is None else source_of(pipeline, settings)
     mirror = Mirror(spark, settings, target, observe, read_from)
     try:
         if tables and read_from is not None:
             load_tables(spark, settings, target, read_from, tables, observe)
         if replay:
-            mirror.replay()
+            mirror.commands.replay()
         if relayout:
-            mirror.relayout(relayout)
-        with nullcontext("") if once else serve(config.http, application(numbers)) as address:
+            mirror.commands.relayout(relayout)
+        with nullcontext("") if once else serve(config.http, mirror_routes(numbers)) as address:
             if address:
                 observe(MirrorServing(address))
             mirror.run(once=once, stop=stop)
@@ -214,7 +212,7 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
     config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
     _check_pyspark()
 
-    from cdcd.spark.status import look  # noqa: PLC0415  loads pyspark
+    from cdcd.spark.watching.status import look  # noqa: PLC0415  loads pyspark
     from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
 
     place = config.target
@@ -257,7 +255,7 @@ def _check_pyspark() -> None:
 
 def log_to(log: "MirrorLogConfig") -> "Observer":
     """Say facts on standard output, as `log` has it."""
-    from cdcd.spark.progress import lines  # noqa: PLC0415  --help needs none of it
+    from cdcd.spark.watching.lines import lines  # noqa: PLC0415  --help needs none of it
     from cdcd.telemetry.logs import LEVELS, configure_logging  # noqa: PLC0415
 
     if log.format == "json":
@@ -288,9 +286,9 @@ def load_tables(  # noqa: PLR0917
         SourceError: there is no such table or slot, or it may not be read.
         TransientError: a snapshot was lost, or a table changed its form meanwhile, several times.
     """
-    from cdcd.spark.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
-    from cdcd.spark.reload import load_as_set  # noqa: PLC0415
-    from cdcd.spark.snapshot import load_all  # noqa: PLC0415
+    from cdcd.spark.snapshot.reading import load_all  # noqa: PLC0415
+    from cdcd.spark.stream.reload import load_as_set  # noqa: PLC0415
+    from cdcd.spark.watching.progress import LoadRestarted, LoadWaiting, TableLoaded  # noqa: PLC0415
 
     def wait(held: "SlotWait") -> None:
         who = held.gid if held.pid is None else f"the session with PID {held.pid}"
@@ -329,7 +327,7 @@ def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
 
 def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource":
     """Where tables are read, by the daemon's configuration."""
-    from cdcd.spark.snapshot import SnapshotSource  # noqa: PLC0415
+    from cdcd.spark.snapshot.reading import SnapshotSource  # noqa: PLC0415
 
     return SnapshotSource(
         pipeline.postgres.libpq(),
@@ -339,6 +337,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         settings.kafka,
         pipeline.postgres.connect_timeout_s,
         pipeline.topics.names,
+        pipeline.postgres.password_command or (),
     )
 
 
@@ -347,8 +346,9 @@ def settings_of(
 ) -> "MirrorSettings":
     """What the job is told. `source`: tables can be read again."""
     from cdcd.spark.kafka import KafkaSource  # noqa: PLC0415
-    from cdcd.spark.settings import MirrorSettings  # noqa: PLC0415
+    from cdcd.spark.stream.settings import MirrorSettings  # noqa: PLC0415
     from cdcd.spark.targets.layout import Deletes  # noqa: PLC0415
+    from cdcd.spark.targets.partitions import parse_fields  # noqa: PLC0415
     from cdcd.spark.targets.target import Maintenance  # noqa: PLC0415
 
     topics, batches, upkeep = config.topics, config.batches, config.maintenance
@@ -372,6 +372,12 @@ def settings_of(
         reload=source if config.tables.on_incompatible is None else config.tables.on_incompatible == "reload",
         buckets=config.tables.buckets,
         buckets_for=tuple(config.tables.buckets_for.items()),
+        partition_by=tuple(
+            [
+                (pattern, parse_fields(fields, f"tables.partition_by: {pattern}"))
+                for pattern, fields in config.tables.partition_by.items()
+            ]
+        ),
         deletes=Deletes(config.tables.deletes),
         deletes_for=tuple([(pattern, Deletes(what)) for pattern, what in config.tables.deletes_for.items()]),
         reload_for=tuple(

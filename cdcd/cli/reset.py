@@ -13,7 +13,7 @@ from cdcd.cli.removal import run
 @click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
 def command(file: Path, topics: bool, yes: bool) -> int:
-    r"""Let a pipeline begin anew: its slot and checkpoint go.
+    """Let a pipeline begin anew: its slot and checkpoint go.
 
     The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
     given: consumers get all rows again, as op r. Rows that are deleted before the next start leave no record.
@@ -27,5 +27,5 @@ def command(file: Path, topics: bool, yes: bool) -> int:
       3   PostgreSQL refuses or cannot be asked, or another program reads the slot
       4   Kafka refuses or cannot be asked
       7   an instance of the pipeline runs: stop it first
-    """
+    """  # noqa: D301  click wants the character, and not a backslash
     return run("reset", file, with_topics=topics, yes=yes)

@@ -5,11 +5,17 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from cdcd.cli.options import config_option
 from cdcd.errors import EXIT_CODES
+
+if TYPE_CHECKING:
+    from cdcd.config.loading import Config
+    from cdcd.snapshots.signals import Signal
+    from cdcd.telemetry.actions import Accepted
 
 # click re-wraps paragraphs, but not one that begins with \b.
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>2}  {meaning}" for code, meaning in EXIT_CODES.items())
@@ -48,7 +54,19 @@ def command(file: Path, *, accept_gap: bool) -> int:
         # Or the first allocation would look through it after all.
         gc.freeze()
         gc.enable()
-    return supervisor.run(config, accept_gap=accept_gap, reread_file=lambda: load_config(file, os.environ))
+    return supervisor.run(
+        config, accept_gap=accept_gap, reread_file=lambda: load_config(file, os.environ), ask=_ask
+    )
+
+
+def _ask(config: "Config", signal_: "Signal") -> "Accepted":
+    """What `cdcd snapshot` does, for those who ask by HTTP."""
+    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  few need it
+    from cdcd.telemetry import actions  # noqa: PLC0415
+
+    notices: list[str] = []
+    _, position = ask(config, signal_, notices.append)
+    return actions.Accepted(position, tuple(notices))
 
 
 def _leave(_number: int, _frame: object) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,11 +14,16 @@ import click
 from cdcd.cli.options import config_option
 
 if TYPE_CHECKING:
-    from cdcd.snapshots.progress import Progress
+    from cdcd.config.loading import Config
+    from cdcd.operations.snapshot_status import SnapshotStatus
+    from cdcd.operations.snapshot_wait import Screen
+    from cdcd.protocol.lsn import Lsn
+    from cdcd.snapshots.signals import Signal
 
 WATCH_S: Final = 1.0
 
-_PIPE_COLUMNS: Final = 160
+_NAMED_MAX: Final = 5
+"""Tables that are named when they are asked for."""
 
 
 @click.group("snapshot")
@@ -32,13 +39,60 @@ def command() -> None:
 @command.command("start")
 @config_option()
 @click.option(
-    "--table", "tables", multiple=True, required=True, metavar="SCHEMA.TABLE", help="May be repeated."
+    "--table",
+    "tables",
+    multiple=True,
+    required=True,
+    metavar="SCHEMA.TABLE",
+    help="A published table, or a partitioned one whose partitions are. May be repeated.",
 )
 @click.option("--where", default="", metavar="SQL", help="Only rows that satisfy this condition.")
-@click.option("--id", "request", default="", help="A name for the request, shown in the status.")
-def start(file: Path, tables: tuple[str, ...], where: str, request: str) -> int:
-    """Read published tables again, beside the stream."""
-    return _ask(file, action="start", tables=tables, where=where, request=request)
+@click.option(
+    "--id", "request", default="", help="A name for the request, shown in the status. [default: made up]"
+)
+@click.option("--wait", "waits", is_flag=True, help="Wait until all is read, and show how far it is.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait no longer; the request goes on. 0: without limit.",
+)
+def start(  # noqa: PLR0917  click gives one argument for each option
+    file: Path, tables: tuple[str, ...], where: str, request: str, waits: bool, timeout_s: float
+) -> int:
+    """Read published tables again, beside the stream.
+
+    Tables and condition are checked first, as the daemon does it: that each table is published and has a key, that the
+    condition is one, and that the role may read.
+
+    \b
+    Exits with
+      0    the request was sent; with --wait: everything is read
+      2    a table or the condition is wrong, or the daemon's settings do not allow the request
+      3    PostgreSQL refuses, a table has no key, or (--wait) a table could not be read
+      4    (--wait) Kafka refuses a topic, or the checkpoint cannot be read
+      9    (--wait) cancelled, or not complete within --timeout
+      130  interrupted; the request goes on
+    """  # noqa: D301  click wants the character, and not a backslash
+    if timeout_s and not waits:
+        raise click.UsageError("--timeout needs --wait")
+    request = request or f"start-{os.urandom(4).hex()}"
+    config = _load(file)
+    signal, position = _send(config, action="start", tables=tables, where=where, request=request)
+    names = ", ".join(signal.tables[:_NAMED_MAX])
+    more = "" if len(signal.tables) <= _NAMED_MAX else f" and {len(signal.tables) - _NAMED_MAX} more"
+    if not waits:
+        click.echo(f"asked for {names}{more} as {request} at {position}")
+        click.echo(f"`cdcd snapshot status --config {file}` shows what becomes of it")
+        return 0
+    try:
+        click.echo(f"asked for {names}{more} as {request} at {position}; waiting until it is read")
+        return _wait(config, request, position, timeout_s)
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; {request} goes on: `cdcd snapshot status` shows how far it is", err=True)
+        raise
 
 
 @command.command("pause")
@@ -77,80 +131,91 @@ def cancel(file: Path, tables: tuple[str, ...]) -> int:
 )
 @click.option("--watch", is_flag=True, help="Look again every second until nothing is left to read.")
 def status(file: Path, form: str, watch: bool) -> int:
-    """Show how far the reading of each table is, by what is committed in Kafka."""
-    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+    """Show every table that is read, waits or was read, by what is committed in Kafka.
 
-    config = load_config(file, os.environ)
+    A table is reading, waiting, paused, complete or failed. Rates are averages since the table was begun with. The
+    checkpoint keeps 20 tables that have ended, failed ones longest, and the number of the others.
+    """
+    config = _load(file)
 
-    from cdcd.cli.snapshot_requests import look  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.operations.snapshot_status import as_object, lines, look  # noqa: PLC0415
 
-    show = _SHOW[form]
     if watch and form == "table":
         _watch(lambda: look(config))
         return 0
     while True:
-        progress = look(config)
-        show(progress)
-        if not watch or progress is None or progress.is_done:
+        found = look(config)
+        if form == "json":
+            click.echo(json.dumps(as_object(found), ensure_ascii=False))
+        else:
+            for line in lines(found):
+                click.echo(line)
+        if not watch or found.is_done:
             return 0
         time.sleep(WATCH_S)
 
 
-def _ask(file: Path, **fields: Any) -> int:
+def _load(file: Path) -> "Config":
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
-    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
 
-    config = load_config(file, os.environ)
+    return load_config(file, os.environ)
 
-    from cdcd.cli.snapshot_requests import ask  # noqa: PLC0415  a wrong configuration is told first
 
-    signal = Signal(pipeline=config.name, **fields)
-    try:
-        Signal.decode(signal.encode().encode())
-    except ValueError as error:
-        raise click.UsageError(f"{error}") from None
-    position = ask(config, signal)
+def _ask(file: Path, **fields: Any) -> int:
+    _, position = _send(_load(file), **fields)
     click.echo(f"asked at {position}; `cdcd snapshot status` shows what becomes of it")
     return 0
 
 
-def _show_json(progress: "Progress | None") -> None:
-    fields = None if progress is None else progress.to_json()
-    if progress is not None and fields is not None:
-        fields["tables"] = [
-            {"name": task.name, "rows": task.rows, "bytes": task.size, "share": round(task.share, 4)}
-            for task in progress.tasks
-        ]
-        fields.pop("tasks", None)
-    click.echo(json.dumps(fields, ensure_ascii=False))
+def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
+    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
+
+    return ask(config, Signal(pipeline=config.name, **fields), lambda text: click.echo(text, err=True))
 
 
-def _show_table(progress: "Progress | None") -> None:
-    from rich.console import Console  # noqa: PLC0415  completion and --help need none of it
+def _wait(config: "Config", request: str, position: "Lsn", timeout_s: float) -> int:
+    from cdcd.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
 
-    from cdcd.telemetry.progress_bars import lines  # noqa: PLC0415
+    if sys.stdout.isatty():
+        with _live() as screen:
+            code, text = wait(config, request, position, timeout_s, screen)
+    else:
+        code, text = wait(config, request, position, timeout_s, Lines(click.echo))
+    click.echo(f"{request}: {text}", err=code != 0)
+    return code
 
-    console = Console()
-    if not console.is_terminal:
-        console.width = _PIPE_COLUMNS
-    for each in lines(progress, {}):
-        console.print(each)
+
+@contextmanager
+def _live() -> "Iterator[Screen]":
+    """A screen on the terminal: the progress in place, and notes above it."""
+    from rich.live import Live  # noqa: PLC0415  completion and --help need none of it
+    from rich.text import Text  # noqa: PLC0415
+
+    from cdcd.operations.snapshot_wait import Screen  # noqa: PLC0415
+
+    with Live(refresh_per_second=4, transient=True) as live:
+
+        class OnTerminal(Screen):
+            def show(self, text: list[str]) -> None:
+                live.update(Text("\n".join(text)))
+
+            def note(self, text: str) -> None:
+                live.console.print(Text(text))
+
+        yield OnTerminal()
 
 
-def _watch(look: "Callable[[], Progress | None]") -> None:
-    from rich.console import Group  # noqa: PLC0415  completion and --help need none of it
-    from rich.live import Live  # noqa: PLC0415
+def _watch(look: "Callable[[], SnapshotStatus]") -> None:
+    from rich.live import Live  # noqa: PLC0415  completion and --help need none of it
+    from rich.text import Text  # noqa: PLC0415
 
-    from cdcd.telemetry.progress_bars import Began, lines  # noqa: PLC0415
+    from cdcd.operations.snapshot_status import lines  # noqa: PLC0415
 
-    began: Began = {}
     with Live(refresh_per_second=4) as live:
         while True:
-            progress = look()
-            live.update(Group(*lines(progress, began)))
-            if progress is None or progress.is_done:
+            found = look()
+            live.update(Text("\n".join(lines(found))))
+            if found.is_done:
                 return
             time.sleep(WATCH_S)
-
-
-_SHOW: Final = {"json": _show_json, "table": _show_table}

@@ -28,7 +28,7 @@ from cdcd.cli.options import config_option
     help="The daemon's HTTP, where it is not on this machine: http://host:9464",
 )
 def command(file: Path, form: str, all_tables: bool, url: str) -> int:
-    r"""Show how a pipeline is, what is wrong with it and what to do.
+    """Show how a pipeline is, what is wrong with it and what to do.
 
     Asks PostgreSQL (slot, WAL, instances, publication, prepared transactions), Kafka (the checkpoint) and the daemon's
     HTTP at the same time, and changes nothing. No daemon has to run.
@@ -41,7 +41,7 @@ def command(file: Path, form: str, all_tables: bool, url: str) -> int:
       4   Kafka could not be asked
       6   slot, checkpoint and server do not belong together: cdcd would not go on
       10  both sides answered, and something else is wrong: no instance runs, or it does not stream
-    """
+    """  # noqa: D301  click wants the character, and not a backslash
     if url and not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it

@@ -45,7 +45,7 @@ def command(  # noqa: PLR0917  one for each option
     beginning: bool,
     limit: int | None,
 ) -> int:
-    r"""Show changes as they come, from the topics or a slot.
+    """Show changes as they come, from the topics or a slot.
 
     From the topics, only what is committed is shown (read_committed), in the order of each partition. No group stores
     an offset. From a slot, Kafka is not asked. The slot is temporary, so it is gone when the command ends, also when
@@ -58,7 +58,7 @@ def command(  # noqa: PLR0917  one for each option
     It is judged on the row after the change, and on the row before a delete.
 
     Ends with 0 on Ctrl-C, when its output is closed, and after --limit.
-    """
+    """  # noqa: D301  click wants the character, and not a backslash
     if source == "slot" and beginning:
         raise click.UsageError("--beginning is for --from topics: a new slot has no past.")
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it

@@ -7,7 +7,7 @@ away, which is a problem by itself, and the others are shown all the same.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal, Self
 
 from cdcd.errors import CdcdError
 from cdcd.postgres.pipeline_state import PipelineState
@@ -19,13 +19,14 @@ from cdcd.transactions.position import Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the daemon's /metrics and /readyz say. None: the daemon does not know it yet.
+    """What the daemon says of itself. None: the daemon does not know it yet.
 
     Attributes:
         started_at: when the process started.
         lag_s: age in seconds of the last delivered commit while there is more to deliver.
         changes: number of delivered changes by `schema.table`, since the process started.
         reasons: why the daemon is not ready.
+        status: all of it (`telemetry/daemon_status.py`).
     """
 
     version: str
@@ -42,6 +43,22 @@ class Numbers:
     prepared_open: int
     changes: Mapping[str, int] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any]) -> Self:
+        """From the object at `/v1/status`."""
+        plain = (
+            "version", "role", "streaming", "lag_bytes", "lag_s", "queue_bytes", "queue_bytes_max",
+            "spool_memory_bytes", "spool_disk_bytes", "streamed_open", "prepared_open",
+        )  # fmt: skip
+        return cls(
+            **{name: status[name] for name in plain},
+            started_at=datetime.fromisoformat(status["started_at"]),
+            changes={each["table"]: each["rows"] for each in status["tables"]},
+            reasons=tuple(status["reasons"]),
+            status=status,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final, TypeVar
 
 from cdcd.config.loading import Config
-from cdcd.errors import CdcdError, FencedError, PositionError, SinkUnavailableError, TransientError
+from cdcd.credentials.providers import access
+from cdcd.errors import CdcdError, FencedError, PositionError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.descriptions import read_described_topics
+from cdcd.kafka.errors import unavailable
 from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
 from cdcd.postgres.connection import Connection, connect, parse_dsn
@@ -41,13 +43,18 @@ def pipeline_of(config: Config, file: str) -> Pipeline:
         file=file,
         slot=config.postgres.slot,
         publication=config.postgres.publication,
-        transactional_id=config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None,
+        transactional_id=_transactional_id(config),
         prefix=topics.prefix,
         checkpoint_topic=topics.checkpoint,
         own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic != topics.checkpoint),
         creates_topics=topics.create.enabled,
         reads_tables=config.snapshot.mode != "never",
     )
+
+
+def _transactional_id(config: Config) -> str | None:
+    """The id of the pipeline's Kafka transactions. None: it uses none."""
+    return config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
 
 
 def run(
@@ -84,7 +91,7 @@ async def _run(  # noqa: PLR0917  as `run`
     postgres = config.postgres
     async with AsyncExitStack() as stack:
         sql = await connect(
-            parse_dsn(postgres.libpq()),
+            parse_dsn(*postgres.access()),
             application_name=f"{config.name} {command}",
             connect_timeout_s=postgres.connect_timeout_s,
         )
@@ -108,9 +115,9 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     try:
         checkpoint, topics, described = await asyncio.to_thread(_ask_kafka, config, pipeline)
     except TransientError as error:
-        raise SinkUnavailableError(
-            error.message,
-            hint=f"{error.hint} Nothing was taken away. If this Kafka is gone for good, free the WAL by hand: "
+        raise unavailable(
+            error,
+            f"{error.hint} Nothing was taken away. If this Kafka is gone for good, free the WAL by hand: "
             f"SELECT pg_drop_replication_slot('{pipeline.slot}');".strip(),
         ) from error
     names = config.topic_names()
@@ -125,7 +132,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
 def _ask_kafka(
     config: Config, pipeline: Pipeline
 ) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str]]:
-    connection, _ = client.split(config.kafka.librdkafka())
+    connection, _ = client.split(*access(config.kafka))
     checkpoint: Checkpoint | PositionError | None
     try:
         checkpoint = peek_checkpoint(connection, pipeline.checkpoint_topic, pipeline.name, ANSWER_S)
@@ -147,7 +154,7 @@ def _ask_kafka(
 async def _lock(config: Config, stack: AsyncExitStack) -> None:
     """Hold the pipeline's lock until `stack` ends. FencedError: an instance has it."""
     lock = await AdvisoryLock.open(
-        parse_dsn(config.postgres.libpq()),
+        parse_dsn(*config.postgres.access()),
         config.postgres.slot,
         application_name=f"{config.name} removal",
         connect_timeout_s=config.postgres.connect_timeout_s,
@@ -175,22 +182,21 @@ async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
 
 
 async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
-    connection, producer = client.split(config.kafka.librdkafka())
-    exactly_once = config.kafka.delivery == "exactly_once"
+    connection, producer = client.split(*access(config.kafka))
     await _in_thread(
         lambda: forget_checkpoint(
             connection,
             producer,
             config.topics.checkpoint,
             config.name,
-            config.kafka.transactional_id if exactly_once else None,
+            _transactional_id(config),
             WRITER_S,
         )
     )
 
 
 async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
-    connection, _ = client.split(config.kafka.librdkafka())
+    connection, _ = client.split(*access(config.kafka))
     outcomes = await _in_thread(lambda: Admin(connection, ANSWER_S).delete(step.topics))
     for outcome in outcomes.values():
         if isinstance(outcome, CdcdError):
@@ -214,6 +220,4 @@ async def _in_thread(call: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(call)
     except TransientError as error:
-        raise SinkUnavailableError(
-            error.message, hint=f"{error.hint} Run the command again.".strip()
-        ) from error
+        raise unavailable(error, f"{error.hint} Run the command again.".strip()) from error

@@ -5,14 +5,17 @@ from typing import Any
 
 from cdcd.errors import CdcdError
 from cdcd.operations.pipeline_problems import exit_code_of, problems_of
-from cdcd.operations.pipeline_status import Numbers, PipelineStatus
+from cdcd.operations.pipeline_status import PipelineStatus
 from cdcd.postgres.pipeline_state import Instance
 from cdcd.protocol.lsn import Lsn
 from cdcd.transactions.position import Checkpoint
 
 
 def as_object(status: PipelineStatus) -> dict[str, Any]:
-    """For programs. Keys are always there; what is not known is null. Times are ISO 8601, in UTC."""
+    """For programs. Keys are always there; what is not known is null. Times are ISO 8601, in UTC.
+
+    `daemon` is the daemon's own object, as at `/v1/status`.
+    """
     server = None if isinstance(status.server, CdcdError) else status.server
     checkpoint = status.checkpoint if isinstance(status.checkpoint, Checkpoint) else None
     slot, numbers, progress = status.slot, status.numbers, status.progress
@@ -70,7 +73,7 @@ def as_object(status: PipelineStatus) -> dict[str, Any]:
             "rows": progress.event_no,
             "paused": progress.paused,
         },
-        "daemon": None if numbers is None else _daemon(numbers),
+        "daemon": None if numbers is None else numbers.status,
         "tables": [
             {
                 "table": each.name,
@@ -89,21 +92,6 @@ def _instance(instance: Instance) -> dict[str, Any]:
         "pid": instance.pid,
         "client": instance.client or None,
         "since": None if instance.since is None else _time(instance.since),
-    }
-
-
-def _daemon(numbers: Numbers) -> dict[str, Any]:
-    return {
-        "version": numbers.version,
-        "role": numbers.role,
-        "streaming": numbers.streaming,
-        "started_at": None if numbers.started_at is None else _time(numbers.started_at),
-        "queue_bytes": numbers.queue_bytes,
-        "spool_memory_bytes": numbers.spool_memory_bytes,
-        "spool_disk_bytes": numbers.spool_disk_bytes,
-        "streamed_open": numbers.streamed_open,
-        "prepared_open": numbers.prepared_open,
-        "reasons": list(numbers.reasons),
     }
 
 

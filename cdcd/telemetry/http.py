@@ -1,37 +1,30 @@
-"""/metrics, /healthz and /readyz, from threads of their own: a stuck event loop cannot keep them from
-answering.
+"""The HTTP server of a daemon and of a mirror: Tornado, with a thread and an event loop of its own, so that a stuck
+event loop of the daemon cannot keep probes from an answer.
 
-The server is for probes and scrapes inside of a cluster: GET and HEAD only, no authentication, a limit on
-concurrent requests and on the time that one may take.
+The rule: a client costs little, whatever it does. A connection has one request and `CONNECTION_S_MAX` seconds, headers
+and body have limits, and there are at most `CONNECTIONS_MAX` connections. If one more comes, the oldest is closed, so
+that clients which only hold connections open do not lock out a probe.
 """
 
+import asyncio
 import errno
-import json
 import socket
-import socketserver
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from threading import BoundedSemaphore, Thread
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import StartResponse, WSGIEnvironment
+from typing import Final, Self
 
-from cdcd.config.models import Config
-from cdcd.config.sections.process import HttpConfig, ListenConfig, ReadyConfig
+from cdcd.config.sections.process import ListenConfig
 from cdcd.errors import ConfigError
-from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
+from cdcd.telemetry.tls import Tls
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
+CONNECTIONS_MAX: Final = 32
+"""Connections at the same time. Probes, scrapers and open pages are few."""
 
-REQUESTS_MAX: Final = 32
-"""Concurrent requests; a further one is hung up on. Probes and scrapers are few."""
-
-REQUEST_S_MAX: Final = 10
-"""Time that a client may leave us waiting for its next bytes."""
+BODY_BYTES_MAX: Final = 65_536
+"""Size of a request's body: a thousand names of tables."""
 
 _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRINUSE: "Another process, perhaps another cdcd, listens there. Set http.port to another, or 0 for any.",
@@ -39,13 +32,57 @@ _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRNOTAVAIL: "http.host is not an address of this machine; 127.0.0.1 and 0.0.0.0 always are.",
 }
 
-Page = tuple[str, str, bytes]
-"""Status line, content type, body."""
 
-Limits = tuple[HttpConfig, ReadyConfig]
-"""What the probes go by."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a route is given.
 
-Application = Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]
+    Attributes:
+        query: the part of the address after the question mark.
+        headers: by name; the names' case does not matter.
+    """
+
+    query: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a route answers."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What answers at a path.
+
+    Attributes:
+        get: answers GET and, without the body, HEAD; it runs in the server's event loop and must not wait.
+        post: answers POST.
+        refuse: judges a POST before its body is read; None: it may go on.
+    """
+
+    get: Callable[[Request], Reply] | None = None
+    post: Callable[[Request], Awaitable[Reply]] | None = None
+    refuse: Callable[[Request], Reply | None] | None = None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return ("GET", "HEAD") if self.get is not None else ("POST",)
+
+
+Routes = Mapping[str, Route]
+"""By path."""
+
+
+def text(status: int, sentence: str, **headers: str) -> Reply:
+    """A sentence for people."""
+    return Reply(status, "text/plain; charset=utf-8", sentence.encode() + b"\n", headers)
 
 
 class HttpServer:
@@ -53,38 +90,49 @@ class HttpServer:
 
     Args:
         http: where to listen; port 0 takes any free one, see `port`.
-        application: what answers (`application`, `pages`).
+        routes: what answers.
+        tls: None: without TLS.
 
     Raises ConfigError when it cannot listen there.
     """
 
-    def __init__(self, http: ListenConfig, application: Application) -> None:
-        try:
-            family, _, _, _, address = socket.getaddrinfo(
-                http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._server = _Server(address, family)
-        except UnicodeError:
-            raise ConfigError(f"cannot listen on {http.host}: not a host name") from None
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {http.host} port {http.port}: {error.strerror}",
-                hint=_HINTS.get(error.errno or 0, "Set http.host and http.port, or http.enabled: false."),
-            ) from None
-        self._server.set_app(application)
-        self._thread = Thread(target=self._server.serve_forever, args=(0.1,), name="http", daemon=True)
+    def __init__(self, http: ListenConfig, routes: Routes, tls: Tls | None = None) -> None:
+        self._socket = listening_socket(http)
+        self._routes = routes
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._started = Event()
+        self.port = int(self._socket.getsockname()[1])
+        """Where it listens."""
+        self._thread = Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
-
     def close(self) -> None:
-        """Stop listening; requests that are being answered may end."""
-        self._server.shutdown()
+        """Stop listening, and close all connections."""
+        self._started.wait()
+        if self._loop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self._server.server_close()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._started.set()
+            self._socket.close()
+
+    async def _serve(self) -> None:
+        # In this thread, so that the start of the daemon does not wait for Tornado to load.
+        from cdcd.telemetry.tornado_server import tornado_server  # noqa: PLC0415
+
+        server = tornado_server(self._routes, self._tls)
+        server.add_sockets([self._socket])
+        self._loop = asyncio.get_running_loop()
+        self._started.set()
+        await self._stop.wait()
+        server.stop()
+        await server.close_all_connections()
 
     def __enter__(self) -> Self:
         return self
@@ -95,143 +143,37 @@ class HttpServer:
         self.close()
 
 
-def serve_http(
-    config: Config, telemetry: Telemetry, current: Callable[[], Config] | None = None
-) -> AbstractContextManager[str]:
-    """Serve the daemon's pages while the block runs; gives `host:port`, or "" when `http.enabled` is false.
-
-    Args:
-        current: gives the configuration of now, whose limits the probes go by; None: it stays `config`.
-    """
-
-    def limits() -> Limits:
-        now = config if current is None else current()
-        return now.http, now.ready
-
-    return serve(config.http, _application(limits, telemetry))
-
-
 @contextmanager
-def serve(http: ListenConfig, application: Application) -> Iterator[str]:
-    """The same for any application."""
+def serve(http: ListenConfig, routes: Routes, tls: Tls | None = None) -> Iterator[str]:
+    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false."""
     if not http.enabled:
         yield ""
         return
-    with HttpServer(http, application) as server:
+    with HttpServer(http, routes, tls) as server:
         host = f"[{http.host}]" if ":" in http.host else http.host
         yield f"{host}:{server.port}"
 
 
-def application(http: HttpConfig, ready: ReadyConfig, telemetry: Telemetry) -> Application:
-    """The daemon's pages, with limits that stay."""
-    return _application(lambda: (http, ready), telemetry)
-
-
-def _application(limits: Callable[[], Limits], telemetry: Telemetry) -> Application:
-    def live() -> Health:
-        http, _ = limits()
-        return liveness(telemetry, time.monotonic(), http.stall_s_max)
-
-    def ready() -> Health:
-        _, ready = limits()
-        return readiness(telemetry, time.time(), ready.lag_bytes_max, ready.lag_s_max)
-
-    def registry() -> "CollectorRegistry":
-        from cdcd.telemetry.metrics import registry_for  # noqa: PLC0415  the first scrape waits for it, not the start
-
-        return registry_for(telemetry)
-
-    return pages(registry, {"/healthz": live, "/readyz": ready})
-
-
-def pages(
-    registry: "Callable[[], CollectorRegistry]", probes: Mapping[str, Callable[[], Health]]
-) -> Application:
-    """The WSGI application behind the server: /metrics, and probes by their paths.
-
-    Args:
-        registry: made at the first scrape.
-    """
-    metrics_of = cache(registry)
-
-    def metrics(environ: WSGIEnvironment) -> Page:
-        from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
-
-        encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
-        return "200 OK", content_type, encode(metrics_of())
-
-    def probe(look: Callable[[], Health]) -> Callable[[WSGIEnvironment], Page]:
-        return lambda _: _health(look())
-
-    pages = {"/metrics": metrics, **{path: probe(look) for path, look in probes.items()}}
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        method = environ["REQUEST_METHOD"]
-        page = pages.get(environ.get("PATH_INFO", ""))
-        more: list[tuple[str, str]] = []
-        if method not in {"GET", "HEAD"}:
-            status, content_type, body = _text("405 Method Not Allowed", "GET and HEAD only")
-            more.append(("Allow", "GET, HEAD"))
-        elif page is None:
-            status, content_type, body = _text("404 Not Found", f"There are {', '.join(pages)}")
-        else:
-            status, content_type, body = page(environ)
-        headers = [
-            ("Content-Type", content_type),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-        ]
-        start_response(status, headers + more)
-        return [] if method == "HEAD" else [body]
-
-    return answer
-
-
-def _health(health: Health) -> Page:
-    status = "200 OK" if health.well else "503 Service Unavailable"
-    return status, "application/json", json.dumps(health.detail).encode() + b"\n"
-
-
-def _text(status: str, text: str) -> Page:
-    return status, "text/plain; charset=utf-8", text.encode() + b"\n"
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_S_MAX
-
-    def log_message(self, *_: Any) -> None:
-        """Probes come every few seconds and say nothing."""
-
-
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    # A request that hangs must not hold up the end of the process.
-    block_on_close = False
-    request_queue_size = REQUESTS_MAX
-
-    def __init__(self, address: Any, family: socket.AddressFamily) -> None:
-        self.address_family = family
-        self._slots = BoundedSemaphore(REQUESTS_MAX)
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer looks its own name up in the DNS, which may take seconds, and nobody needs it.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name = str(self.server_address[0])
-        self.server_port = int(self.server_address[1])
-        self.setup_environ()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+def listening_socket(http: ListenConfig) -> socket.socket:
+    """A socket that listens where the configuration says. Raises ConfigError when it cannot."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            http.host, http.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, socket.SOCK_STREAM)
         try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up or is too slow is no event."""
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(CONNECTIONS_MAX)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
+    except UnicodeError:
+        raise ConfigError(f"cannot listen on {http.host}: not a host name") from None
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {http.host} port {http.port}: {error.strerror}",
+            hint=_HINTS.get(error.errno or 0, "Set http.host and http.port, or http.enabled: false."),
+        ) from None
+    return listening

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from cdcd import __version__
 from cdcd.build import is_compiled
 from cdcd.facts import Side
-from cdcd.snapshots.progress import TableTask
+from cdcd.snapshots.table_task import TableTask
 from cdcd.telemetry.histogram import Histogram
 from cdcd.telemetry.state import ROLES, Telemetry
 
@@ -310,6 +310,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         "counter",
         "Bytes of keys and values that Kafka acknowledged, before compression.",
         _one(lambda t: t.kafka_bytes),
+    ),
+    Definition(
+        "cdcd_kafka_token_failures_total",
+        "counter",
+        "Times that there was no new token for Kafka (kafka.oauth).",
+        _one(lambda t: t.kafka_token_failures),
     ),
     Definition(
         "cdcd_reconnects_total",

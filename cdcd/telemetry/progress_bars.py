@@ -1,8 +1,8 @@
 """How far the reading of tables is, as a person sees it: a bar for each table.
 
-`lines` makes them; `cdcd snapshot status` prints them. `Terminal` keeps them at the foot of the terminal of `cdcd run`
-while there is something to read. The rule there: the log owns the terminal, and the bars stand below its last line. So
-each line goes out whole, above them, and where standard error is no terminal there are no bars at all.
+`lines` makes them. `Terminal` keeps them at the foot of the terminal of `cdcd run` while there is something to read.
+The rule: the log owns the terminal, and the bars stand below its last line. So each line goes out whole, above
+them, and where standard error is no terminal there are no bars at all.
 """
 
 import sys
@@ -23,8 +23,8 @@ Began = dict[str, tuple[float, int, int]]
 """By table: when it was first seen, with its pages and rows at that time. Pace and time left come from it."""
 
 
-def lines(progress: Progress | None, began: Began, *, outcomes: bool = True) -> list[Any]:
-    """A bar for each table that is being read, what is done in all, and `outcomes`: what became of others.
+def lines(progress: Progress | None, began: Began) -> list[Any]:
+    """A bar for each table that is being read, and what is done in all.
 
     Things that rich prints. `began` is kept by the caller from one call to the next.
     """
@@ -53,10 +53,6 @@ def lines(progress: Progress | None, began: Began, *, outcomes: bool = True) -> 
     found: list[Any] = [table] if progress.tasks else []
     state = "paused" if progress.paused else "nothing is being read" if progress.is_done else progress.method
     found.append(Text(f"{state}; {progress.event_no:,} rows were read since the pipeline began"))
-    if outcomes:
-        found += [
-            Text(f"{each.name}: {each.error or 'complete'}, {each.rows:,} rows") for each in progress.outcomes
-        ]
     return found
 
 
@@ -131,7 +127,7 @@ class Terminal:
     def _render(self) -> Any:
         from rich.console import Group  # noqa: PLC0415
 
-        return Group(*lines(self._look(), self._began, outcomes=False))
+        return Group(*lines(self._look(), self._began))
 
 
 def terminal(look: Callable[[], Progress | None], stream: TextIO | None = None) -> Terminal | None:

@@ -12,9 +12,6 @@ from cdcd.telemetry.state import Telemetry
 REPORT_S: Final = 60.0
 """Seconds between two lines."""
 
-DELIVERED: Final = ("plain", "streamed", "prepared")
-"""The kinds of transactions that reach Kafka."""
-
 
 class ProgressReport:
     """Ask `due` every moment.
@@ -26,7 +23,7 @@ class ProgressReport:
     def __init__(self, telemetry: Telemetry, now: float) -> None:
         self._telemetry = telemetry
         self._at = now
-        self._before = self._totals()
+        self._before = telemetry.totals()
 
     def due(self, now: float, unix_now: float) -> StreamProgressed | None:
         """The report of the last minute, if a minute has passed and there is something to report."""
@@ -34,26 +31,21 @@ class ProgressReport:
         if seconds < REPORT_S:
             return None
         telemetry, before = self._telemetry, self._before
-        totals = self._before = self._totals()
+        totals = self._before = telemetry.totals()
         self._at = now
         lag_bytes = telemetry.lag_bytes() or 0
         if telemetry.role != "active" or (totals == before and not lag_bytes):
             return None
-        transactions, rows, sent = (each - former for each, former in zip(totals, before, strict=True))
+        delivered = totals.since(before)
         lag_s = telemetry.lag_s(unix_now)
         return StreamProgressed(
             seconds=round(seconds, 1),
-            transactions=transactions,
-            rows=rows,
-            bytes=sent,
+            transactions=delivered.transactions,
+            rows=delivered.rows,
+            bytes=delivered.bytes,
             lag_s=None if lag_s is None else round(lag_s, 1),
             lag_bytes=lag_bytes,
             waiting_records=telemetry.queue_records,
             waiting_bytes=telemetry.queue_bytes,
             wal_bytes=telemetry.retained_wal_bytes,
         )
-
-    def _totals(self) -> tuple[int, int, int]:
-        telemetry = self._telemetry
-        transactions = sum([telemetry.transactions.get(kind, 0) for kind in DELIVERED])
-        return transactions, sum(telemetry.events.copy().values()), telemetry.kafka_bytes

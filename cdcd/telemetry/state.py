@@ -15,6 +15,8 @@ from cdcd.engine.wal_forecast import WalForecast
 from cdcd.facts import Side
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.histogram import Histogram
+from cdcd.telemetry.last_problems import LastProblems
+from cdcd.telemetry.throughput import Throughput, Totals
 
 Role = Literal["starting", "standby", "active"]
 ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
@@ -26,6 +28,9 @@ TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "abo
 """plain, streamed, prepared: committed and delivered; rolled_back: prepared ones that were; aborted: streamed
 ones that were, whole or in part; message: logical decoding messages outside of transactions.
 """
+
+DELIVERED_KINDS: Final = ("plain", "streamed", "prepared")
+"""The kinds of transactions that reach Kafka."""
 
 COMMIT_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -52,12 +57,14 @@ class Telemetry:
         "events",
         "flushed_lsn",
         "kafka_bytes",
+        "kafka_token_failures",
         "kafka_transactions",
         "last_commit_time",
         "loop_heartbeat",
         "name",
         "prepared_oldest_time",
         "prepared_open",
+        "problems",
         "queue_bytes",
         "queue_bytes_max",
         "queue_records",
@@ -73,8 +80,10 @@ class Telemetry:
         "snapshot",
         "spool_disk_bytes",
         "spool_memory_bytes",
+        "started_time",
         "streamed_open",
         "streaming",
+        "throughput",
         "transactions",
         "transactions_cut",
         "wal",
@@ -86,6 +95,10 @@ class Telemetry:
         self.role: Role = "starting"
         self.streaming = False
         self.loop_heartbeat = time.monotonic()
+        self.started_time = time.time()
+        self.throughput = Throughput()
+        self.problems = LastProblems()
+        """The last warnings and errors. It has to be told of them (`observing`)."""
 
         self.received_lsn = 0
         self.sent_lsn = 0
@@ -118,6 +131,7 @@ class Telemetry:
 
         self.kafka_transactions = 0
         self.kafka_bytes = 0
+        self.kafka_token_failures = 0
         self.commits = Histogram(COMMIT_BUCKETS_S)
         self.delays = Histogram(DELAY_BUCKETS_S)
         self.reconnects: dict[str, int] = {"postgres": 0, "kafka": 0}
@@ -133,6 +147,15 @@ class Telemetry:
 
     def _waiting(self) -> Waiting:
         return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
+
+    def totals(self) -> Totals:
+        """What went through since the process started."""
+        transactions = self.transactions
+        return Totals(
+            sum([transactions.get(kind, 0) for kind in DELIVERED_KINDS]),
+            sum(self.events.copy().values()),
+            self.kafka_bytes,
+        )
 
     @property
     def caught_up(self) -> bool:
@@ -194,11 +217,21 @@ def liveness(telemetry: Telemetry, monotonic: float, stall_s_max: float) -> Heal
     return Health(False, {"alive": False, "reasons": [f"the event loop is stuck for {stalled_s:.0f} s"]})
 
 
-def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s_max: float | None) -> Health:
+def readiness(
+    telemetry: Telemetry,
+    now: float,
+    lag_bytes_max: int | None,
+    lag_s_max: float | None,
+    *,
+    during_snapshot: bool = False,
+) -> Health:
     """Whether the pipeline does what it is for: streaming and keeping up; or, as a standby, waiting.
 
     A standby is ready if both sides answer: its job is to wait, and a rollout that waits for readiness would otherwise
     never end. An instance that a side does not answer is not ready.
+
+    Args:
+        during_snapshot: reading the first snapshot counts as keeping up, whatever the lag.
     """
     role = telemetry.role
     reasons = [
@@ -207,19 +240,21 @@ def readiness(telemetry: Telemetry, now: float, lag_bytes_max: int | None, lag_s
     ]
     if role == "standby":
         return Health(not reasons, {"ready": not reasons, "role": role} | _reasons(reasons))
+    reading = role == "active" and telemetry.streaming and telemetry.reading
     if role != "active":
         reasons.append("not connected yet")
     elif not telemetry.streaming:
         reasons.append("not streaming: reconnecting to PostgreSQL or Kafka")
-    elif telemetry.reading:
-        reasons.append("not streaming yet: reading the initial snapshot")
+    elif reading and not during_snapshot:
+        reasons.append("not streaming yet: reading the initial snapshot (see ready.during_snapshot)")
     lag_bytes, lag_s = telemetry.lag_bytes(), telemetry.lag_s(now)
-    if lag_bytes is not None and lag_bytes_max is not None and lag_bytes > lag_bytes_max:
+    counts = not (reading and during_snapshot)
+    if counts and lag_bytes is not None and lag_bytes_max is not None and lag_bytes > lag_bytes_max:
         reasons.append(f"{lag_bytes} bytes behind, more than ready.lag_bytes_max = {lag_bytes_max}")
-    if lag_s is not None and lag_s_max is not None and lag_s > lag_s_max:
+    if counts and lag_s is not None and lag_s_max is not None and lag_s > lag_s_max:
         reasons.append(f"{lag_s:.0f} s behind, more than ready.lag_s_max = {lag_s_max:g}")
     detail = {"ready": not reasons, "role": role, "lag_bytes": lag_bytes, "lag_s": lag_s}
-    return Health(not reasons, detail | _reasons(reasons))
+    return Health(not reasons, detail | ({"snapshot": "reading"} if reading else {}) | _reasons(reasons))
 
 
 def _reasons(reasons: list[str]) -> dict[str, Any]:

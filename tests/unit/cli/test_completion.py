@@ -62,4 +62,4 @@ def test_commands_complete():
 
 
 def test_options_complete():
-    assert complete("cdcd config --", 2) == ["--config", "--schema", "--reference", "--help"]
+    assert complete("cdcd config --", 2) == ["--config", "--schema", "--reference", "--examples", "--help"]

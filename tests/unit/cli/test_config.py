@@ -5,6 +5,7 @@ import yaml
 
 from cdcd.cli.__main__ import main
 from cdcd.config.reference import reference_yaml
+from deploy.local.cache import REPOSITORY
 
 MINIMAL = (
     "name: shop\npostgres: {dsn: 'host=db password=s3cret'}\nkafka: {bootstrap_servers: 'broker:9092'}\n"
@@ -45,7 +46,33 @@ def test_the_reference_needs_no_file(capsys):
 
 def test_the_schema_and_the_reference_at_once_are_refused(capsys):
     assert exit_of("config", "--schema", "--reference") == 2
-    assert "not both" in capsys.readouterr().err
+    assert "Give one of" in capsys.readouterr().err
+
+
+def test_the_examples_are_written_and_listed(tmp_path, capsys):
+    folder = tmp_path / "new" / "examples"
+    assert exit_of("config", "--examples", str(folder)) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert sorted(listed) == sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    for name in ("config/minimal.yaml", "deploy/sql/role.sql", "deploy/prometheus/alerts.yaml"):
+        assert (folder / name).read_bytes() == (REPOSITORY / name).read_bytes()
+    # Once more is no fault.
+    assert exit_of("config", "--examples", str(folder)) == 0
+
+
+def test_no_file_of_somebody_is_overwritten_by_an_example(tmp_path, capsys):
+    mine = tmp_path / "deploy" / "sql" / "role.sql"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("-- mine")
+    assert exit_of("config", "--examples", str(tmp_path)) == 2
+    assert f"{mine} is there already" in capsys.readouterr().err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [mine]
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_a_hint(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert exit_of("config", "--examples", str(tmp_path / "file" / "below")) == 2
+    assert "cannot write the examples" in capsys.readouterr().err
 
 
 def test_without_a_file_it_says_which_option_is_missing(capsys, monkeypatch):
@@ -58,7 +85,7 @@ def test_a_missing_file_is_an_error_with_a_hint(capsys):
     assert exit_of("config", "--config", "/nonexistent.yaml") == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: cannot read the configuration /nonexistent.yaml: No such file or directory"
-    assert second.startswith("hint: config/minimal.yaml is a file to start from")
+    assert second.startswith("hint: `cdcd init` writes a first configuration")
 
 
 def test_every_problem_of_a_wrong_file_is_shown(tmp_path, capsys):

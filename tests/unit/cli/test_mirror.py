@@ -9,7 +9,7 @@ import pytest
 from cdcd.cli.__main__ import main
 from cdcd.cli.mirror import log_to, settings_of, target_of
 from cdcd.config.mirror import MirrorLogConfig, parse_mirror
-from cdcd.spark.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
+from cdcd.spark.watching.progress import BatchDone, MirrorStarted, Progress, TableFailed, TableStopped
 
 CONFIG = """
 name: shop
@@ -170,6 +170,19 @@ def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert run("--config", str(file)) == 2
     assert "start with --consistent" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")
+def test_a_partition_field_that_is_none_is_refused_with_its_place_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    fields = "partition_by: {public.orders: [days(at), weeks(at)]}"
+    file = tmp_path / "mirror.yaml"
+    file.write_text(CONFIG.replace("tables: {", f"tables: {{{fields}, "))
+    assert run("--config", str(file)) == 2
+    said = capsys.readouterr().err
+    assert "tables.partition_by: public.orders: 'weeks(at)'" in said
+    assert "no transform 'weeks'" in said
 
 
 @pytest.mark.skipif(find_spec("pyspark") is None, reason="pyspark comes with `make spark`")

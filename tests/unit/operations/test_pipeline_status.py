@@ -13,7 +13,9 @@ from cdcd.postgres.pipeline_state import Instance, PipelineState, Prepared
 from cdcd.postgres.publication import Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
 from cdcd.snapshots.oids import Oids
-from cdcd.snapshots.progress import Outcome, Part, Progress, TableTask
+from cdcd.snapshots.outcomes import Outcome
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import Part, TableTask
 from cdcd.transactions.position import Checkpoint, Position
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)

@@ -3,8 +3,10 @@ import time
 import pytest
 
 from cdcd.config.loading import parse_config
-from cdcd.operations.status import ask_daemon, read_numbers, url_of
-from cdcd.telemetry.http import HttpServer, application
+from cdcd.operations.status import ask_daemon
+from cdcd.telemetry.daemon_pages import daemon_routes
+from cdcd.telemetry.http import HttpServer, Reply, Route
+from cdcd.telemetry.http_client import url_of
 from cdcd.telemetry.state import Telemetry
 
 YAML = "name: shop\npostgres: {dsn: 'host=db'}\nkafka: {bootstrap_servers: 'k:9092'}\n"
@@ -22,6 +24,7 @@ def config(http: str):
         ("{host: '::'}", "http://[::1]:9464"),
         ("{host: 'fe80::1'}", "http://[fe80::1]:9464"),
         ("{host: cdcd.example.com}", "http://cdcd.example.com:9464"),
+        ("{certificate_file: a, key_file: b}", "https://127.0.0.1:9464"),
         ("{port: 0}", ""),
         ("{enabled: false}", ""),
     ],
@@ -30,16 +33,17 @@ def test_where_the_daemon_of_a_configuration_answers(http, url):
     assert url_of(config(http)) == url
 
 
-def test_the_numbers_of_a_daemon_are_read_from_its_pages():
+def test_the_numbers_of_a_daemon_are_read_from_its_status():
     telemetry = Telemetry("shop", "cdcd_shop")
     telemetry.role = "active"
     telemetry.server_wal_end, telemetry.flushed_lsn = 5000, 2000
     telemetry.last_commit_time = time.time() - 30
     telemetry.events = {("public.orders", "c"): 3, ("public.orders", "u"): 4, ("public.items", "d"): 1}
     given = config("{port: 0}")
-    with HttpServer(given.http, application(given.http, given.ready, telemetry)) as server:
-        numbers, stranger = ask_daemon(f"http://127.0.0.1:{server.port}", "shop")
-        assert ask_daemon(f"http://127.0.0.1:{server.port}", "bank") == (None, "shop")
+    bank = given.model_copy(update={"name": "bank"})
+    with HttpServer(given.http, daemon_routes(lambda: given, telemetry)) as server:
+        numbers, stranger = ask_daemon(given, f"http://127.0.0.1:{server.port}")
+        assert ask_daemon(bank, f"http://127.0.0.1:{server.port}") == (None, "shop")
     assert stranger == ""
     assert numbers is not None
     assert (numbers.role, numbers.streaming, numbers.lag_bytes) == ("active", False, 3000)
@@ -51,9 +55,13 @@ def test_the_numbers_of_a_daemon_are_read_from_its_pages():
 
 
 def test_where_nobody_answers_there_are_no_numbers():
-    assert ask_daemon("", "shop") == (None, "")
-    assert ask_daemon("http://127.0.0.1:1", "shop") == (None, "")
+    assert ask_daemon(config("{port: 0}")) == (None, "")
+    assert ask_daemon(config("{port: 1}")) == (None, "")
 
 
 def test_another_program_on_the_port_is_not_taken_for_the_daemon():
-    assert read_numbers("go_goroutines 7\n", (), "shop") == (None, "a program that is not cdcd")
+    given = config("{port: 0}")
+    with HttpServer(
+        given.http, {"/v1/status": Route(get=lambda _: Reply(200, "text/html", b"[1]"))}
+    ) as server:
+        assert ask_daemon(given, f"http://127.0.0.1:{server.port}") == (None, "")

@@ -3,16 +3,21 @@ import json
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
-from cdcd.config.loading import Config, HttpConfig, ReadyConfig, parse_config
+from cdcd.config.loading import Config, HttpConfig, parse_config
 from cdcd.errors import ConfigError
-from cdcd.telemetry.http import REQUESTS_MAX, HttpServer, application, serve_http
+from cdcd.telemetry.daemon_pages import daemon_routes, serve_http
+from cdcd.telemetry.http import BODY_BYTES_MAX, CONNECTIONS_MAX, HttpServer, Reply, Route, Routes
 from cdcd.telemetry.state import Telemetry
 
 HTTP = HttpConfig.model_validate({"port": 0})
-READY = ReadyConfig.model_validate({})
+
+
+def routes(telemetry: Telemetry) -> Routes:
+    return daemon_routes(lambda: config("http: {port: 0}"), telemetry)
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def telemetry():
 
 @pytest.fixture
 def server(telemetry):
-    with HttpServer(HTTP, application(HTTP, READY, telemetry)) as server:
+    with HttpServer(HTTP, routes(telemetry)) as server:
         yield server
 
 
@@ -108,9 +113,12 @@ def test_other_methods_are_refused(server, method):
 
 
 def test_another_path_names_those_there_are(server):
-    status, _, body = request(server, "/")
+    status, _, body = request(server, "/metric")
     assert status == 404
-    assert body == b"There are /metrics, /healthz, /readyz\n"
+    assert (
+        body
+        == b"There are /, /v1/status, /metrics, /healthz, /readyz, /v1/snapshots, /v1/pause, /v1/resume\n"
+    )
 
 
 def test_a_port_in_use_is_an_error_with_a_hint():
@@ -119,16 +127,14 @@ def test_a_port_in_use_is_an_error_with_a_hint():
         with pytest.raises(
             ConfigError, match=f"cannot listen on 127.0.0.1 port {port}: Address already in use"
         ) as caught:
-            HttpServer(HttpConfig.model_validate({"port": port}), application(HTTP, READY, Telemetry()))
+            HttpServer(HttpConfig.model_validate({"port": port}), routes(Telemetry()))
     assert "http.port" in caught.value.hint
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid", "a" * 70])
 def test_an_address_that_is_not_ours_is_an_error(host):
     with pytest.raises(ConfigError, match=f"cannot listen on {host}"):
-        HttpServer(
-            HttpConfig.model_validate({"host": host, "port": 0}), application(HTTP, READY, Telemetry())
-        )
+        HttpServer(HttpConfig.model_validate({"host": host, "port": 0}), routes(Telemetry()))
 
 
 def test_ipv6_is_served_where_the_machine_has_it(telemetry):
@@ -138,29 +144,107 @@ def test_ipv6_is_served_where_the_machine_has_it(telemetry):
     except OSError:
         pytest.skip("no IPv6 here")
     http6 = HttpConfig.model_validate({"host": "::1", "port": 0})
-    with HttpServer(http6, application(http6, READY, telemetry)) as server:
+    with HttpServer(http6, routes(telemetry)) as server:
         connection = http.client.HTTPConnection("::1", server.port, timeout=10)
         connection.request("GET", "/healthz")
         assert connection.getresponse().status == 200
         connection.close()
 
 
-def test_clients_that_only_hold_connections_open_do_not_keep_it_from_closing(telemetry):
-    with HttpServer(HTTP, application(HTTP, READY, telemetry)) as server:
-        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(REQUESTS_MAX + 3)]
-        deadline = time.monotonic() + 10
-        # One beyond the limit is hung up on.
-        idle[-1].settimeout(10)
-        assert idle[-1].recv(1) == b""
+def test_clients_that_only_hold_connections_open_lock_nobody_out(telemetry):
+    with HttpServer(HTTP, routes(telemetry)) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(CONNECTIONS_MAX + 3)]
+        # The oldest were hung up on, so that a probe is answered.
+        for each in idle[:3]:
+            each.settimeout(10)
+            assert each.recv(1) == b""
+        assert request(server, "/healthz")[0] == 200
         started = time.monotonic()
     assert time.monotonic() - started < 5
-    assert time.monotonic() < deadline
     for connection in idle:
         connection.close()
 
 
+def test_a_connection_ends_after_its_time_whatever_it_does(telemetry, monkeypatch):
+    monkeypatch.setattr("cdcd.telemetry.tornado_server.CONNECTION_S_MAX", 0.3)
+    with HttpServer(HTTP, routes(telemetry)) as server:
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.settimeout(10)
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x")
+        assert connection.recv(1) == b""
+        connection.close()
+
+
+def test_a_client_that_reads_nothing_is_let_go(monkeypatch):
+    monkeypatch.setattr("cdcd.telemetry.tornado_server.CONNECTION_S_MAX", 0.3)
+    large = Route(get=lambda _: Reply(200, "text/plain", b"x" * 20_000_000))
+    with HttpServer(HTTP, {"/": large}) as server:
+        connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.settimeout(10)
+        assert connection.recv(1) == b"H"
+        server_side = [thread for thread in threading.enumerate() if thread.name == "http"]
+        assert len(server_side) == 1
+        # The rest never comes: what lay in the buffers does, and then the end.
+        received = 1
+        time.sleep(0.5)  # longer than a connection may be open, while nothing is read
+        with suppress(ConnectionResetError):
+            while chunk := connection.recv(1 << 20):
+                received += len(chunk)
+        assert received < 20_000_000
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"POST /v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/pause HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    ],
+)
+def test_nonsense_is_refused_and_the_next_one_is_answered(server, sent):
+    answer = b""
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection,
+        suppress(ConnectionResetError, BrokenPipeError),
+    ):
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.recv(1000)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert request(server, "/healthz")[0] == 200
+
+
+def test_a_body_that_is_too_large_is_refused_with_a_sentence(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", "/v1/pause", body=b"x" * (BODY_BYTES_MAX + 1))
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (413, b"A body of at most 65536 bytes is allowed.\n")
+    connection.close()
+
+
+def test_a_body_without_a_length_is_refused_with_a_sentence(server):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("POST", "/v1/pause", body=iter([b"{}"]), encode_chunked=True)
+    response = connection.getresponse()
+    assert (response.status, response.read()) == (411, b"Send the body with its length (Content-Length).\n")
+    connection.close()
+
+
+def test_a_route_that_fails_shows_nothing_of_it(telemetry):
+    def fail(_: object) -> Reply:
+        raise RuntimeError("secret")
+
+    with HttpServer(HTTP, {"/": Route(get=fail)}) as server:
+        status, _, body = request(server, "/")
+    assert (status, body) == (500, b"cdcd failed; its log says why.\n")
+
+
 def test_after_closing_nobody_listens(telemetry):
-    server = HttpServer(HTTP, application(HTTP, READY, telemetry))
+    server = HttpServer(HTTP, routes(telemetry))
     port = server.port
     server.close()
     with pytest.raises(ConnectionRefusedError):

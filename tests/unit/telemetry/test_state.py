@@ -136,7 +136,23 @@ class TestReadiness:
     def test_an_instance_that_reads_the_initial_snapshot_is_not_ready(self, active):
         active.reading = True
         health = readiness(active, NOW, 100, 10)
-        assert health.detail["reasons"] == ["not streaming yet: reading the initial snapshot"]
+        assert health.detail["snapshot"] == "reading"
+        assert health.detail["reasons"] == [
+            "not streaming yet: reading the initial snapshot (see ready.during_snapshot)"
+        ]
+
+    def test_reading_the_initial_snapshot_may_count_as_ready_however_far_the_stream_is_behind(self, active):
+        active.reading = True
+        active.flushed_lsn = 0
+        active.caught_up = False
+        health = readiness(active, NOW + 1e6, 100, 10, during_snapshot=True)
+        assert health.well
+        assert health.detail["snapshot"] == "reading"
+        # WHEN the stream begins, or is lost
+        active.reading = False
+        assert len(readiness(active, NOW + 1e6, 100, 10, during_snapshot=True).detail["reasons"]) == 2
+        active.reading, active.streaming = True, False
+        assert "reconnecting" in str(readiness(active, NOW, None, None, during_snapshot=True).detail)
 
     def test_an_instance_that_is_behind_is_not_ready_and_says_each_reason(self, active):
         active.flushed_lsn = 899

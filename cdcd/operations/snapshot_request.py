@@ -1,0 +1,204 @@
+"""Requests to the daemon about snapshots: a logical message each, sent after it was checked.
+
+The rule: what the daemon would refuse is refused here, by the queries with which the daemon looks tables up and reads
+them. So a table is looked up in the publication, its condition is planned, and a chunk without pages is read of each
+part, which needs every right that the reading of rows needs.
+"""
+
+import asyncio
+import difflib
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Any, Final
+
+from cdcd.config.loading import Config
+from cdcd.engine.queries import page_query, sql_names
+from cdcd.errors import CdcdError, ConfigError, SourceError
+from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
+from cdcd.postgres.logical_message import emit_message
+from cdcd.postgres.refusals import TableBusyError, translated
+from cdcd.postgres.snapshot_catalog import SnapshotCatalog
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.protocol.lsn import Lsn
+from cdcd.records.relations import key_columns
+from cdcd.snapshots.chunks import Chunk
+from cdcd.snapshots.reading import Changed, Refused, SourceTable
+from cdcd.snapshots.signals import PREFIX, Signal
+from cdcd.snapshots.table_task import TableTask
+
+MESSAGES_SINCE: Final = 140000
+"""The server version whose pgoutput sends logical messages."""
+
+_NOTHING_READ_BYTES: Final = 1 << 20
+"""Bytes that a chunk without pages may have: it has none."""
+
+# What a name that is not published may stand for: a partitioned table with its leaves, a partition with its parents.
+_RELATIVES: Final = """
+SELECT c.relkind::text,
+       ARRAY(SELECT t.relid::oid::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf ORDER BY t.relid::oid),
+       ARRAY(SELECT a.relid::oid::int8 FROM pg_partition_ancestors(c.oid) a)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+Notice = Callable[[str], None]
+
+
+def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
+    """Check the request and write it into the WAL.
+
+    Args:
+        notice: told, in a sentence, what is different from what was asked for.
+
+    Returns:
+        The request as it was sent, in which leaves stand for a partitioned table, and where it is in the WAL.
+
+    Raises:
+        ConfigError: the daemon would not follow it.
+        TransientError, SourceError: PostgreSQL does not let us.
+    """
+    if not config.postgres.messages or config.snapshot.signals == "off":
+        raise ConfigError(
+            "The daemon does not listen: postgres.messages is false or snapshot.signals is off.",
+            hint="Change that, and restart the daemon.",
+        )
+    if signal.where and config.snapshot.signals != "all":
+        raise ConfigError(
+            "snapshot.signals does not allow --where.", hint="Set it to all, and restart the daemon."
+        )
+    return asyncio.run(_ask(config, signal, notice))
+
+
+async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
+    dsn = parse_dsn(*config.postgres.access())
+    async with AsyncExitStack() as stack:
+        sql = await connect(
+            dsn,
+            application_name=f"{config.name} snapshot request",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+        )
+        stack.push_async_callback(sql.close)
+        if sql.info.server_version < MESSAGES_SINCE:
+            raise ConfigError(
+                "PostgreSQL 13 sends no logical messages to its clients, so the daemon would not hear this.",
+                hint="It takes PostgreSQL 14 or newer. On 13, snapshot.added_tables reads tables that are added to the "
+                "publication.",
+            )
+        if signal.action == "start":
+            signal = await _checked(config, dsn, sql, signal, stack, notice)
+        try:
+            Signal.decode(signal.encode().encode())
+        except ValueError as error:
+            raise ConfigError(f"The daemon would refuse the request: {error}.") from None
+        return signal, await emit_message(sql, PREFIX, signal.encode())
+
+
+async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
+    config: Config, dsn: Dsn, sql: Connection, signal: Signal, stack: AsyncExitStack, notice: Notice
+) -> Signal:
+    """The request with the published tables that it names. Raises CdcdError: it would be refused."""
+    name, patience_s = f"{config.name} snapshot request", config.postgres.connect_timeout_s
+    catalog = SnapshotCatalog(
+        dsn, config.postgres.publication, application_name=name, connect_timeout_s=patience_s
+    )
+    stack.push_async_callback(catalog.close)
+    published = await catalog.published()
+    oids: list[int] = []
+    for table in signal.tables:
+        found = await _find(sql, published, table, config.postgres.publication)
+        if [published[oid] for oid in found] != [table]:
+            notice(
+                f"{table} is published through its partitions, so they are read: "
+                f"{', '.join(published[oid] for oid in found)}"
+            )
+        oids += [oid for oid in found if oid not in oids]
+    reader = await SnapshotReader.open(dsn, application_name=name, connect_timeout_s=patience_s)
+    stack.callback(reader.close)
+    for oid in oids:
+        await _check_table(catalog, reader, oid, published[oid], signal.where, notice)
+    return replace(signal, tables=tuple(published[oid] for oid in oids))
+
+
+async def _find(sql: Connection, published: Mapping[int, str], table: str, publication: str) -> list[int]:
+    """The published tables, by their oids, that stand for the table. ConfigError: there are none."""
+    exact = [oid for oid, name in published.items() if name == table]
+    if exact:
+        return exact
+    with translated("looking for a table", {}):
+        rows: Any = await (await sql.execute(_RELATIVES, (table,))).fetchall()
+    if not rows:
+        raise ConfigError(f"There is no table {table}.", hint=_meant(published, table))
+    kind, leaves, ancestors = rows[0]
+    parts = [oid for oid in leaves if oid in published]
+    if kind == "p" and parts:
+        return parts
+    parents = [published[oid] for oid in ancestors if oid in published]
+    if parents:
+        raise ConfigError(
+            f"{table} is a partition of {parents[0]}, through which its rows are published.",
+            hint=f"Ask for the whole table: --table {parents[0]}; a condition chooses among its rows: --where.",
+        )
+    if kind in "vmf":
+        raise ConfigError(
+            f"{table} is no table: PostgreSQL does not publish views, materialized views and foreign tables.",
+            hint="Name the tables that have the rows.",
+        )
+    raise ConfigError(
+        f"{table} is not in publication {publication}.",
+        hint=f"ALTER PUBLICATION {publication} ADD TABLE {table}; with snapshot.added_tables: true, its rows are then "
+        "read by themselves.",
+    )
+
+
+def _meant(published: Mapping[int, str], table: str) -> str:
+    """What to write instead of a name that no table has."""
+    names = sorted(published.values())
+    same = [name for name in names if name.partition(".")[2] == table.rpartition(".")[2]]
+    near = same or difflib.get_close_matches(table, names, n=3)
+    if near:
+        return f"Write the schema and the table: --table {' or --table '.join(near)}."
+    return f"Published are: {', '.join(names[:10])}{'' if len(names) <= 10 else ' and others'}."
+
+
+async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
+    catalog: SnapshotCatalog, reader: SnapshotReader, oid: int, name: str, where: str, notice: Notice
+) -> None:
+    """Raises CdcdError: the daemon could not read it."""
+    try:
+        look = await catalog.look([oid])
+        if not look.tables:
+            raise ConfigError(f"{name} was dropped a moment ago.", hint="Look which tables there are.")
+        table = look.tables[0]
+        if not key_columns(table.relation, (await catalog.describe([oid]))[oid]):
+            raise SourceError(
+                f"{name} has no primary key, so its rows cannot be read beside the stream.",
+                hint=f"Add a primary key to {name}, or a replica identity by a unique index.",
+            )
+        problem = await catalog.examine(table, where) if where else ""
+        if problem:
+            raise ConfigError(
+                f"The condition cannot be used on {name}: {problem}",
+                hint="--where is what stands behind WHERE in SQL, for one table.",
+            )
+        await _try_to_read(reader, table, where)
+    except TableBusyError as error:
+        notice(
+            f"{name} could not be examined, because somebody has locked it: {error.message} The daemon waits for it."
+        )
+
+
+async def _try_to_read(reader: SnapshotReader, table: SourceTable, where: str) -> None:
+    """Read a chunk without pages of each part."""
+    names = sql_names(table)
+    for each in table.parts:
+        chunk = Chunk(TableTask(table.name, table.oid), each.part.oid, each.part.filenode, 0, 0)
+        answer = await reader.read(page_query(table, names[each.part.oid], chunk, where), _NOTHING_READ_BYTES)
+        if isinstance(answer, Refused):
+            raise _unreadable(table.name, answer)
+        if isinstance(answer, Changed):
+            raise TableBusyError(f"{table.name}: {answer.reason}.")
+
+
+def _unreadable(name: str, answer: Refused) -> CdcdError:
+    return SourceError(f"The rows of {name} cannot be read: {answer.reason}", hint=answer.hint)

@@ -1,0 +1,161 @@
+"""What a person may ask of a daemon by HTTP: to read tables, and to pause and resume the reading.
+
+The rule: an action needs the bearer token of the configuration, and there is none without a token. Each action is the
+request that `cdcd snapshot` makes, by the same function (`Ask`). It runs in a thread of its own, one at a time, so that
+a PostgreSQL that does not answer holds up neither the stream nor the other pages.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+from typing import Final
+
+from cdcd.config.models import Config
+from cdcd.errors import CdcdError, TransientError
+from cdcd.protocol.lsn import Lsn
+from cdcd.snapshots.signals import Signal
+from cdcd.telemetry.http import Reply, Request, Route, Routes
+from cdcd.telemetry.pages import json_reply
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request that was written.
+
+    Attributes:
+        position: where it is in the WAL.
+        notices: what is different from what was asked for, a sentence each.
+    """
+
+    position: Lsn
+    notices: tuple[str, ...] = ()
+
+
+Ask = Callable[[Config, Signal], Accepted]
+"""Checks the request and writes it into the WAL. Raises CdcdError."""
+
+ANSWER_S_MAX: Final = 15.0
+"""Seconds that PostgreSQL may take for a request."""
+
+_KEYS: Final = ("tables", "where", "id")
+
+OFF: Final = (
+    "Actions are off. Set http.token_file (or http.token) in the daemon's configuration, and send its content as "
+    "`Authorization: Bearer …`."
+)
+
+
+def action_routes(current: Callable[[], Config], ask: Ask | None) -> Routes:
+    """The actions by their paths.
+
+    Args:
+        current: gives the configuration in effect.
+        ask: what carries a request out; None: nothing does, and the actions are off.
+    """
+    actions = _Actions(current, ask)
+    return {
+        "/v1/snapshots": Route(post=lambda asked: actions.carry_out("start", asked), refuse=actions.refuse),
+        "/v1/pause": Route(post=lambda asked: actions.carry_out("pause", asked), refuse=actions.refuse),
+        "/v1/resume": Route(post=lambda asked: actions.carry_out("resume", asked), refuse=actions.refuse),
+    }
+
+
+class _Actions:
+    def __init__(self, current: Callable[[], Config], ask: Ask | None) -> None:
+        self._current = current
+        self._ask = ask
+        self._busy = False
+
+    def refuse(self, asked: Request) -> Reply | None:
+        """Why the caller may not; None: it may."""
+        token = self._current().http.token
+        if token is None or self._ask is None:
+            return problem(403, OFF)
+        scheme, _, given = asked.headers.get("Authorization", "").partition(" ")
+        expected = token.get_secret_value().encode()
+        # Also for another scheme, and in constant time: the time that the answer takes says nothing of the token.
+        matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), expected)
+        if scheme.lower() == "bearer" and matches:
+            return None
+        return problem(
+            401,
+            "The token is missing or wrong. Send `Authorization: Bearer` with the content of http.token_file.",
+            **{"WWW-Authenticate": 'Bearer realm="cdcd"'},
+        )
+
+    async def carry_out(self, action: str, asked: Request) -> Reply:
+        """Make the request, and answer with its position in the WAL."""
+        config, ask = self._current(), self._ask
+        assert ask is not None, "refuse() was not asked"
+        try:
+            signal = _signal(action, config.name, asked.body)
+        except ValueError as error:
+            return problem(400, f"The request is refused: {error}.")
+        if self._busy:
+            return problem(
+                503, "Another request is under way. Try again in a few seconds.", **{"Retry-After": "5"}
+            )
+        self._busy = True
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                accepted = await self._in_thread(lambda: ask(config, signal))
+        except TimeoutError:
+            return problem(
+                504, f"PostgreSQL did not answer within {ANSWER_S_MAX:.0f} s. The request may come yet."
+            )
+        except TransientError as error:
+            return problem(503, error.message, hint=error.hint)
+        except CdcdError as error:
+            return problem(409, error.message, hint=error.hint)
+        answer = {"asked_lsn": str(accepted.position), "pipeline": config.name, "action": action}
+        return json_reply(202, answer | ({"notices": accepted.notices} if accepted.notices else {}))
+
+    async def _in_thread(self, work: Callable[[], Accepted]) -> Accepted:
+        """Run it in a thread that nobody waits for at the end of the process. Until it ends, no other one begins."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Accepted] = loop.create_future()
+
+        def finish(result: Accepted | None, error: Exception | None) -> None:
+            self._busy = False
+            if done.done():
+                return
+            if error is not None:
+                done.set_exception(error)
+            elif result is not None:
+                done.set_result(result)
+
+        def run() -> None:
+            result: Accepted | None = None
+            failure: Exception | None = None
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001  it is raised again where the result is awaited
+                failure = error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, result, failure)
+
+        Thread(target=run, name="http action", daemon=True).start()
+        return await done
+
+
+def _signal(action: str, pipeline: str, body: bytes) -> Signal:
+    """The request that the body asks for; ValueError says what is wrong with it."""
+    try:
+        fields = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the body is not JSON ({error})") from None
+    if not isinstance(fields, dict):
+        raise ValueError("the body is not a JSON object")  # noqa: TRY004  what was sent is wrong, not our call
+    allowed = _KEYS if action == "start" else ()
+    if unknown := sorted(fields.keys() - set(allowed)):
+        shown = ", ".join(unknown)[:100]
+        raise ValueError(f"{shown} is not a key of it; there are {', '.join(allowed) or 'none'}")
+    return Signal.decode(json.dumps({**fields, "action": action, "pipeline": pipeline}).encode())
+
+
+def problem(status: int, sentence: str, /, hint: str = "", **headers: str) -> Reply:
+    """A refusal: a sentence, and what to do."""
+    return json_reply(status, {"error": sentence, "hint": hint}, **headers)

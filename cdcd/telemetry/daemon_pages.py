@@ -1,0 +1,98 @@
+"""What a daemon serves: the page, the status, metrics, probes, and actions where a token allows them."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final
+
+from cdcd.config.models import Config
+from cdcd.telemetry.actions import Ask, action_routes
+from cdcd.telemetry.daemon_status import ALL_TABLES_MAX, TABLES_MAX, daemon_status
+from cdcd.telemetry.html_page import html_page
+from cdcd.telemetry.html_style import HEADERS
+from cdcd.telemetry.http import Reply, Request, Route, Routes, serve
+from cdcd.telemetry.kept import Kept
+from cdcd.telemetry.pages import json_reply, metrics_and_probes
+from cdcd.telemetry.state import Health, Telemetry, liveness, readiness
+from cdcd.telemetry.tls import Tls
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+FRESH_S: Final = 0.5
+"""Seconds for which an answer is kept, so that many readers cost no more than a few."""
+
+SHARE_MAX: Final = 0.01
+"""The largest share of a core that making the status takes, and that making the page of it takes."""
+
+HTML: Final = "text/html; charset=utf-8"
+
+ALL: Final = "tables=all"
+"""The query that asks for all tables."""
+
+
+def serve_http(
+    config: Config,
+    telemetry: Telemetry,
+    current: Callable[[], Config] | None = None,
+    ask: Ask | None = None,
+) -> AbstractContextManager[str]:
+    """Serve while the block runs; gives `host:port`, or "" when `http.enabled` is false.
+
+    Args:
+        current: gives the configuration in effect, which SIGHUP may change; None: it stays `config`.
+        ask: carries out an action; None: there are none.
+    """
+    routes = daemon_routes(current or (lambda: config), telemetry, ask)
+    return serve(config.http, routes, Tls.of(config.http) if config.http.enabled else None)
+
+
+def daemon_routes(current: Callable[[], Config], telemetry: Telemetry, ask: Ask | None = None) -> Routes:
+    """All that a daemon answers."""
+
+    def live() -> Health:
+        return liveness(telemetry, time.monotonic(), current().http.stall_s_max)
+
+    def ready() -> Health:
+        limits = current().ready
+        return readiness(
+            telemetry,
+            time.time(),
+            limits.lag_bytes_max,
+            limits.lag_s_max,
+            during_snapshot=limits.during_snapshot,
+        )
+
+    def registry() -> "CollectorRegistry":
+        from cdcd.telemetry.metrics import registry_for  # noqa: PLC0415  the first scrape waits for it, not the start
+
+        return registry_for(telemetry)
+
+    statuses: Kept[int, dict[str, Any]] = Kept(SHARE_MAX, FRESH_S)
+    pages: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
+    objects: Kept[int, Reply] = Kept(SHARE_MAX, FRESH_S)
+
+    def status(tables_max: int) -> dict[str, Any]:
+        return statuses(
+            tables_max,
+            lambda: daemon_status(telemetry, ready(), time.monotonic(), time.time(), tables_max),
+        )
+
+    def page(asked: Request) -> Reply:
+        most = _tables(asked)
+        return pages(most, lambda: Reply(200, HTML, html_page(status(most)).encode(), HEADERS))
+
+    def status_json(asked: Request) -> Reply:
+        most = _tables(asked)
+        return objects(most, lambda: json_reply(200, status(most)))
+
+    return {
+        "/": Route(get=page),
+        "/v1/status": Route(get=status_json),
+        **metrics_and_probes(registry, {"/healthz": live, "/readyz": ready}),
+        **action_routes(current, ask),
+    }
+
+
+def _tables(asked: Request) -> int:
+    return ALL_TABLES_MAX if asked.query == ALL else TABLES_MAX

@@ -1,0 +1,211 @@
+"""What a running daemon says of itself: the object at `/v1/status`.
+
+This is the only such object. The page at `/` is drawn from it, `cdcd top` reads it, and `cdcd status` shows it as
+`daemon` beside what PostgreSQL and Kafka say. Names are stable: keys may be added, and none changes its meaning. Units
+are the last part of a name (`_bytes`, `_s`, `_per_s`). Times are ISO 8601 in UTC, positions are texts as PostgreSQL has
+them, and what is not known is null. docs/page.md explains each key.
+"""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from cdcd import __version__
+from cdcd.facts import Side, cut_short
+from cdcd.protocol.lsn import Lsn
+from cdcd.snapshots.progress import Progress
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.state import NAMES, Health, Telemetry
+from cdcd.telemetry.terminal_text import seconds
+from cdcd.telemetry.throughput import Rates
+
+TABLES_MAX: Final = 50
+"""Tables in the object: the busiest ones. `tables_total` says how many there are."""
+
+ALL_TABLES_MAX: Final = 10_000
+"""Tables in the object if all are asked for."""
+
+READING_MAX: Final = 100
+"""Tables in the object that are being read or wait for it. `tables_left` counts all."""
+
+TEXT_MAX: Final = 300
+"""Characters of a condition or an error of a snapshot."""
+
+_OPERATIONS: Final = {"c": "inserts", "u": "updates", "d": "deletes", "t": "truncates", "r": "rows_read"}
+"""The operations of records, and what their counts are called."""
+
+_HEADLINES: Final = {
+    "starting": "is starting: it connects to PostgreSQL and Kafka",
+    "standby": "stands by: another instance is active, and this one takes over when that one ends",
+}
+
+
+def daemon_status(
+    telemetry: Telemetry, ready: Health, now: float, unix_now: float, tables_max: int = TABLES_MAX
+) -> dict[str, Any]:
+    """The object.
+
+    Args:
+        ready: what `/readyz` says.
+        now: monotonic seconds.
+        unix_now: Unix seconds.
+        tables_max: how many tables it has at most.
+    """
+    t, events, totals = telemetry, telemetry.events.copy(), telemetry.totals()
+    rates = t.throughput.rates(now, totals, events)
+    lag_bytes, lag_s = t.lag_bytes(), t.lag_s(unix_now)
+    oldest = t.prepared_oldest_time
+    tables = _tables(events, rates)
+    return {
+        "pipeline": t.name,
+        "at": _time(unix_now),
+        "version": __version__,
+        "started_at": _time(t.started_time),
+        "role": t.role,
+        "streaming": t.streaming,
+        "ready": ready.well,
+        "reasons": list(ready.detail.get("reasons", ())),
+        "summary": _summary(t, lag_bytes, lag_s),
+        "lag_bytes": lag_bytes,
+        "lag_s": None if lag_s is None else round(lag_s, 1),
+        "postgres": _side(t, "postgres", now),
+        "kafka": _side(t, "kafka", now),
+        "position": {
+            "server_lsn": _lsn(t.server_wal_end),
+            "received_lsn": _lsn(t.received_lsn),
+            "sent_lsn": _lsn(t.sent_lsn),
+            "acked_lsn": _lsn(t.acked_lsn),
+            "flushed_lsn": _lsn(t.flushed_lsn),
+            "last_commit_at": None if t.last_commit_time is None else _time(t.last_commit_time),
+        },
+        "slot": {
+            "name": t.slot,
+            "retained_bytes": t.retained_wal_bytes,
+            "safe_bytes": t.wal.safe_bytes,
+            "written_bytes_per_s": _rounded(t.wal.bytes_per_s),
+            "seconds_left": _rounded(t.wal.seconds_left),
+        },
+        "streamed_open": t.streamed_open,
+        "prepared_open": t.prepared_open,
+        "prepared_oldest_s": None if oldest is None else round(max(0.0, unix_now - oldest), 1),
+        "spool_memory_bytes": t.spool_memory_bytes,
+        "spool_disk_bytes": t.spool_disk_bytes,
+        "queue_records": t.queue_records,
+        "queue_bytes": t.queue_bytes,
+        "queue_bytes_max": t.queue_bytes_max,
+        "totals": {"transactions": totals.transactions, "rows": totals.rows, "bytes": totals.bytes},
+        "rates": {
+            "window_s": round(rates.window_s, 1),
+            "transactions_per_s": round(rates.transactions_per_s, 1),
+            "rows_per_s": round(rates.rows_per_s, 1),
+            "bytes_per_s": round(rates.bytes_per_s, 1),
+        },
+        "minutes": [
+            {"at": _time(at), "transactions": each.transactions, "rows": each.rows, "bytes": each.bytes}
+            for at, each in t.throughput.minutes(unix_now, totals)
+        ],
+        "transactions": t.transactions.copy(),
+        "reconnects": t.reconnects.copy(),
+        "snapshot": None if t.snapshot is None else _snapshot(t.snapshot),
+        "tables": tables[:tables_max],
+        "tables_total": len(tables),
+        "problems": [
+            {
+                "at": each.at.isoformat(timespec="seconds"),
+                "level": each.level,
+                "event": each.event,
+                "message": each.message,
+                "hint": each.hint,
+                "count": each.count,
+            }
+            for each in t.problems.found
+        ],
+    }
+
+
+def _summary(t: Telemetry, lag_bytes: int | None, lag_s: float | None) -> str:
+    """What an operator wants to know first."""
+    away = [NAMES[side] for side in t.reach.outages.copy()]
+    if away:
+        return f"waits for {' and '.join(away)}; nothing is lost"
+    if t.role != "active":
+        return _HEADLINES[t.role]
+    if not t.streaming:
+        return "is active and does not stream: it connects again"
+    if t.reading:
+        return "reads the initial snapshot; changes follow after it"
+    if lag_bytes is None:
+        return "streams"
+    if lag_bytes == 0:
+        return "streams, and Kafka has everything"
+    return f"streams, {size(lag_bytes)}{'' if not lag_s else f' and {seconds(lag_s)}'} behind"
+
+
+def _side(t: Telemetry, side: Side, now: float) -> dict[str, Any]:
+    outage = t.reach.outages.get(side)
+    return {
+        "up": t.reach.up.get(side),
+        "away_s": None if outage is None else round(now - outage.since, 1),
+        "message": "" if outage is None else outage.message,
+        "hint": "" if outage is None else outage.hint,
+    }
+
+
+def _snapshot(progress: Progress) -> dict[str, Any]:
+    return {
+        "method": progress.method,
+        "paused": progress.paused,
+        "tables_left": progress.tables_left,
+        "rows": progress.event_no,
+        "reading": [
+            {
+                "table": task.name or f"oid {task.oid}",
+                "request": task.request,
+                "where": cut_short(task.where, TEXT_MAX),
+                "share": round(task.share, 4),
+                "rows": task.rows,
+                "bytes": None if task.parts is None else task.size,
+            }
+            for task in progress.tasks[:READING_MAX]
+        ],
+        "ended": [
+            {
+                "table": each.name,
+                "request": each.request,
+                "rows": each.rows,
+                "error": cut_short(each.error, TEXT_MAX),
+            }
+            for each in progress.outcomes
+        ],
+    }
+
+
+def _tables(events: Mapping[tuple[str, str], int], rates: Rates) -> list[dict[str, Any]]:
+    """Tables with rows since the process started: the busiest of now first, then those with most rows."""
+    found: dict[str, dict[str, Any]] = {}
+    for (table, operation), count in events.items():
+        entry = found.get(table)
+        if entry is None:
+            entry = found[table] = {"table": table, **dict.fromkeys(_OPERATIONS.values(), 0), "rows": 0}
+        name = _OPERATIONS.get(operation)
+        if name is not None:
+            entry[name] += count
+        entry["rows"] += count
+    per_s = rates.rows_by_table
+    for entry in found.values():
+        entry["rows_per_s"] = round(per_s.get(entry["table"], 0.0), 1)
+    return sorted(found.values(), key=lambda each: (-each["rows_per_s"], -each["rows"], each["table"]))
+
+
+def _lsn(position: int) -> str | None:
+    return str(Lsn(position)) if position else None
+
+
+def _time(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
+
+
+def _rounded(value: float | None) -> float | None:
+    """JSON has no infinity: without an end is null, as is what is not known."""
+    return None if value is None or math.isinf(value) else round(value, 1)

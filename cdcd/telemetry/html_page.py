@@ -1,0 +1,260 @@
+"""The page at `/`, drawn from the status (`daemon_status.py`), without anything from elsewhere.
+
+The rule: every text of the status is escaped (`escape`), because names of tables, conditions and errors may be
+anybody's. The page needs no script. With it, the page fetches itself every two seconds.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from html import escape as _escape
+from typing import Any, Final
+
+from cdcd.telemetry.html_style import SCRIPT, STYLE
+from cdcd.telemetry.plot import bars
+from cdcd.telemetry.progress_bars import size
+from cdcd.telemetry.terminal_text import number, plain, seconds
+
+READING_MAX: Final = 20
+"""Tables of a snapshot on the page."""
+
+WAL_SOON_S: Final = 3600.0
+"""Seconds that the WAL lasts below which the page shows it as a warning."""
+
+Status = Mapping[str, Any]
+
+
+def html_page(status: Status) -> str:
+    """The page."""
+    name = escape(status["pipeline"])
+    return "".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<noscript><meta http-equiv="refresh" content="10"></noscript>',
+            f"<title>{name}: {escape(status['summary'])}</title><style>{STYLE}</style></head><body>",
+            '<div id="away" class="error" role="alert" hidden></div><main>',
+            *_main(status),
+            "</main>",
+            '<footer class="soft small"><a href="/v1/status">/v1/status</a> has this as JSON, ',
+            '<a href="/metrics">/metrics</a> for Prometheus. <code>cdcd top</code> shows it on a terminal.</footer>',
+            f"<script>{SCRIPT}</script></body></html>\n",
+        ]
+    )
+
+
+def escape(text: object) -> str:
+    """The text as HTML has it, without control characters."""
+    return _escape(plain(str(text)), quote=True)
+
+
+def _main(status: Status) -> Iterator[str]:
+    yield from _head(status)
+    yield from _notes(status)
+    yield '<div class="cards">'
+    yield from _cards(status)
+    yield "</div><section><h2>Rows in each minute of the last hour</h2>"
+    yield bars(status["minutes"], "rows", "rows")
+    yield "</section>"
+    yield from _snapshot(status["snapshot"])
+    yield from _tables(status)
+    yield '<div class="pair">'
+    yield from _problems(status["problems"])
+    yield from _position(status)
+    yield "</div>"
+
+
+def _head(status: Status) -> Iterator[str]:
+    level = "good" if status["ready"] else "warning"
+    if False in (status["postgres"]["up"], status["kafka"]["up"]):
+        level = "error"
+    yield f'<header><h1>{escape(status["pipeline"])}</h1><span class="tag {level}">{escape(status["role"])}</span>'
+    yield f'<span class="summary">{escape(status["summary"])}</span>'
+    yield f'<span class="soft small">cdcd {escape(status["version"])}, {_moment(status["at"])} UTC</span></header>'
+
+
+def _notes(status: Status) -> Iterator[str]:
+    """What is wrong now."""
+    for side, name in (("postgres", "PostgreSQL"), ("kafka", "Kafka")):
+        found = status[side]
+        if found["away_s"] is not None:
+            yield f'<section class="note"><h2>{name} has not answered for {seconds(found["away_s"])}</h2>'
+            yield f'<p>{escape(found["message"])}</p><p class="hint">{escape(found["hint"])}</p></section>'
+    reasons = [] if status["ready"] else [each for each in status["reasons"] if "is unreachable" not in each]
+    if reasons:
+        yield '<section class="note soon"><h2>Not ready</h2>'
+        yield "".join([f"<p>{escape(each)}</p>" for each in reasons])
+        yield "</section>"
+
+
+def _cards(status: Status) -> Iterator[str]:
+    lag_s, lag_bytes, rates = status["lag_s"], status["lag_bytes"], status["rates"]
+    yield _card(
+        "Lag",
+        "not known" if lag_s is None else seconds(lag_s) if lag_s else "0 s",
+        "" if lag_bytes is None else f"{size(lag_bytes)} of WAL",
+    )
+    yield _card(
+        "Throughput",
+        f"{rates['rows_per_s']:,.0f} rows/s",
+        f"{rates['transactions_per_s']:,.0f} transactions/s, {size(rates['bytes_per_s'])}/s",
+    )
+    slot = status["slot"]
+    retained = slot["retained_bytes"]
+    yield _card(
+        f"WAL held by slot {slot['name']}",
+        "not known" if retained is None else size(retained),
+        *_wal_left(slot),
+    )
+    open_, prepared, oldest = status["streamed_open"], status["prepared_open"], status["prepared_oldest_s"]
+    yield _card(
+        "Open transactions",
+        f"{open_:,}",
+        f"{prepared:,} prepared" + ("" if oldest is None else f", the oldest for {seconds(oldest)}"),
+    )
+    yield _card(
+        "Waiting for Kafka",
+        size(status["queue_bytes"]),
+        f"{number(status['queue_records'], 'record')}; the stream waits from {size(status['queue_bytes_max'])} on",
+    )
+    yield _card(
+        "Spool", size(status["spool_memory_bytes"]), f"in memory, {size(status['spool_disk_bytes'])} on disk"
+    )
+
+
+def _wal_left(slot: Status) -> tuple[str, str]:
+    """How long the WAL lasts, and the level of that."""
+    left, safe = slot["seconds_left"], slot["safe_bytes"]
+    if safe is None:
+        return "without limit (max_slot_wal_keep_size)", ""
+    if left is None:
+        return f"{size(max(0, safe))} more until it may be lost", ""
+    text = f"may be lost in {seconds(left)}, after {size(max(0, safe))} more"
+    return text, "warning" if left < WAL_SOON_S else ""
+
+
+def _card(title: str, value: str, more: str, level: str = "") -> str:
+    more = f'<span class="{level}">{escape(more)}</span>' if level else escape(more)
+    return (
+        f'<div class="card"><h2>{escape(title)}</h2><div class="big">{escape(value)}</div>'
+        f'<div class="soft small">{more}</div></div>'
+    )
+
+
+def _snapshot(snapshot: Status | None) -> Iterator[str]:
+    if snapshot is None or not (snapshot["tables_left"] or snapshot["ended"]):
+        return
+    left, reading = snapshot["tables_left"], snapshot["reading"]
+    state = f"{number(left, 'table')} to read" if left else "nothing is being read"
+    paused = ' <span class="tag warning">paused</span>' if snapshot["paused"] else ""
+    yield f'<section><h2>Snapshots: {state}{paused}</h2><div class="wide">'
+    shown = reading[:READING_MAX]
+    rows = [
+        (
+            _table_name(each),
+            f'<progress max="1" value="{each["share"]}"></progress><span class="share">{each["share"]:.0%}</span>',
+            f"{each['rows']:,}",
+            "" if each["bytes"] is None else size(each["bytes"]),
+        )
+        for each in shown
+    ]
+    if rows:
+        yield _table(("table", "read", "rows", "size"), rows)
+    if left > len(shown):
+        yield f'<p class="soft small">and {number(left - len(shown), "table")} more: '
+        yield "<code>cdcd snapshot status</code> shows all</p>"
+    ended = [
+        (
+            _table_name(each),
+            f"{each['rows']:,}",
+            f'<span class="tag error">{escape(each["error"])}</span>' if each["error"] else "complete",
+        )
+        for each in reversed(snapshot["ended"])
+    ]
+    if ended:
+        yield f"<details{'' if rows else ' open'}><summary>{number(len(ended), 'table')} ended last</summary>"
+        yield _table(("table", "rows", "outcome"), ended) + "</details>"
+    yield f'<p class="soft small">{snapshot["rows"]:,} rows were read since the pipeline began.</p></div></section>'
+
+
+def _table_name(each: Status) -> str:
+    more = []
+    if each.get("where"):
+        more.append(f"where {each['where']}")
+    if each.get("request"):
+        more.append(f"asked for by {each['request']}")
+    return escape(each["table"]) + (
+        f' <span class="soft small">{escape(", ".join(more))}</span>' if more else ""
+    )
+
+
+def _tables(status: Status) -> Iterator[str]:
+    tables, total = status["tables"], status["tables_total"]
+    yield f"<section><h2>{number(total, 'table')} with rows since {_moment(status['started_at'])} UTC</h2>"
+    if not tables:
+        yield '<p class="soft">No row came since this process started.</p></section>'
+        return
+    yield '<div class="wide"><table><thead><tr><th>table<th>rows/s<th class="more">inserts<th class="more">updates'
+    yield '<th class="more">deletes<th class="more">read<th>rows</tr></thead><tbody>'
+    for each in tables:
+        idle = "" if each["rows_per_s"] else ' class="idle"'
+        yield f"<tr{idle}><td>{escape(each['table']) or 'messages'}<td>{_rate(each['rows_per_s'])}"
+        for name in ("inserts", "updates", "deletes", "rows_read"):
+            yield f'<td class="more">{each[name]:,}'
+        yield f"<td>{each['rows']:,}</tr>"
+    yield "</tbody></table></div>"
+    if total > len(tables):
+        yield f'<p class="soft small">The busiest {len(tables):,} of {total:,} tables. <a href="/?tables=all">Show all'
+        yield "</a></p>"
+    yield "</section>"
+
+
+def _rate(value: float) -> str:
+    return "" if not value else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table of cells that are HTML."""
+    lines = "".join([f"<tr>{''.join([f'<td>{cell}' for cell in row])}</tr>" for row in rows])
+    return f"<table><thead><tr>{''.join([f'<th>{cell}' for cell in head])}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _problems(problems: Iterable[Status]) -> Iterator[str]:
+    yield "<section><h2>Last warnings and errors</h2>"
+    nothing = True
+    for each in problems:
+        nothing = False
+        count = f" <b>{each['count']:,} times</b>, last" if each["count"] > 1 else ""
+        yield f'<div class="problem"><span class="tag {escape(each["level"])}">{escape(each["event"])}</span>'
+        yield f'<span class="soft small">{count} {_moment(each["at"])}</span><p>{escape(each["message"])}</p>'
+        if each["hint"]:
+            yield f'<p class="hint small">{escape(each["hint"])}</p>'
+        yield "</div>"
+    if nothing:
+        yield '<p class="soft">There were none since this process started.</p>'
+    yield "</section>"
+
+
+def _position(status: Status) -> Iterator[str]:
+    position, totals = status["position"], status["totals"]
+    last = position["last_commit_at"]
+    yield "<section><h2>Position</h2><dl>"
+    for name, value in (
+        ("server", position["server_lsn"]),
+        ("received", position["received_lsn"]),
+        ("sent to Kafka", position["sent_lsn"]),
+        ("acknowledged", position["acked_lsn"]),
+        ("confirmed to PostgreSQL", position["flushed_lsn"]),
+        ("last commit delivered", None if last is None else _moment(last)),
+        (
+            "since the start",
+            f"{totals['transactions']:,} transactions, {totals['rows']:,} rows, {size(totals['bytes'])}",
+        ),
+        ("reconnects", ", ".join([f"{side} {count:,}" for side, count in status["reconnects"].items()])),
+        ("runs since", _moment(status["started_at"])),
+    ):
+        yield f"<dt>{name}<dd>{'not known' if value is None else escape(value)}"
+    yield "</dl></section>"
+
+
+def _moment(at: str) -> str:
+    """A time, as people write it, without the zone."""
+    return escape(at[:19].replace("T", " "))

@@ -1,0 +1,253 @@
+"""The page, the status and the actions of a real daemon, and `cdcd top` on a terminal."""
+
+import http.client
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+
+TOKEN = "a-token-of-the-integration-tests"
+PASSWORD = "hunter2-of-the-page"
+
+
+def get(daemon: Daemon, path: str) -> str:
+    address = daemon.await_event("daemon.started")["http"]
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def status(daemon: Daemon) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(get(daemon, "/v1/status"))
+    return found
+
+
+def post(daemon: Daemon, path: str, body: bytes = b"", token: str = TOKEN) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection(daemon.await_event("daemon.started")["http"], timeout=30)
+    try:
+        connection.request("POST", path, body=body, headers={"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def awaited(daemon: Daemon, holds: Callable[[dict[str, Any]], bool], otherwise: str) -> dict[str, Any]:
+    return until(lambda: found if holds(found := status(daemon)) else None, otherwise)
+
+
+@pytest.mark.postgres(only=18)
+def test_the_status_and_the_page_have_what_was_delivered_and_actions_do_what_the_command_does(
+    database: Database, broker: KafkaBroker, daemon, unique: str
+):
+    # GIVEN a daemon that streams, with a token
+    hostile = '"<img src=x onerror=alert(1)>"'
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    database.execute(f"CREATE TABLE {hostile} (id int PRIMARY KEY)")
+    database.execute("INSERT INTO orders SELECT g, 'a' FROM generate_series(1, 200) g")
+    config = configuration(
+        unique,
+        f"{database.dsn()} password={PASSWORD}",
+        broker.bootstrap_servers,
+        http={"port": 0, "token": TOKEN},
+    )
+    process = daemon(config)
+    process.await_streaming()
+    # WHEN rows are written
+    database.execute("UPDATE orders SET note = 'b' WHERE id <= 50")
+    database.execute(f"INSERT INTO {hostile} VALUES (1)")
+    found = awaited(
+        process, lambda each: each["totals"]["rows"] == 51 and each["lag_bytes"] == 0, "not delivered"
+    )
+    # THEN they are counted, by table and in the minute
+    tables = {each["table"]: each for each in found["tables"]}
+    assert tables["public.orders"]["updates"] == 50
+    assert found["tables_total"] == 2
+    assert sum(minute["rows"] for minute in found["minutes"]) == 51
+    assert (found["role"], found["ready"], found["kafka"]["up"], found["postgres"]["up"]) == (
+        "active",
+        True,
+        True,
+        True,
+    )
+    assert found["position"]["flushed_lsn"] is not None
+    assert found["slot"]["name"] == f"cdcd_{unique}"
+    # AND the page has the same, with names as text
+    page = get(process, "/")
+    assert "public.orders" in page
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    # AND WHEN tables are asked for, the daemon reads them
+    status_code, answer = post(process, "/v1/snapshots", b'{"tables": ["public.orders"], "id": "by hand"}')
+    assert (status_code, answer["action"]) == (202, "start")
+    found = awaited(process, lambda each: bool(each["snapshot"] and each["snapshot"]["ended"]), "not read")
+    assert found["snapshot"]["ended"] == [
+        {"table": "public.orders", "request": "by hand", "rows": 200, "error": ""}
+    ]
+    # AND the reading can be paused and resumed
+    for path, paused in (("/v1/pause", True), ("/v1/resume", False)):
+        assert post(process, path)[0] == 202
+        awaited(process, lambda each, paused=paused: each["snapshot"]["paused"] is paused, path)  # type: ignore[misc]
+    # AND nobody without the token can, and no secret is shown anywhere
+    assert post(process, "/v1/pause", token="wrong")[0] == 401
+    everything = "".join([page, get(process, "/v1/status"), get(process, "/metrics"), process.output()])
+    assert TOKEN not in everything
+    assert PASSWORD not in everything
+
+
+@pytest.mark.postgres(only=18)
+def test_without_a_token_actions_are_off(database: Database, broker: KafkaBroker, daemon, unique: str):
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    code, answer = post(process, "/v1/snapshots", b'{"tables": ["public.orders"]}')
+    assert (code, "http.token_file" in answer["error"]) == (403, True)
+
+
+@pytest.mark.postgres(only=18)
+def test_an_outage_is_on_the_page_with_what_to_do(database: Database, private_broker, daemon, unique: str):
+    broker = private_broker()
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    broker.stop()
+    found = awaited(process, lambda each: each["kafka"]["up"] is False, "Kafka is not away")
+    assert found["summary"] == "waits for Kafka; nothing is lost"
+    assert found["kafka"]["hint"]
+    assert "kafka.unreachable" in {each["event"] for each in found["problems"]}
+    assert "Kafka has not answered for" in get(process, "/")
+    broker.start()
+    found = awaited(process, lambda each: each["kafka"]["up"] is True, "Kafka is not back")
+    assert found["kafka"]["away_s"] is None
+
+
+class Terminal:
+    """`cdcd top` on a terminal of its own."""
+
+    def __init__(self, *arguments: str, columns: int = 100, rows: int = 30) -> None:
+        self.ours, self._theirs = pty.openpty()
+        termios.tcsetwinsize(self.ours, (rows, columns))
+        self.before = termios.tcgetattr(self._theirs)
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cdcd.cli", "top", *arguments],
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
+
+    def read_until(self, text: str) -> None:
+        """Read what is drawn until the text comes, from here on."""
+        begin, deadline = len(self.shown), time.monotonic() + 60
+        while text not in self.plain(begin):
+            assert time.monotonic() < deadline, f"{text!r} was not shown:\n{self.plain(begin)}"
+            if select.select([self.ours], [], [], 1)[0]:
+                self.shown += os.read(self.ours, 65_536).decode(errors="replace")
+
+    def plain(self, begin: int = 0) -> str:
+        return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|\([A-Z0-9]|[=>])", "", self.shown[begin:])
+
+    def end(self) -> int:
+        """Read the rest and say how it ended; the terminal must be as before."""
+        while self.process.poll() is None or select.select([self.ours], [], [], 0.1)[0]:
+            if select.select([self.ours], [], [], 0.1)[0]:
+                self.shown += os.read(self.ours, 65_536).decode(errors="replace")
+        assert termios.tcgetattr(self._theirs) == self.before
+        # The alternate screen is left, and the cursor is shown.
+        assert self.shown.rindex("\x1b[?1049l") > self.shown.rindex("\x1b[?1049h")
+        assert self.shown.rindex("\x1b[?25h") < len(self.shown)
+        assert "\x1b" not in self.shown[self.shown.rindex("\x1b[?1l") :].removeprefix("\x1b[?1l").lstrip(
+            "\x1b>"
+        )
+        os.close(self.ours)
+        os.close(self._theirs)
+        return self.process.wait()
+
+
+@pytest.mark.postgres(only=18)
+def test_top_shows_a_daemon_says_when_it_is_down_and_goes_on_when_it_is_back(
+    database: Database, broker: KafkaBroker, daemon, unique: str, tmp_path: Path
+):
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    process = daemon(config)
+    process.await_streaming()
+    database.execute("INSERT INTO orders SELECT generate_series(1, 40)")
+    port = int(process.await_event("daemon.started")["http"].rpartition(":")[2])
+    config["http"]["port"] = port
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(config))
+    awaited(process, lambda each: each["totals"]["rows"] == 40, "not delivered")
+    screen = Terminal("--config", str(file))
+    screen.read_until("public.orders")
+    # WHEN the daemon is gone
+    process.stop()
+    screen.read_until("No daemon answers at")
+    # AND back at its place
+    again = daemon(config)
+    again.await_streaming()
+    screen.read_until("No row came since the daemon started.")
+    # AND the window becomes small
+    termios.tcsetwinsize(screen.ours, (10, 40))
+    screen.process.send_signal(signal.SIGWINCH)
+    screen.read_until("q leave")
+    os.write(screen.ours, b"q")
+    assert screen.end() == 0
+    again.stop()
+    # THEN nothing is left on the terminal, also when it is ended by a signal
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)):
+        screen = Terminal("--config", str(file))
+        screen.read_until("No daemon answers at")
+        screen.process.send_signal(number)
+        assert screen.end() == code
+
+
+@pytest.mark.postgres(only=18)
+def test_top_prints_once_where_there_is_no_terminal(
+    database: Database, broker: KafkaBroker, daemon, unique: str
+):
+    process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
+    process.await_streaming()
+    url = f"http://{process.await_event('daemon.started')['http']}"
+    command = [sys.executable, "-m", "cdcd.cli", "top", "--config", str(process.config_path)]
+    run = subprocess.run([*command, "--url", url], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith(f"{unique}: streams")
+    assert "\x1b" not in run.stdout
+    process.stop()
+    run = subprocess.run([*command, "--url", url], capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stderr) == (10, "")
+    assert f"No daemon answers at {url}." in run.stdout
+
+
+def test_top_ends_with_its_terminal(unique: str, tmp_path: Path):
+    # GIVEN a screen of a daemon that is down, in a session of its own without a controlling terminal
+    config = configuration(unique, "host=127.0.0.1 dbname=postgres", "127.0.0.1:1")
+    config["http"]["port"] = 1
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(config))
+    screen = Terminal("--config", str(file))
+    screen.read_until("cdcd.yaml")
+    # WHEN the terminal is gone, and no signal says so
+    os.close(screen.ours)
+    os.close(screen._theirs)
+    # THEN the command ends
+    assert screen.process.wait(60) == 129

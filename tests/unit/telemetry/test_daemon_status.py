@@ -1,0 +1,96 @@
+import json
+import re
+from datetime import datetime
+from pathlib import Path
+
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.table_task import TableTask
+from cdcd.telemetry.daemon_status import READING_MAX, TABLES_MAX
+from cdcd.telemetry.state import Telemetry
+from tests.unit.telemetry.status_examples import busy, keys, status_of
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "page.md"
+
+
+def test_a_pipeline_of_which_nothing_is_known_has_every_key():
+    status = status_of(Telemetry("shop", "cdcd_shop"))
+    full = status_of(busy())
+    assert list(status) == list(full)
+    assert status["snapshot"] is None
+    assert (status["role"], status["ready"], status["lag_bytes"]) == ("starting", False, None)
+    assert json.loads(json.dumps(full, allow_nan=False)) == full
+
+
+def test_the_numbers_are_those_of_the_telemetry():
+    status = status_of(busy())
+    assert status["lag_bytes"] == 0x1000
+    assert 29 < status["lag_s"] < 32
+    assert status["position"]["server_lsn"] == "0/2000"
+    assert (status["streamed_open"], status["prepared_open"]) == (2, 1)
+    assert 74 < status["prepared_oldest_s"] < 77
+    assert status["slot"]["retained_bytes"] == 18_000_000
+    assert 990 < status["slot"]["seconds_left"] < 1010
+    assert status["kafka"] == {**status["kafka"], "up": False, "message": "connection refused"}
+    assert status["postgres"] == {"up": True, "away_s": None, "message": "", "hint": ""}
+    assert status["summary"] == "waits for Kafka; nothing is lost"
+    assert status["totals"]["rows"] == 17
+    (reading, later) = status["snapshot"]["reading"]
+    assert (reading["share"], reading["rows"], reading["bytes"]) == (0.4, 40, 81920)
+    assert later["bytes"] is None
+    assert datetime.fromisoformat(status["at"]).utcoffset() is not None
+
+
+def test_tables_come_by_rate_and_then_by_rows():
+    telemetry = busy()
+    telemetry.throughput._looks.clear()
+    telemetry.events = {("public.much", "c"): 1000, ("public.little", "c"): 1, ("public.now", "u"): 2}
+    telemetry.throughput.look(status_time := 0.0, status_time + 1, telemetry.totals(), telemetry.events)
+    telemetry.events = {**telemetry.events, ("public.now", "u"): 20_000_000_000}
+    status = status_of(telemetry)
+    assert [each["table"] for each in status["tables"]] == ["public.now", "public.much", "public.little"]
+    assert status["tables"][1] == {
+        "table": "public.much",
+        "inserts": 1000,
+        "updates": 0,
+        "deletes": 0,
+        "truncates": 0,
+        "rows_read": 0,
+        "rows": 1000,
+        "rows_per_s": 0.0,
+    }
+
+
+def test_the_object_stays_small_with_thousands_of_tables():
+    telemetry = busy()
+    telemetry.events = {(f"public.t{number}", "c"): number for number in range(9000)}
+    telemetry.snapshot = Progress(tasks=tuple(TableTask(f"public.t{number}") for number in range(9000)))
+    status = status_of(telemetry)
+    assert (len(status["tables"]), status["tables_total"]) == (TABLES_MAX, 9000)
+    assert (len(status["snapshot"]["reading"]), status["snapshot"]["tables_left"]) == (READING_MAX, 9000)
+    assert len(json.dumps(status)) < 60_000
+    assert len(status_of(telemetry, 10_000)["tables"]) == 9000
+
+
+def test_what_says_how_the_pipeline_is():
+    telemetry = Telemetry("shop", "cdcd_shop")
+    said = [status_of(telemetry)["summary"]]
+    telemetry.role = "standby"
+    said.append(status_of(telemetry)["summary"])
+    telemetry.role = "active"
+    said.append(status_of(telemetry)["summary"])
+    telemetry.streaming, telemetry.reading = True, True
+    said.append(status_of(telemetry)["summary"])
+    telemetry.reading, telemetry.server_wal_end, telemetry.caught_up = False, 5000, True
+    said.append(status_of(telemetry)["summary"])
+    assert said == [
+        "is starting: it connects to PostgreSQL and Kafka",
+        "stands by: another instance is active, and this one takes over when that one ends",
+        "is active and does not stream: it connects again",
+        "reads the initial snapshot; changes follow after it",
+        "streams, and Kafka has everything",
+    ]
+
+
+def test_every_key_is_documented_and_every_documented_key_is_there():
+    documented = set(re.findall(r"^\| `([a-z_.]+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    assert documented == set(keys(status_of(busy())))
