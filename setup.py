@@ -6,14 +6,17 @@ headers are there, and a wheel without anything compiled is made if not. An edit
 they are edited.
 """
 
+import ast
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_py import build_py
 
 PACKAGES = ("cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/records", "cdcd/engine")
 
@@ -82,4 +85,37 @@ def why_not() -> str:
     return ""
 
 
-setup(ext_modules=extensions())
+def examples() -> list[Path]:
+    """The files that lie in the wheel below `cdcd/examples/`; `cdcd config --examples` writes them."""
+    source = Path("cdcd/cli/example_files.py")
+    (assigned,) = [
+        node.value
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "PATTERNS"
+    ]
+    assert assigned is not None
+    found = {pattern: sorted(Path().glob(pattern)) for pattern in ast.literal_eval(assigned)}
+    missing = [pattern for pattern, paths in found.items() if not paths]
+    if missing:
+        raise SystemExit(
+            f"The examples are not here: {', '.join(missing)}. MANIFEST.in and {source} name them."
+        )
+    return [path for paths in found.values() for path in paths]
+
+
+class BuildWithExamples(build_py):
+    """Copies the examples beside the modules."""
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            return
+        for path in examples():
+            target = Path(self.build_lib, "cdcd", "examples", path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+
+
+setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithExamples})

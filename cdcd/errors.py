@@ -111,6 +111,7 @@ EXIT_CODES: dict[int, str] = {
     6: "slot, checkpoint and server do not belong together",
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
+    9: "what was waited for was cancelled, or took longer than --timeout",
     10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error",
 }
 

@@ -107,6 +107,29 @@ class SlotCreated(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SlotDropped(Fact):
+    """cdcd dropped the slot that this start had made, because the start failed before anything was delivered. The slot
+    holds no WAL any more, and the next start makes a new one.
+    """
+
+    event: ClassVar[str] = "slot.dropped"
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKept(Fact):
+    """The process ends after its first start, and the slot that it made stays. PostgreSQL keeps WAL for the slot.
+    `reason` says why the slot stays.
+    """
+
+    event: ClassVar[str] = "slot.kept"
+    level: ClassVar[Level] = "warning"
+    slot: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TwoPhaseEnded(Fact):
     """cdcd took two_phase from the slot, because postgres.two_phase is false. Prepared transactions are sent at their
     COMMIT PREPARED from now on.

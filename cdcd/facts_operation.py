@@ -40,6 +40,18 @@ class KafkaReachable(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaTokenFailed(Fact):
+    """There is no new token for Kafka (`kafka.oauth`). cdcd goes on with the token that it has until that one expires,
+    and asks again every ten seconds. The event comes once a minute at most.
+    """
+
+    event: ClassVar[str] = "kafka.token"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresUnreachable(Fact):
     """PostgreSQL does not answer. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on, and cdcd connects
     again by itself. `records` (`bytes`) were waiting for Kafka. Those that Kafka does not get now come again.

@@ -29,6 +29,12 @@ class Code:
 
 _TABLE: Final = (
     Code("http.port", "This machine", "Whether cdcd can listen on `http.host` and `http.port`.", (2,)),
+    Code(
+        "http.certificate",
+        "This machine",
+        "Whether `http.certificate_file` and `http.key_file` are a certificate with its key.",
+        (2,),
+    ),
     Code("spool.directory", "This machine", "Whether cdcd can write to `spool.directory`.", (8,)),
     Code(
         "claim_check.directory",
@@ -51,6 +57,12 @@ _TABLE: Final = (
         "server.replication",
         "PostgreSQL",
         "Whether the role can open a replication connection: REPLICATION, pg_hba.conf, a free WAL sender.",
+        (3,),
+    ),
+    Code(
+        "server.connections",
+        "PostgreSQL",
+        "Whether the role and the database allow the connections that cdcd opens (CONNECTION LIMIT).",
         (3,),
     ),
     Code("server.synchronous", "PostgreSQL", "`synchronous_standby_names` would let commits wait for cdcd."),
@@ -95,6 +107,12 @@ _TABLE: Final = (
         (3,),
     ),
     Code(
+        "snapshot.watermark",
+        "PostgreSQL",
+        "EXECUTE on `pg_logical_emit_message`, by which rows that are read beside the stream get their place in it.",
+        (3,),
+    ),
+    Code(
         "snapshot.signals",
         "PostgreSQL",
         "Which requests for snapshots are followed, and whether a stranger's condition would run as a superuser.",
@@ -108,6 +126,7 @@ _TABLE: Final = (
     Code("transaction.id", "Kafka", "The right to write by the transactional id.", (4,)),
     Code("topic.missing", "Kafka", "A topic that does not exist, and whether the broker would create it.", (4,)),
     Code("topic.replicas", "Kafka", "Fewer replicas than `min.insync.replicas`: cdcd waits; or too few to lose one."),
+    Code("topic.write", "Kafka", "The right to write to topics that do not exist yet, which Kafka does not tell."),
     Code("topic.rights", "Kafka", "The rights to write to a topic, and to read the checkpoint.", (4,)),
     Code("topic.leader", "Kafka", "A partition of a topic has no leader.", (4,)),
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
@@ -136,13 +155,15 @@ Problems come first. What is in order is counted, and `--all` shows it too.
 |---|---|
 | error | `cdcd run` would end, at its start or with the first record that is concerned, or would wait for ever. |
 | warning | It works now, and will hurt somebody some day. A pipeline in order has no warning. |
+| unknown | Nobody can tell without changing something. It was not checked, and the fix says what it takes. |
 | ok | As it should be. |
 
 The exit code is 0 without an error, and 10 with one. If a side could not be asked at all, it is that side's code: 3 for
 PostgreSQL, 4 for Kafka, 2 for a wrong setting.
 
 `cdcd check` cannot foresee the right to write to a topic that does not exist yet, because Kafka tells rights only for
-topics that exist. It does ask whether the topic may be created.
+topics that exist. It asks whether the topic may be created, and says by `topic.write` that the right to write was not
+checked. A principal that has no right at all on such a topic is told by `topic.rights`.
 
 To ask for the right on the transactional id, cdcd sends a request with a timeout that no broker allows. The broker
 looks at the right first, and refuses the timeout before it changes anything. The request is only sent while no

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from cdcd.checks.codes import CODES
 from cdcd.errors import CdcdError
 
-Level = Literal["ok", "warning", "error"]
+Level = Literal["ok", "unknown", "warning", "error"]
 
 NAMED_MAX: Final = 8
 """So many names stand in one finding; the rest are counted."""
@@ -18,7 +18,8 @@ class Finding:
     """Something that was looked at.
 
     Attributes:
-        level: ok: as it should be. warning: works now, and will hurt somebody some day. error: `cdcd run` would end.
+        level: ok: as it should be. unknown: nobody can tell without changing something, so it was not checked. warning:
+            works now, and will hurt somebody some day. error: `cdcd run` would end.
         code: what was looked at, a name in `codes.CODES`.
         subject: which one, as a person calls it.
         found: how it is.

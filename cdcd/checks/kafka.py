@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 from cdcd.checks.finding import Finding, named
 from cdcd.errors import CdcdError, SinkError
 from cdcd.kafka.admin import Admin, ClusterInfo, TopicInfo
+from cdcd.kafka.errors import rights_hint
 from cdcd.kafka.topics import (
     TopicSpec,
     checkpoint_problem,
@@ -207,6 +208,15 @@ def check_missing(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         )
     elif willing:
         yield Finding("ok", "topic.missing", "topics", f"will be created: {named(willing)}")
+        if not facts.cluster.may_alter:
+            yield Finding(
+                "unknown",
+                "topic.write",
+                "topics",
+                "not checked: the right to write to topics that do not exist yet. Kafka tells rights only for topics "
+                f"that exist: {named(willing)}",
+                rights_hint(),
+            )
         if spec.replication_factor == 1 and brokers > 1:
             yield Finding(
                 "warning",

@@ -1,25 +1,22 @@
 """What `cdcd check` says of this machine: the port of the pages, and the directories that cdcd writes to."""
 
-import http.client
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Final
 
 from cdcd.checks.directories import spool_problem
 from cdcd.checks.finding import Finding, of_error
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError, LimitError
 from cdcd.kafka.oversized import Oversized
-from cdcd.telemetry.http import HttpServer
-
-ANSWER_S: Final = 2.0
-"""Seconds that whoever listens on the port may take to say which pipeline it is."""
+from cdcd.telemetry.http import listening_socket
+from cdcd.telemetry.http_client import status_of
+from cdcd.telemetry.tls import Tls
 
 
 def examine(config: Config) -> Iterator[Finding]:
-    """All findings. It blocks for at most `ANSWER_S`."""
+    """All findings. It asks who listens on the port if that is in use."""
     yield from _port(config)
+    yield from _certificate(config)
     yield from _spool(config)
     yield from _claim_checks(config)
 
@@ -30,7 +27,7 @@ def _port(config: Config) -> Iterator[Finding]:
         return
     subject = f"{listen.host} port {listen.port}"
     try:
-        HttpServer(listen, lambda _environ, _start_response: ()).close()
+        listening_socket(listen).close()
     except ConfigError as error:
         if _listens(config):
             yield Finding("ok", "http.port", subject, "this pipeline's daemon listens there")
@@ -40,17 +37,23 @@ def _port(config: Config) -> Iterator[Finding]:
         yield Finding("ok", "http.port", subject, "free")
 
 
+def _certificate(config: Config) -> Iterator[Finding]:
+    http = config.http
+    if not http.enabled or http.certificate_file is None:
+        return
+    subject = str(http.certificate_file)
+    try:
+        Tls.of(http)
+    except ConfigError as error:
+        yield of_error("http.certificate", subject, error)
+    else:
+        yield Finding("ok", "http.certificate", subject, "a certificate with its key")
+
+
 def _listens(config: Config) -> bool:
     """Whether a daemon of this pipeline answers there."""
-    host = config.http.host
-    address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104  asked, not bound
-    try:
-        with closing(http.client.HTTPConnection(address, config.http.port, timeout=ANSWER_S)) as connection:
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode(errors="replace")
-    except (OSError, http.client.HTTPException):
-        return False
-    return f'cdcd_pipeline_info{{pipeline="{config.name}"' in text
+    found = status_of(config)
+    return found is not None and found["pipeline"] == config.name
 
 
 def _spool(config: Config) -> Iterator[Finding]:

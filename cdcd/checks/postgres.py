@@ -18,8 +18,11 @@ from cdcd.checks.slot import check_retention, check_slot_state
 from cdcd.checks.standby import check_failover, check_takeover
 from cdcd.errors import ConfigError
 from cdcd.postgres.inspection import Facts, Wanted
-from cdcd.postgres.replication import STREAMED_FROM
+from cdcd.postgres.replication import STREAMED_FROM, identifier
 from cdcd.protocol.versions import Options, StreamingMode, start_options
+
+WALSENDERS_UNCOUNTED_SINCE: Final = 180000
+"""The server version that does not count walsenders as connections of the role and the database."""
 
 
 def examine(facts: Facts, wanted: Wanted) -> list[Finding]:
@@ -123,6 +126,31 @@ def check_capacity(facts: Facts, _: Wanted) -> Iterator[Finding]:
             yield Finding("ok", code, name, found)
 
 
+def check_connections(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """CONNECTION LIMIT of role and database. They hold for walsenders too before PostgreSQL 18."""
+    session = facts.session
+    needed = wanted.connections + (facts.server_version < WALSENDERS_UNCOUNTED_SINCE)
+    for subject, kind, name, used, limit in (
+        (f"role {session.role}", "ROLE", session.role, session.role_connections, session.role_limit),
+        (
+            f"database {session.database}",
+            "DATABASE",
+            session.database,
+            session.database_connections,
+            session.database_limit,
+        ),
+    ):
+        # An instance that is active has its connections, and they are among those that are counted.
+        if limit is None or facts.active:
+            continue
+        found = f"CONNECTION LIMIT {limit}, of which {used} are in use; cdcd opens up to {needed}"
+        if used + needed > limit:
+            fix = f"ALTER {kind} {identifier(name)} CONNECTION LIMIT {used + needed + 2};"
+            yield Finding("error", "server.connections", subject, found, fix)
+        else:
+            yield Finding("ok", "server.connections", subject, found)
+
+
 def check_timeouts(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     """How soon either side notices that the other is gone."""
     timeout = facts.settings["wal_sender_timeout"]
@@ -214,6 +242,7 @@ CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_privileges,
     check_wal_level,
     check_capacity,
+    check_connections,
     check_publication,
     check_patterns,
     check_partitions,

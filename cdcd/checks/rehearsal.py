@@ -1,4 +1,4 @@
-"""The start of `cdcd run`, gone through without changing anything: what it would refuse, and what it would read.
+"""A rehearsal of the start of `cdcd run`: what the start would refuse and read. Nothing is changed.
 
 `engine/startup.py` has the steps and every refusal. Here each of its requests that would change something is answered
 by a look: the lock is not taken, nobody is fenced, and the slot that would be created is assumed.
@@ -14,6 +14,7 @@ from typing import Any, Final
 from cdcd.checks.rows import Reading
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
+from cdcd.credentials.providers import access
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Start
 from cdcd.engine.startup_requests import (
@@ -40,10 +41,11 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.errors import CdcdError, SinkUnavailableError, TransientError
+from cdcd.errors import CdcdError, TransientError
 from cdcd.facts import Fact
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_at_start
+from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.inspection import Facts
 from cdcd.postgres.replication import Identity, ReplicationStream
@@ -86,12 +88,14 @@ class _Rehearsal:
         self._config = config
         self._facts = facts
         self._stack = stack
-        self._dsn = parse_dsn(config.postgres.libpq())
+        self._dsn = parse_dsn(*config.postgres.access())
         self._found: Checkpoint | None = None
         # What the requests make, in this order.
         self._sql: Connection | None = None
         self._stream: ReplicationStream | None = None
         self._identity: Identity | None = None
+        self._seen: SlotSeen | None = None
+        self._has_fenced = False
 
     async def run(self) -> Outcome:
         requests = Start(start_settings(self._config), _unheard).run()
@@ -153,18 +157,21 @@ class _Rehearsal:
         assert self._sql is not None
         assert self._stream is not None
         self._identity = await self._stream.identify()
-        state = await read_slot(self._sql, self._config.postgres.slot)
-        return None if state is None else seen(state, self._identity.database)
+        # Nobody was shut out: an instance that is active may have moved the slot behind the checkpoint that was read.
+        if not self._has_fenced:
+            state = await read_slot(self._sql, self._config.postgres.slot)
+            self._seen = None if state is None else seen(state, self._identity.database)
+        return self._seen
 
     async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
         config = self._config
-        connection, _ = client.split(config.kafka.librdkafka())
+        connection, _ = client.split(*access(config.kafka))
         try:
             self._found = await asyncio.to_thread(
                 peek_at_start, connection, config.topics.checkpoint, config.name, CHECKPOINT_S, Event()
             )
         except TransientError as error:
-            raise SinkUnavailableError(error.message, hint=error.hint) from error
+            raise unavailable(error) from error
         return self._found
 
     async def _read_source(self, request: ReadSource) -> Source:
@@ -184,6 +191,7 @@ class _Rehearsal:
         await asyncio.sleep(request.seconds)
 
     async def _fence(self, _request: Fence) -> Checkpoint | None:
+        self._has_fenced = True
         return self._found
 
     async def _published(self, _request: Request[Mapping[int, str]]) -> Mapping[int, str]:

@@ -59,10 +59,28 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
     if not (unreadable or hidden or keyless):
         found = f"the next start reads {len(reading.tables)} tables" if reading.tables else "none"
         yield Finding("ok", "table.select", "rows to be read", found)
+    yield from _check_watermark(facts, reading)
     others = sorted({one.table for one in facts.barriers if one.lacks_select} - reading.tables)
     if others:
         found = f"not granted on {named(others)}; streaming works without it"
         yield Finding("ok", "table.select", "SELECT", found)
+
+
+def _check_watermark(facts: Facts, reading: Reading) -> Iterator[Finding]:
+    """A logical message behind the rows that are read beside the stream."""
+    function, role = facts.session.emit, facts.session.role
+    if not function:
+        return
+    needed = reading.beside and reading.tables
+    later = "; this start does not need it, but an interrupted snapshot and `cdcd snapshot` do"
+    yield Finding(
+        "error" if needed else "warning",
+        "snapshot.watermark",
+        "rows to be read",
+        f"role {role} may not execute {function}, by which rows get their place in the stream"
+        f"{'' if needed else later}",
+        f"GRANT EXECUTE ON FUNCTION {function} TO {identifier(role)};",
+    )
 
 
 def _tables(barriers: Collection[Barrier]) -> list[str]:

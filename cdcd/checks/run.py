@@ -17,6 +17,7 @@ from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
 from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
+from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
@@ -31,6 +32,9 @@ FOUND_ERROR: Final = 10
 
 ANSWER_S: Final = 10.0
 """Seconds that the broker may take for an answer."""
+
+CONNECTIONS: Final = 3
+"""What the daemon opens beside its walsender and the readers of snapshots: for the lock and two kinds of look-ups."""
 
 KAFKA: Final = 4
 """The exit code of a broker that does not answer."""
@@ -115,10 +119,11 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         status_interval_s=source.status_interval_s,
         signals=config.snapshot.signals,
         pipeline=config.name,
+        connections=CONNECTIONS + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0),
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
     )
-    facts = await read_facts(parse_dsn(source.libpq()), wanted)
+    facts = await read_facts(parse_dsn(*source.access()), wanted)
     return postgres.examine(facts, wanted), facts
 
 
@@ -144,7 +149,7 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
 def kafka_wanted(config: Config) -> kafka.Wanted:
     """What the configuration asks of Kafka, whatever the tables are."""
     sink = config.kafka
-    _, producer = client.split(sink.librdkafka())
+    _, producer = client.split(*access(sink))
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
     return kafka.Wanted(
         topics=own_topics(config, messages=config.postgres.messages),
@@ -159,7 +164,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
 
 
 def _admin(config: Config) -> Admin:
-    connection, _ = client.split(config.kafka.librdkafka())
+    connection, _ = client.split(*access(config.kafka))
     return Admin(connection, ANSWER_S)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.config.loading import Config
+from cdcd.credentials.providers import access
 from cdcd.engine.startup import StartSettings
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
@@ -40,7 +41,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
     Args:
         timeout_s: seconds after which the broker aborts an open transaction.
     """
-    connection, producer = client.split(config.kafka.librdkafka())
+    connection, producer = client.split(*access(config.kafka))
     return SinkSettings(
         client=connection,
         producer=producer,

@@ -55,6 +55,11 @@ _SHOWN_LENGTH_MAX: Final = 60
 
 HINT: Final = "`cdcd config --reference` shows every key with its default and meaning."
 
+START: Final = (
+    "`cdcd init` writes a first configuration, and the SQL that goes with it; `cdcd config --examples DIR` writes the "
+    "examples."
+)
+
 S = TypeVar("S", bound=Section)
 Root = type[Section]
 Describe = Callable[[ErrorDetails, KeyPath, Root], str]
@@ -66,17 +71,17 @@ def load_config(path: str | Path, environ: Mapping[str, str]) -> Config:
     Raises ConfigError that names every problem: unreadable file, YAML syntax (line and column), unknown keys
     (with the near one), wrong types and values, missing variables and files.
     """
-    return parse_config(read_file(path, "config/minimal.yaml", HINT), environ, str(path))
+    return parse_config(read_file(path, START, HINT), environ, str(path))
 
 
-def read_file(path: str | Path, example: str, hint: str) -> str:
-    """The text of a configuration; ConfigError names `example`, a file to start from."""
+def read_file(path: str | Path, start: str, hint: str) -> str:
+    """The text of a configuration; ConfigError begins its hint with `start`: how a first one is made."""
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"cannot read the configuration {path}: {error.strerror}",
-            hint=f"{example} is a file to start from; {hint}",
+            hint=f"{start} {hint}",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text, at byte {error.start}") from None
@@ -130,7 +135,11 @@ def _shown(value: object, path: KeyPath, origin: Origin) -> str:
     """The value for an error, if it is short and can be no secret: not from a variable or file, nor for a
     secret.
     """
-    secret = origin.variable or path[:2] in {("postgres", "dsn"), ("postgres", "password")}
+    secret = origin.variable or path[:2] in {
+        ("postgres", "dsn"),
+        ("postgres", "password"),
+        ("kafka", "oauth"),
+    }
     if secret or is_secret_name(dotted(path)) or isinstance(value, dict | list):
         return ""
     text = mask_text(json.dumps(value, default=str, ensure_ascii=False))
@@ -162,7 +171,13 @@ def _one_of(detail: ErrorDetails, _path: KeyPath, _root: Root) -> str:
 
 
 _MAPPING: Final = _fixed("must be a mapping of keys")
-_LIST: Final = _fixed('must be a list, such as ["public.*"]')
+
+
+def _list(_detail: ErrorDetails, path: KeyPath, _root: Root) -> str:
+    example = "[program, argument]" if str(path[-1]).endswith("command") else '["public.*"]'
+    return f"must be a list, such as {example}"
+
+
 _DESCRIPTIONS: Final[Mapping[str, Describe]] = {
     "missing": _missing,
     "extra_forbidden": lambda _detail, path, root: f"unknown key{suggestion(path, root)}",
@@ -170,8 +185,8 @@ _DESCRIPTIONS: Final[Mapping[str, Describe]] = {
     "literal_error": _one_of,
     "model_type": _MAPPING,
     "dict_type": _MAPPING,
-    "tuple_type": _LIST,
-    "list_type": _LIST,
+    "tuple_type": _list,
+    "list_type": _list,
     "string_type": _fixed("must be text; quote it"),
     "path_type": _fixed("must be a path"),
     "bool_type": _fixed("must be true or false"),

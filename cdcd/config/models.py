@@ -37,7 +37,9 @@ class Config(Section):
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
-    http: HttpConfig = Field(description="Server for /metrics, /healthz and /readyz.")
+    http: HttpConfig = Field(
+        description="Server for the page at /, the status, /metrics, /healthz and /readyz."
+    )
     ready: ReadyConfig = Field(description="When /readyz says that the pipeline keeps up.")
     log: LogConfig = Field(description="What is logged, to standard error.")
     startup_timeout_s: float = Field(

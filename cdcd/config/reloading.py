@@ -16,10 +16,13 @@ S = TypeVar("S", bound=Section)
 
 AT_ONCE: Final = (
     "http.stall_s_max",
+    "http.token",
+    "http.token_file",
     "log.format",
     "log.level",
     "postgres.prepared_warning_age_s",
     "postgres.wal_warning_s",
+    "ready.during_snapshot",
     "ready.lag_bytes_max",
     "ready.lag_s_max",
     "shutdown_timeout_s",
@@ -30,6 +33,7 @@ NEXT_SESSION: Final = (
     "kafka.properties_files",
     "postgres.connect_timeout_s",
     "postgres.password",
+    "postgres.password_command",
     "postgres.password_file",
 )
 """Keys that count when cdcd connects next."""

@@ -166,14 +166,33 @@ def _check_dsn(secret: SecretStr) -> SecretStr:
     return SecretStr(text)
 
 
+def _check_token(secret: SecretStr) -> SecretStr:
+    if re.fullmatch(r"[!-~]{16,1000}", secret.get_secret_value()) is None:
+        raise ValueError(
+            "must be 16 to 1000 printable ASCII characters without blanks (openssl rand -hex 32)"
+        )
+    return secret
+
+
 def _not_empty(patterns: tuple[str, ...]) -> tuple[str, ...]:
     if not patterns:
         raise ValueError("must not be empty; leave it out for all tables")
     return patterns
 
 
+def _has_program(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command or not command[0]:
+        raise ValueError("must be a list that begins with a program; there is no shell")
+    if any("\x00" in part for part in command):
+        raise ValueError("must not hold a NUL character")
+    return command
+
+
+CommandLine = Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_has_program)]
+"""A program and its arguments, for no shell."""
 TablePatterns = Annotated[tuple[TablePattern, ...], Field(strict=False), AfterValidator(_not_empty)]
 Dsn = Annotated[SecretStr, AfterValidator(_check_dsn)]
+Token = Annotated[SecretStr, AfterValidator(_check_token)]
 
 
 def _refuse_own(name: str) -> str:

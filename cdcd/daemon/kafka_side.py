@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
+from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.facts import (
     Fact,
@@ -23,8 +24,9 @@ from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions
-from cdcd.kafka.errors import fill_names
+from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
+from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.sink import Sink
 from cdcd.kafka.topics import check_keyless, ensure_topics, existing_topics
@@ -66,12 +68,23 @@ class KafkaSide:
             SinkUnavailableError: the broker is away.
         """
         config = self._config
-        connection, _ = client.split(config.kafka.librdkafka())
+        connection, _ = client.split(*access(config.kafka))
         return await self.call(
             lambda: peek_at_start(
                 connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
             ),
             anywhere=True,
+        )
+
+    async def forget(self) -> None:
+        """Take back the checkpoint that this session wrote. The sink is of no more use then."""
+        config = self._config
+        connection, producer = client.split(*access(config.kafka))
+        transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
+        await self.call(
+            lambda: forget_checkpoint(
+                connection, producer, config.topics.checkpoint, config.name, transactional_id, self._answer_s
+            )
         )
 
     async def former_descriptions(self) -> FormerDescriptions:
@@ -80,7 +93,7 @@ class KafkaSide:
         topic = config.topics.schemas
         if not topic:
             return FormerDescriptions()
-        connection, _ = client.split(config.kafka.librdkafka())
+        connection, _ = client.split(*access(config.kafka))
         return await self.call(
             lambda: read_descriptions(
                 connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up
@@ -194,7 +207,7 @@ class KafkaSide:
 
     def _admin(self) -> Admin:
         """A client for the calling thread, which must also drop it, because dropping it may block."""
-        connection, _ = client.split(self._config.kafka.librdkafka())
+        connection, _ = client.split(*access(self._config.kafka))
         return Admin(connection, self._answer_s, self.giving_up)
 
     async def await_topics(
@@ -227,7 +240,7 @@ class KafkaSide:
                 return await asyncio.to_thread(self._named, call)
             return await self.in_thread(call)
         except TransientError as error:
-            raise SinkUnavailableError(error.message, hint=error.hint) from error
+            raise unavailable(error) from error
 
     def in_thread(self, call: Callable[[], T]) -> Awaitable[T]:
         """Run a call that may touch the sink, in the sink's thread."""

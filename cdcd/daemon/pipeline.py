@@ -121,6 +121,16 @@ class Pipeline:
         if not self._engine.is_reading:
             await self._stream.finish(timeout_s=1.0)
 
+    @property
+    def is_reading(self) -> bool:
+        """See `Engine.is_reading`."""
+        return self._engine.is_reading
+
+    @property
+    def has_shipped(self) -> bool:
+        """See `Engine.has_shipped`."""
+        return self._engine.has_shipped
+
     def warn_of_prepared(self, age_s: float) -> None:
         """See `Engine.warn_of_prepared`."""
         self._engine.warn_of_prepared(age_s)

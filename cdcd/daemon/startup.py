@@ -18,6 +18,7 @@ from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.leavings import Leaving
 from cdcd.engine.startup import Ready, Start
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -43,7 +44,8 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.facts import Observer
+from cdcd.errors import CdcdError
+from cdcd.facts import Observer, SlotDropped
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
@@ -53,6 +55,9 @@ from cdcd.postgres.source import read_source
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Source
+
+LEAVE_S: Final = 10.0
+"""Seconds that it may take to drop a slot that a failed start made."""
 
 PAUSE_S: Final = 0.001
 """Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time
@@ -91,7 +96,7 @@ class Startup:
         self.postgres = PostgresSide(config, telemetry, observe)
         self.kafka = KafkaSide(config, observe, kafka_thread, sizes)
         self.stack = AsyncExitStack()
-        self.dsn = parse_dsn(config.postgres.libpq())
+        self.dsn = parse_dsn(*config.postgres.access())
         self._start = Start(
             start_settings(config),
             observe,
@@ -104,6 +109,7 @@ class Startup:
         self._unstreamed_until = unstreamed_until
         self._binary = binary
         self._lapsed = lapsed
+        self._pipeline: Pipeline | None = None
         # What the requests make, in this order.
         self._lock: AdvisoryLock | None = None
         self._sql: Connection | None = None
@@ -143,6 +149,46 @@ class Startup:
             self._stream.close()
         await self.stack.aclose()
 
+    async def leave(self, error: BaseException | None) -> str:
+        """The session ends by `error` (None: it was stopped). Drop a slot that it made, if nothing goes on from it.
+
+        Call it once, before `close`.
+
+        Returns:
+            Why a slot that this session made stays; empty if there is none.
+        """
+        has_shipped = self._pipeline is not None and self._pipeline.has_shipped
+        leaving = self._start.leaves(error, has_shipped=has_shipped)
+        if leaving is Leaving.NOTHING:
+            return ""
+        if leaving is Leaving.KEEP:
+            # Whoever stops a pipeline that streams knows that its slot stays.
+            streams = self._pipeline is not None and not self._pipeline.is_reading
+            return "" if error is None and streams else leaving.value
+        self.give_up()
+        if self._stream is not None:
+            self._stream.close()
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                await self._take_back(leaving)
+        except TimeoutError:
+            return f"it could not be dropped: no answer in {LEAVE_S:g} s"
+        except CdcdError as failure:
+            return f"it could not be dropped: {failure.message}"
+        self.observe(SlotDropped(slot=self.config.postgres.slot))
+        return ""
+
+    async def _take_back(self, leaving: Leaving) -> None:
+        """The checkpoint goes first: a slot without a checkpoint is taken over, a checkpoint without a slot is not."""
+        assert self._lock is not None
+        assert self._sql is not None
+        await self._lock.verify(LEAVE_S)
+        if leaving is Leaving.FORGET:
+            await self.kafka.forget()
+        await self.postgres.end_former_stream(self._sql)
+        await self._lock.verify(LEAVE_S)
+        await self.postgres.drop_slot(self._sql)
+
     async def open(self) -> Pipeline:
         """Do everything up to a running stream, or up to an initial snapshot that can be read.
 
@@ -153,7 +199,7 @@ class Startup:
         ready = await self._carry_out()
         self._ledger = Ledger(ready.flushed)
         wiring = self._wiring(ready)
-        pipeline = connect_pipeline(wiring, self._ledger)
+        pipeline = self._pipeline = connect_pipeline(wiring, self._ledger)
         if ready.exported is None:
             await start_replication(wiring)
         return pipeline

@@ -22,17 +22,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from traceback import format_exception
+from types import TracebackType
 from typing import Final, NoReturn
 
 from cdcd.config.loading import Config
 from cdcd.config.reloading import Reloaded, reloaded
 from cdcd.config.secrets import reread
+from cdcd.credentials.providers import access
 from cdcd.daemon import memory
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.startup import Startup
+from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
-from cdcd.errors import CdcdError, ConfigError, TransientError, cause
+from cdcd.errors import CdcdError, ConfigError, PositionError, TransientError, cause
 from cdcd.facts import (
     ConfigRefused,
     ConfigReloaded,
@@ -42,11 +45,14 @@ from cdcd.facts import (
     ShutdownFinished,
     ShutdownForced,
     ShutdownRequested,
+    SlotKept,
     Started,
 )
+from cdcd.facts_operation import KafkaTokenFailed
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.retry import Backoff
-from cdcd.telemetry.http import serve_http
+from cdcd.telemetry.actions import Ask
+from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
 from cdcd.telemetry.progress_report import ProgressReport
@@ -54,34 +60,46 @@ from cdcd.telemetry.state import Telemetry
 
 HEARTBEAT_S: Final = 0.5
 
+TOKEN_S: Final = 60.0
+"""Seconds between two events about tokens for Kafka that cannot be had."""
+
 LEAVING_S: Final = 1.0
 """Seconds before the end of `shutdown_timeout_s` at which calls to Kafka are told to return. They look for that every
 half second."""
 
 
-def run(config: Config, *, accept_gap: bool = False, reread_file: Callable[[], Config] | None = None) -> int:
+def run(
+    config: Config,
+    *,
+    accept_gap: bool = False,
+    reread_file: Callable[[], Config] | None = None,
+    ask: Ask | None = None,
+) -> int:
     """Run the daemon until it is told to stop; returns the process's exit code (`errors.EXIT_CODES`).
 
     Args:
         reread_file: reads the configuration again, for SIGHUP; None: SIGHUP reads the secrets' files only.
+        ask: carries out what is asked for by HTTP; None: nothing can be asked for.
 
     Raises what ended it only if the log is for people: a log of JSON has the same as its last line.
     """
     memory.settle()
     telemetry = Telemetry(config.name, config.postgres.slot)
     screen = terminal(lambda: telemetry.snapshot)
-    observe = configure_logging(config.log, screen)
+    observe = telemetry.problems.observing(configure_logging(config.log, screen))
     telemetry.reach.observe(observe)
     supervisor = Supervisor(
         config, telemetry, observe, accept_gap=accept_gap, screen=screen, reread_file=reread_file
     )
     try:
-        with serve_http(config, telemetry, lambda: supervisor.config) as address:
+        with serve_http(config, telemetry, lambda: supervisor.config, ask) as address:
             observe(Started(name=config.name, http=address))
             return asyncio.run(supervisor.run())
     except Exception as error:
         worst = cause(error) if isinstance(error, ExceptionGroup) else error
+        kept = supervisor.kept_slot()
         if isinstance(worst, CdcdError):
+            worst.hint = f"{worst.hint} {kept}".strip()
             observe(
                 Failed(
                     error=type(worst).__name__,
@@ -131,8 +149,11 @@ class Supervisor:
         self._kafka_thread = ThreadPoolExecutor(1, thread_name_prefix="kafka")
         self._startup: Startup | None = None
         self._flushed = 0
+        self._token_told_at = -TOKEN_S
         self._lapsed: frozenset[int] = frozenset()
         self._sizes = SizeLimits()
+        self._kept = ""
+        """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
             binary=config.postgres.binary,
             startup_timeout_s=config.startup_timeout_s,
@@ -161,6 +182,12 @@ class Supervisor:
         def report(asked_at: float, failure: CdcdError | None) -> None:
             loop.call_soon_threadsafe(self._heard_of_kafka, asked_at, failure)
 
+        def no_token(error: CdcdError) -> None:
+            loop.call_soon_threadsafe(self._no_token, error)
+
+        _, tokens = access(self.config.kafka)
+        if tokens is not None:
+            tokens.on_failure = no_token
         watch = KafkaWatch(self.config, report)
         watch.start()
         try:
@@ -170,6 +197,7 @@ class Supervisor:
                 task.cancel()
             watch.stop()
             self._kafka_thread.shutdown(wait=False)
+        self.kept_slot()
         self._observe(ShutdownFinished(flushed_lsn=self._telemetry.flushed_lsn))
         return 0
 
@@ -223,6 +251,13 @@ class Supervisor:
         else:
             reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
 
+    def _no_token(self, error: CdcdError) -> None:
+        self._telemetry.kafka_token_failures += 1
+        now = time.monotonic()
+        if now - self._token_told_at >= TOKEN_S:
+            self._token_told_at = now
+            self._observe(KafkaTokenFailed(message=error.message, hint=error.hint))
+
     def _give_up(self) -> None:
         if self._startup is not None:
             self._startup.give_up()
@@ -240,10 +275,13 @@ class Supervisor:
         os._exit(code)
 
     async def _beat(self) -> None:
-        report = ProgressReport(self._telemetry, time.monotonic())
+        telemetry = self._telemetry
+        report = ProgressReport(telemetry, time.monotonic())
         while True:
-            now = self._telemetry.loop_heartbeat = time.monotonic()
-            progress = report.due(now, time.time())
+            now, unix_now = time.monotonic(), time.time()
+            telemetry.loop_heartbeat = now
+            telemetry.throughput.look(now, unix_now, telemetry.totals(), telemetry.events)
+            progress = report.due(now, unix_now)
             if progress is not None:
                 self._observe(progress)
             if self._screen is not None:
@@ -288,6 +326,7 @@ class Supervisor:
             )
             stack.push_async_callback(self._startup.close)
             stack.callback(self._note_lapse, self._startup)
+            stack.push_async_exit(self._leave)
             opening = asyncio.create_task(self._startup.open())
             stopped = asyncio.create_task(self._stop.wait())
             try:
@@ -307,7 +346,31 @@ class Supervisor:
                 await pipeline.run(self._stop)
             finally:
                 self._pipeline = None
+                if not pipeline.is_reading:
+                    self._kept = ""
                 self._flushed = max(self._flushed, self._startup.flushed)
+
+    async def _leave(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        """A session ends. What it leaves behind is told when the process ends."""
+        assert self._startup is not None
+        kept = await self._startup.leave(error)
+        if kept or isinstance(error, PositionError):
+            # What an earlier session said of the slot does not hold for a slot that is lost.
+            self._kept = kept
+
+    def kept_slot(self) -> str:
+        """What the end of the process says of the slot that it made and that stays; empty if there is none.
+
+        It is said by an event too.
+        """
+        if not self._kept:
+            return ""
+        slot = self.config.postgres.slot
+        hint = KEPT.format(slot=slot)
+        self._observe(SlotKept(slot=slot, reason=self._kept, hint=hint))
+        return hint
 
     def _note_lapse(self, startup: Startup) -> None:
         self._lapsed = startup.lapsed

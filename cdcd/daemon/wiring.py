@@ -21,17 +21,16 @@ from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
-from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
 from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
 from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.numbering import is_certain
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.records.schemas import is_lasting
+from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
@@ -190,28 +189,19 @@ class _LookUp:
     """
 
     def __init__(self, sql: Connection, former: Callable[[], Awaitable[FormerDescriptions]]) -> None:
-        self._sql = sql
+        self._look_up = CatalogLookUp(sql)
         self._read_former = former
         self._former: FormerDescriptions | None = None
-        self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
 
     async def __call__(
         self, relation: Relation
     ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
-        oids = [column.type_oid for column in relation.columns]
-        missing = [oid for oid in oids if not is_lasting(oid, self._types)]
-        if missing:
-            self._types.update(await catalog.types(self._sql, missing))
-        found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
-        seen = None
-        if not found.has_columns_of(relation):
-            seen = await catalog.visibility(self._sql)
-            found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        found, types, seen = await self._look_up(relation)
         if not is_certain(relation.columns, found.columns):
             if self._former is None:
                 self._former = await self._read_former()
             found = replace(found, former=self._former.columns(relation.oid))
-        return found, self._types, seen
+        return found, types, seen
 
 
 def _spool_directory(config: Config) -> str:

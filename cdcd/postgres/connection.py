@@ -17,14 +17,15 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
 
 import psycopg
 from psycopg import conninfo, pq
 
-from cdcd.errors import ConfigError, FatalError, TransientError
+from cdcd.credentials.command import Command, await_output
+from cdcd.errors import CdcdError, ConfigError, FatalError, TransientError
 from cdcd.postgres.refusals import UNKNOWN_TRANSIENT, Answer, find_refusal, refused
 from cdcd.postgres.session import Session, await_socket
 
@@ -77,9 +78,14 @@ _TRACED_ERROR: Final = re.compile(rb'\tErrorResponse\t.*? C "([0-9A-Z]{5})"')
 
 @dataclass(frozen=True, slots=True)
 class Dsn:
-    """A parsed libpq connection string. Its str and repr are safe to log."""
+    """A parsed libpq connection string. Its str and repr are safe to log.
+
+    Attributes:
+        password_command: prints the password; it is run before each connection. Empty: there is none.
+    """
 
     parameters: tuple[tuple[str, str], ...] = field(repr=False)
+    password_command: tuple[str, ...] = field(default=(), repr=False)
 
     def get(self, name: str, default: str = "") -> str:
         """The value of one libpq parameter as the DSN has it (not from the environment or a service file)."""
@@ -121,7 +127,7 @@ _MALFORMED: Final[tuple[tuple[str, str], ...]] = (
 password."""
 
 
-def parse_dsn(text: str) -> Dsn:
+def parse_dsn(text: str, password_command: tuple[str, ...] = ()) -> Dsn:
     """Read a libpq URI or key=value string. Raises ConfigError, which never repeats any part of the DSN."""
     hint = (
         "Write postgresql://user@host:5432/database or host=... port=... dbname=... user=...; in a URI, "
@@ -143,7 +149,7 @@ def parse_dsn(text: str) -> Dsn:
             raise ConfigError(
                 "postgres.dsn cannot be read: its port is not a number between 1 and 65535.", hint=hint
             )
-    return Dsn(tuple(values.items()))
+    return Dsn(tuple(values.items()), password_command)
 
 
 def _malformed(libpq_says: str) -> str:
@@ -177,9 +183,12 @@ async def open_session(
 ) -> Session:
     """A session with pinned settings; `replication`: as walsender for the DSN's database.
 
-    Each host and address is tried in turn, `connect_timeout_s` for each. The caller owes `close()`. Raises
-    TransientError, SourceError or ConfigError: of several failed attempts, the last fatal one, else the last.
+    The command that prints the password is run first, if there is one. Then each host and address is tried in turn,
+    `connect_timeout_s` for each. The caller owes `close()`. Raises TransientError, SourceError or ConfigError: of
+    several failed attempts, the last fatal one, else the last.
     """
+    if dsn.password_command:
+        dsn = await _with_password(dsn, connect_timeout_s)
     what = f"connecting to {dsn}"
     parameters: dict[str, str | int | None] = {**dict(_KEEPALIVE), **dict(dsn.parameters)}
     pinned = " ".join(f"-c {name}={value}" for name, value in PINNED)
@@ -212,8 +221,30 @@ async def open_session(
             await _pin_newer(session, what)
             return session
         failures.append(outcome)
-    errors = [refused(what, answer, dsn.names, dsn.secrets) for answer in failures]
+    errors = [_refused(what, answer, dsn) for answer in failures]
     raise ([error for error in errors if isinstance(error, FatalError)] or errors)[-1]
+
+
+async def _with_password(dsn: Dsn, timeout_s: float) -> Dsn:
+    """The DSN with the password that its command prints. Raises as `await_output`."""
+    command = Command("postgres.password_command", dsn.password_command, timeout_s)
+    password = await await_output(command)
+    others = tuple((name, value) for name, value in dsn.parameters if name != "password")
+    return replace(dsn, parameters=(*others, ("password", password)))
+
+
+def _refused(what: str, answer: Answer, dsn: Dsn) -> CdcdError:
+    """The error for a failed attempt. The next password of a command may be accepted, so a refused one is transient."""
+    error = refused(what, answer, dsn.names, dsn.secrets)
+    wrong = answer.sqlstate == "28P01" or "authentication failed" in answer.message
+    if dsn.password_command and wrong:
+        return TransientError(
+            error.message,
+            hint="The server refuses the password that postgres.password_command printed. Check that the command makes "
+            "it for this host, port and role, and that the role may log in so (RDS and Aurora: GRANT rds_iam, and "
+            "rds.iam_auth_for_replication = 1 for replication). cdcd runs the command again.",
+        )
+    return error
 
 
 async def _attempt(info: bytes, *, traced: bool = False) -> pq.abc.PGconn | Answer:

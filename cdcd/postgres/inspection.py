@@ -54,6 +54,8 @@ class Wanted:
     """Which requests for snapshots are followed (`snapshot.signals`)."""
     pipeline: str = ""
     """The application_name of a daemon's own session on the slot."""
+    connections: int = 3
+    """How many connections the daemon opens, without its walsender."""
     application_name: str = "cdcd check"
     connect_timeout_s: float = 10.0
 
@@ -86,6 +88,15 @@ class Session:
     senders: int
     open_transactions: tuple[str, ...]
     """Those that a slot's creation would wait for, open for long or prepared, in words."""
+    role_connections: int = 0
+    """Connections of the role now, without ours."""
+    role_limit: int | None = None
+    """CONNECTION LIMIT of the role; None: without limit."""
+    database_connections: int = 0
+    database_limit: int | None = None
+    """The same for the database."""
+    emit: str = ""
+    """The function that writes a logical message, with its arguments, if the role may not execute it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +175,13 @@ _SETTING_NAMES: Final = (
     "track_activities",
 )
 
+# What others' sessions do is not shown to every role: then their kind is NULL.
 _SESSION: Final = """
+WITH others AS (
+    SELECT usesysid, datid FROM pg_stat_activity
+     WHERE coalesce(backend_type, 'client backend') = 'client backend'
+       AND coalesce(application_name, '') <> current_setting('application_name')
+)
 SELECT current_user, current_database(), current_setting('server_version'),
        r.rolsuper OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_superuser', 'cloudsqlsuperuser',
            'alloydbsuperuser', 'azure_pg_admin') AND pg_has_role(r.oid, m.oid, 'MEMBER')),
@@ -176,7 +193,14 @@ SELECT current_user, current_database(), current_setting('server_version'),
                FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND xact_start < now() - make_interval(secs => %s)
               ORDER BY xact_start) ||
        ARRAY(SELECT format('prepared transaction %%s', gid) FROM pg_prepared_xacts ORDER BY prepared)
-  FROM pg_roles r WHERE r.rolname = current_user
+       , (SELECT count(*) FROM others WHERE usesysid = r.oid),
+       CASE WHEN r.rolsuper OR r.rolconnlimit < 0 THEN NULL ELSE r.rolconnlimit END,
+       (SELECT count(*) FROM others WHERE datid = d.oid),
+       CASE WHEN r.rolsuper OR d.datconnlimit < 0 THEN NULL ELSE d.datconnlimit END,
+       coalesce((SELECT p.oid::regprocedure::text FROM pg_proc p
+                  WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
+                    AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), '')
+  FROM pg_roles r CROSS JOIN pg_database d WHERE r.rolname = current_user AND d.datname = current_database()
 """
 
 _FOREIGN: Final = """

@@ -13,9 +13,9 @@ says more.
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import psycopg
 
@@ -36,6 +36,12 @@ EVICTED_S: Final = 0.05
 
 ANSWER_S_MIN: Final = 1.0
 """A heartbeat's answer is waited for so long at least: after a pause of our own, the session may still be ours."""
+
+T = TypeVar("T")
+
+LOOK_S: Final = 10.0
+"""Seconds that the server may take for a query of an instance that wants the lock. The connection of a standby is idle
+otherwise, and TCP does not notice a server that is frozen: its kernel answers."""
 
 _MINE: Final = "locktype = 'advisory' AND granted AND objsubid = 1 AND classid = {} AND objid = {}"
 
@@ -126,21 +132,38 @@ class AdvisoryLock:
 
         A holder of the same role that gives no sign of life for the lease has its session ended. `on_wait` is called
         when the waiting begins and when the holder changes, `on_ended` with the silence that ended a session.
-        TransientError: the connection is lost.
+        TransientError: the connection is lost, or the server does not answer in `LOOK_S`.
         """
         told: LockHeld | None = None
         silence = Silence()
-        while not await self._try():
-            held, sign = await self._holder()
+        while not await self._answer(self._try()):
+            held, sign = await self._answer(self._holder())
             if held is not None and held != told:
                 told = held
                 on_wait(held)
             silent_s = silence.observe(sign, time.monotonic())
             wait_s = next_look_s(silent_s, self._lease_s)
-            if held is not None and sign is not None and silent_s > self._lease_s and await self._evict(sign):
+            if (
+                held is not None
+                and sign is not None
+                and silent_s > self._lease_s
+                and await self._answer(self._evict(sign))
+            ):
                 on_ended(held, silent_s)
                 wait_s = EVICTED_S
             await asyncio.sleep(wait_s)
+
+    async def _answer(self, asked: Awaitable[T]) -> T:
+        """The answer to a query. TransientError: it did not come in time, so this connection is of no more use."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                return await asked
+        except TimeoutError:
+            self._end(f"the server did not answer in {LOOK_S:g} s")
+            raise TransientError(
+                f"{self._what}: the server did not answer in {LOOK_S:g} s",
+                hint="Find out whether PostgreSQL's machine is overloaded, suspended or cut off. cdcd connects again.",
+            ) from None
 
     async def acquire_at_once(self) -> LockHeld | None:
         """Take the lock if no session has it. None: this session has it now; else who has it.

@@ -77,9 +77,19 @@ _CLIENT_CERTIFICATE: Final = (
     "ssl_ca_file holds."
 )
 
+_ROLE_LIMIT: Final = (
+    "ALTER ROLE {role} CONNECTION LIMIT -1; or a limit with room for cdcd (`cdcd check` says how many it opens), or "
+    "end other sessions of the role."
+)
+_DATABASE_LIMIT: Final = (
+    "ALTER DATABASE {database} CONNECTION LIMIT -1; or a limit with room for cdcd (`cdcd check` says how many it "
+    "opens), or end other sessions in the database."
+)
 _REPLICATION: Final = "ALTER ROLE {role} REPLICATION; (Amazon RDS: GRANT rds_replication TO {role};)"
 
 REFUSALS: Final[tuple[Refusal, ...]] = (
+    Refusal("53300", "too many connections for role", TransientError, _ROLE_LIMIT),
+    Refusal("53300", "too many connections for database", TransientError, _DATABASE_LIMIT),
     # A connection that PostgreSQL does not let in.
     Refusal("28P01", "password authentication failed", SourceError, _CREDENTIALS),
     Refusal("28P01", "", SourceError, _CREDENTIALS),
@@ -136,6 +146,13 @@ REFUSALS: Final[tuple[Refusal, ...]] = (
         SourceError,
         "Only a table's owner can publish it: create the publication as the owner, or GRANT the owner's role TO "
         "{role}.",
+    ),
+    Refusal(
+        "42501",
+        "function pg_logical_emit_message",
+        SourceError,
+        "GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean,text,text,boolean) TO {role}; (without the last "
+        "boolean before PostgreSQL 17)",
     ),
     Refusal("42501", "", SourceError, "Grant role {role} what the message names."),
     Refusal(

@@ -12,8 +12,8 @@ from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
 from cdcd.postgres.snapshot_queries import COLUMNS
 from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation
-from cdcd.snapshots.progress import Part
 from cdcd.snapshots.reading import SourcePart, SourceTable
+from cdcd.snapshots.table_task import Part
 
 GENERATED_SINCE: Final = 180000
 """The server version that can publish generated columns."""

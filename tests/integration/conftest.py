@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
@@ -159,6 +159,14 @@ def database(postgres: PostgresServer, unique: str) -> Iterator[Database]:
     found.drop()
 
 
+@pytest.fixture
+def published(database: Database) -> Database:
+    """A database with a table `t (id, note)` and a publication `p` for all tables."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, note text)")
+    database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    return database
+
+
 @pytest.fixture(scope="session")
 def _shared_broker(scratch: Path) -> Iterator[KafkaBroker]:
     server = KafkaBroker(scratch / "kafka")
@@ -189,6 +197,10 @@ def private_postgres(scratch: Path) -> Iterator[Callable[..., PostgresServer]]:
         yield start
 
 
+LAST_WORDS: Final = 6000
+"""Characters of a broker's log that a failed test shows."""
+
+
 @pytest.fixture
 def private_broker(scratch: Path) -> Iterator[Callable[..., KafkaBroker]]:
     """`private_broker(settings={…}, users={…}, …)`: a started broker of this test alone."""
@@ -197,6 +209,7 @@ def private_broker(scratch: Path) -> Iterator[Callable[..., KafkaBroker]]:
         def start(**options: Any) -> KafkaBroker:
             server = KafkaBroker(scratch / f"kafka-{uuid4().hex[:8]}", **options)
             stack.callback(server.destroy)
+            stack.callback(lambda: print(server.log()[-LAST_WORDS:]))  # shown where the test fails
             server.start()
             return server
 

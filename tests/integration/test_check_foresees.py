@@ -240,6 +240,25 @@ def no_select(scene: Scene) -> None:
     scene.configure(snapshot={"mode": "initial"})
 
 
+def too_few_connections_of_the_role(scene: Scene) -> None:
+    scene.as_role(f"ALTER ROLE {ROLE} CONNECTION LIMIT 2")
+    scene.configure(startup_timeout_s=1)
+
+
+def too_few_connections_of_the_database(scene: Scene) -> None:
+    scene.as_role()
+    scene.execute(f'ALTER DATABASE "{scene.database.name}" CONNECTION LIMIT 2')
+    scene.configure(startup_timeout_s=1)
+
+
+def no_right_to_emit_messages(scene: Scene) -> None:
+    scene.as_role(
+        "REVOKE EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text, boolean) FROM PUBLIC",
+        f"GRANT SELECT ON t TO {ROLE}",
+    )
+    scene.configure(snapshot={"mode": "initial", "method": "incremental"})
+
+
 def no_usage(scene: Scene) -> None:
     scene.as_role(
         "CREATE SCHEMA closed", "CREATE TABLE closed.t AS SELECT 1 AS id", f"GRANT SELECT ON t TO {ROLE}"
@@ -395,6 +414,10 @@ def a_port_in_use(scene: Scene) -> None:
     scene.configure(http={"port": taken.getsockname()[1]})
 
 
+def a_certificate_that_is_none(scene: Scene) -> None:
+    scene.configure(http={"certificate_file": __file__, "key_file": __file__})
+
+
 def a_spool_below_a_file(scene: Scene) -> None:
     scene.configure(spool={"directory": f"{__file__}/spool"})
 
@@ -421,6 +444,17 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_slot_in_use: (3, "slot.active", "pg_terminate_backend"),
     a_dropped_slot: (6, "position.state", "--accept-gap"),
     no_select: (3, "table.select", f"GRANT SELECT ON public.t TO {ROLE}"),
+    too_few_connections_of_the_role: (3, "server.connections", f"ALTER ROLE {ROLE} CONNECTION LIMIT"),
+    too_few_connections_of_the_database: (
+        3,
+        "server.connections",
+        "ALTER DATABASE {database} CONNECTION LIMIT",
+    ),
+    no_right_to_emit_messages: (
+        3,
+        "snapshot.watermark",
+        f"GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean,text,text,boolean) TO {ROLE}",
+    ),
     no_usage: (3, "table.select", f"GRANT USAGE ON SCHEMA closed TO {ROLE}"),
     no_select_on_a_partition: (3, "table.select", f"GRANT SELECT ON public.p_1 TO {ROLE}"),
     row_level_security: (3, "table.policy", f"ALTER ROLE {ROLE} BYPASSRLS"),
@@ -457,6 +491,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
     a_port_in_use: (2, "http.port", "Set http.port to another"),
+    a_certificate_that_is_none: (2, "http.certificate", "Both must be PEM files"),
     a_spool_below_a_file: (8, "spool.directory", "or change spool.directory"),
     claim_checks_nowhere: (8, "claim_check.directory", "kafka.claim_check_directory"),
 }
@@ -503,7 +538,7 @@ def test_what_ends_a_run_is_foreseen_with_the_same_cure(broken: Callable[[Scene]
     # THEN it ends as the table of codes says, and names the same cure
     assert said.code == exit_code, said.output
     assert exit_code in CODES[code].exits
-    cure = cure.format(name=one.name)
+    cure = cure.format(name=one.name, database=scene.database.name)
     assert cure in said.hint.replace('"', ""), said
     assert any(cure in finding["fix"].replace('"', "") for finding in found), found
     assert most_repeated(said.output) <= 1
@@ -539,7 +574,7 @@ def test_a_healthy_pipeline_gets_no_warning(scene: Scene):
 
 
 def problems(scene: Scene) -> list[dict[str, str]]:
-    return [finding for finding in scene.one.check().findings if finding["level"] != "ok"]
+    return [finding for finding in scene.one.check().findings if finding["level"] in {"warning", "error"}]
 
 
 def test_a_pipeline_with_the_documented_rights_gets_no_warning(scene: Scene):
@@ -548,6 +583,50 @@ def test_a_pipeline_with_the_documented_rights_gets_no_warning(scene: Scene):
     assert problems(scene) == []
     assert scene.one.daemon.stop() == 0
     assert problems(scene) == []
+
+
+def test_the_cure_for_a_connection_limit_is_enough(scene: Scene):
+    scene.as_role(f"ALTER ROLE {ROLE} CONNECTION LIMIT 2", f"GRANT SELECT ON t TO {ROLE}")
+    scene.configure(snapshot={"mode": "initial"})
+    (found,) = [one for one in scene.one.check().errors() if one["code"] == "server.connections"]
+    assert found["fix"] == f'ALTER ROLE "{ROLE}" CONNECTION LIMIT 9;'
+    scene.execute(found["fix"])
+    assert not scene.one.check().errors()
+    scene.one.start()
+    assert scene.one.daemon.stop() == 0
+
+
+def test_the_cure_for_messages_that_may_not_be_written_works(scene: Scene):
+    no_right_to_emit_messages(scene)
+    (found,) = [one for one in scene.one.check().errors() if one["code"] == "snapshot.watermark"]
+    scene.execute(found["fix"])
+    assert not scene.one.check().errors()
+    scene.one.start()
+    scene.one.expect(1)
+    assert scene.one.daemon.stop() == 0
+
+
+def test_a_right_that_kafka_does_not_tell_is_not_called_in_order(scene: Scene):
+    # GIVEN a principal that may create and describe topics, and not write to them
+    scene.guarded(
+        *topic_rights(scene, AclOperation.WRITE),
+        (ResourceType.TOPIC, f"{scene.one.name}.", AclOperation.DESCRIBE),
+        transactional(scene),
+    )
+    check = scene.one.check()
+    found = [one for one in check.findings if one["code"] == "topic.write"]
+    assert {one["level"] for one in found} == {"unknown"}
+    assert any(f"{scene.one.name}.checkpoint" in one["found"] for one in found)
+    assert not check.errors()
+    # WHEN it runs, THEN it ends by what was not checked, and the fix of the finding is its cure
+    said = scene.one.fail(timeout_s=90)
+    assert said.code == 4
+    for text in (said.hint, *(one["fix"] for one in found)):
+        assert f"--operation Write --operation Create --topic {scene.one.name}. " in text, text
+
+
+def test_without_rules_of_access_nothing_is_left_unchecked(scene: Scene):
+    assert [one for one in scene.one.check().findings if one["level"] == "unknown"] == []
 
 
 def test_of_300_tables_a_screen_tells_what_matters(scene: Scene):

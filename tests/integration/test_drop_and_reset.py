@@ -1,4 +1,4 @@
-"""`cdcd drop` and `cdcd reset` against real servers: what goes, what stays, and what is refused."""
+"""`cdcd drop` and `cdcd reset` against real servers: what they take away, what they leave, and when they refuse."""
 
 import json
 import os

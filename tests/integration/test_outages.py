@@ -6,6 +6,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ import pytest
 
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.daemon import BUSY_S, Daemon, configuration, until
+from tests.integration.faults.proxy import Proxy, kafka_frame
 
 OUTAGE_S = 5.0
 """Seconds within which an outage is told."""
@@ -197,3 +199,34 @@ def test_sighup_changes_what_may_change_and_names_what_needs_a_restart(
     assert "ready.lag_s_max" in refused["message"]
     assert running.stop() == 0
     assert_json(running)
+
+
+LIST_OFFSETS = 2
+"""The kind of request that only the leader of a partition answers."""
+
+
+@pytest.mark.postgres(only=18)
+def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
+    unique: str, database: Any, scratch: Path, daemon: Callable[[Any], Daemon]
+):
+    # GIVEN a broker that answers everything but what is asked of it as a leader
+    broker = KafkaBroker(scratch / f"kafka-{unique}")
+    with Proxy(broker.port, kafka_frame, requests=True) as proxy:
+        broker.settings["advertised.listeners"] = (
+            f"CLIENT://127.0.0.1:{proxy.port},ADMIN://{broker.admin_bootstrap_servers}"
+        )
+        broker.start()
+        streaming = daemon(configuration(unique, database.dsn(), f"127.0.0.1:{proxy.port}"))
+        streaming.await_streaming()
+        streaming.await_metric("cdcd_kafka_up", lambda up: up == 1)
+
+        def swallow(message: bytes) -> bytes | None:
+            return b"" if int.from_bytes(message[4:6], "big") == LIST_OFFSETS else None
+
+        proxy.spoil(swallow, times=1000)
+        told = streaming.await_event("kafka.unreachable", timeout_s=OUTAGE_S + BUSY_S)
+        assert "which leads partition 0" in told["message"]
+        proxy.spoil(None)
+        streaming.await_event("kafka.reachable")
+        assert streaming.stop() == 0
+    broker.destroy()

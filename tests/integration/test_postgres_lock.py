@@ -185,3 +185,26 @@ def test_a_server_that_stands_still_fails_the_round_trip_in_time(private_postgre
             lock.close()
 
     asyncio.run(run())
+
+
+def test_a_standby_notices_a_server_that_stands_still(private_postgres, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("cdcd.postgres.lock.LOOK_S", 0.5)
+    server = private_postgres()
+
+    async def run() -> None:
+        first = await opened(server.dsn(), "s")
+        standby = await opened(server.dsn(), "s")
+        told = asyncio.Event()
+        try:
+            await first.acquire()
+            waiting = asyncio.create_task(standby.acquire(lambda _: told.set()))
+            await asyncio.wait_for(told.wait(), 30)
+            os.kill(standby.backend_pid, signal.SIGSTOP)
+            with pytest.raises(TransientError, match=r"did not answer in 0\.5 s"):
+                await asyncio.wait_for(waiting, 30)
+        finally:
+            os.kill(standby.backend_pid, signal.SIGCONT)
+            first.close()
+            standby.close()
+
+    asyncio.run(run())

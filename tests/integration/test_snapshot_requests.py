@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
@@ -45,16 +49,21 @@ def await_delivered(process: Daemon) -> None:
 
 
 def cdcd(process: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "cdcd.cli",
-        "snapshot",
-        *arguments,
-        "--config",
-        str(process.config_path),
-    ]
+    command = command_of(process, *arguments)
     return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False, timeout=60)
+
+
+def command_of(process: Daemon, *arguments: str) -> list[str]:
+    command = [sys.executable, "-m", "cdcd.cli", "snapshot", *arguments]
+    return [*command, "--config", str(process.config_path)]
+
+
+def start_cdcd(process: Daemon, *arguments: str) -> subprocess.Popen[str]:
+    # Whoever runs the tests in the background has them ignore SIGINT.
+    command = ["env", "--default-signal=INT", *command_of(process, *arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
 
 
 def rows_of(broker: KafkaBroker, name: str, table: str = "t") -> list[dict[str, Any]]:
@@ -93,8 +102,143 @@ def test_a_table_is_read_when_somebody_asks_for_it(
     report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)
     assert report.equal, str(report)
     status = cdcd(process, "status")
-    assert "complete, 1,500 rows" in status.stdout, status.stdout + status.stderr
+    assert re.search(r"public\.t +complete +1,500 .* me$", status.stdout, re.MULTILINE), (
+        status.stdout + status.stderr
+    )
     assert "4,500 rows were read" in status.stdout
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[14, 18])
+def test_what_the_daemon_would_refuse_is_refused_before_it_is_asked(
+    database: Database, broker: KafkaBroker, unique: str, tmp_path: Path
+):
+    create(database, 10)
+    database.execute("CREATE TABLE keyless (note text)")
+    database.execute("CREATE TABLE aside (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    database.execute("CREATE TABLE hidden (id int PRIMARY KEY)")
+    database.execute("CREATE VIEW seen AS SELECT * FROM t")
+    database.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE t, keyless, p, hidden')
+    database.execute(f"CREATE ROLE {unique} LOGIN REPLICATION PASSWORD 'secret'")
+    database.execute(f"GRANT SELECT ON t, keyless, p_1 TO {unique}")
+    limited = Daemon(tmp_path / "limited", settings(unique, database, broker))
+    limited.config["postgres"]["dsn"] = database.dsn(user=unique, password="secret")
+    limited.config_path.write_text(yaml.safe_dump(limited.config))
+
+    def refused(*arguments: str) -> tuple[int, str]:
+        made = cdcd(limited, "start", *arguments)
+        assert made.stdout == "", "nothing was asked"
+        return made.returncode, made.stderr
+
+    for arguments, code, message, hint in (
+        (["--table", "public.u"], 2, "There is no table public.u", "public.t"),
+        (["--table", "other.t"], 2, "There is no table other.t", "--table public.t"),
+        (["--table", "t"], 2, "There is no table t", "--table public.t"),
+        (["--table", "public.aside"], 2, "public.aside is not in publication", "ADD TABLE public.aside"),
+        (["--table", "public.seen"], 2, "public.seen is no table", "have the rows"),
+        (["--table", "public.keyless"], 3, "public.keyless has no primary key", "Add a primary key"),
+        (
+            ["--table", "public.hidden"],
+            3,
+            "permission denied",
+            f'GRANT SELECT ON public.hidden TO "{unique}"',
+        ),
+        (["--table", "public.t", "--where", "id >"], 2, "syntax error", "behind WHERE"),
+        (["--table", "public.t", "--where", "no = 1"], 2, 'column "no" does not exist', "behind WHERE"),
+        (["--table", "public.t", "--where", "true) OR (true"], 2, "syntax error", "behind WHERE"),
+    ):
+        got, text = refused(*arguments)
+        assert (got, message in text, hint in text) == (code, True, True), text
+    database.execute(f"DROP OWNED BY {unique}")
+    database.execute(f"DROP ROLE {unique}")
+
+
+@pytest.mark.parametrize("via_root", [False, True])
+@pytest.mark.postgres(only=18)
+def test_a_partitioned_table_is_read_by_its_published_name_or_through_its_leaves(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, via_root: bool
+):
+    database.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE p_1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+    database.execute("CREATE TABLE p_2 PARTITION OF p FOR VALUES FROM (10) TO (30)")
+    database.execute("INSERT INTO p SELECT generate_series(0, 29)")
+    database.execute(
+        f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE p WITH (publish_via_partition_root = {via_root})'
+    )
+    process = daemon(settings(unique, database, broker))
+    process.await_streaming()
+    asked = cdcd(process, "start", "--table", "public.p", "--wait", "--timeout", "50")
+    assert asked.returncode == 0, asked.stderr + process.last_words()
+    expanded = "public.p is published through its partitions, so they are read: public.p_1, public.p_2"
+    assert (expanded in asked.stderr) is not via_root
+    assert f"complete: {'1 table' if via_root else '2 tables'}, 30 rows" in asked.stdout
+    tables = ["p"] if via_root else ["p_1", "p_2"]
+    assert sorted(row["id"] for table in tables for row in rows_of(broker, unique, table)) == list(range(30))
+    leaf = cdcd(process, "start", "--table", "public.p_1")
+    assert leaf.returncode == (2 if via_root else 0)
+    assert ("--table public.p;" in leaf.stderr) is via_root
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=18)
+def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database)
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    process = daemon(settings(unique, database, broker))
+    process.await_streaming()
+    # GIVEN a daemon that shall not read, and somebody who waits for it
+    assert cdcd(process, "pause").returncode == 0
+    process.await_event("snapshot.signalled", action="pause")
+    waiting = start_cdcd(
+        process, "start", "--table", "public.t", "--table", "public.u", "--id", "me", "--wait"
+    )
+    process.await_event("snapshot.signalled", action="start")
+    late = cdcd(process, "start", "--table", "public.t", "--wait", "--timeout", "3")
+    assert late.returncode == 9
+    assert "--timeout is over, and the request goes on" in late.stderr
+    # WHEN the daemon is killed and comes back, and may read
+    process.kill()
+    process.start()
+    process.await_streaming()
+    status = json.loads(cdcd(process, "status", "--format", "json").stdout)
+    assert {(each["name"], each["state"]) for each in status["tables"]} == {
+        ("public.t", "paused"),
+        ("public.u", "paused"),
+    }
+    assert cdcd(process, "resume").returncode == 0
+    out, err = waiting.communicate(timeout=60)
+    assert waiting.returncode == 0, err + process.last_words()
+    assert f"me: complete: 2 tables, {ROWS:,} rows" in out
+    assert "Snapshots are paused" in out
+    status = json.loads(cdcd(process, "status", "--format", "json").stdout)
+    (read,) = [each for each in status["tables"] if each["name"] == "public.t"]
+    assert (read["state"], read["rows"], read["share"]) == ("complete", ROWS, 1.0)
+    assert read["asked"] <= read["began"] <= read["ended"]
+    (mine,) = [each for each in status["requests"] if each["id"] == "me"]
+    assert (mine["state"], mine["tables"], mine["exit_code"]) == ("complete", 2, 0)
+    # AND who waits for what is cancelled, or fails, is told so
+    assert cdcd(process, "pause").returncode == 0
+    waiting = start_cdcd(process, "start", "--table", "public.t", "--id", "given up", "--wait")
+    process.await_event("snapshot.signalled", action="start")
+    assert cdcd(process, "cancel").returncode == 0
+    _, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, "given up: not complete: 1 of 1 table" in err) == (9, True), err
+    assert cdcd(process, "resume").returncode == 0
+    failed = cdcd(process, "start", "--table", "public.t", "--where", "1 / (id - 1) > 0", "--wait")
+    assert (failed.returncode, "division by zero" in failed.stderr) == (3, True), failed.stderr
+    # AND an interrupted wait says that the request goes on
+    assert cdcd(process, "pause").returncode == 0
+    waiting = start_cdcd(process, "start", "--table", "public.t", "--wait")
+    process.await_event("snapshot.signalled", action="start")
+    assert waiting.stdout is not None
+    waiting.stdout.readline()
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, "goes on" in err) == (130, True), err
     assert process.stop() == 0
 
 

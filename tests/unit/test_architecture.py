@@ -16,7 +16,7 @@ MODULES = {
     for path in sorted((ROOT / "cdcd").rglob("*.py"))
 }
 
-# Who may import whom, beside itself. The package `cdcd` itself holds the version and is open to all.
+# Who may import whom, beside itself. The package `cdcd` itself holds the version, which is open to all.
 PATH = (
     "errors",
     "build",
@@ -31,22 +31,28 @@ PATH = (
 )
 BESIDE = ("postgres", "kafka", "config")
 LAYERS = {layer: set(PATH[:index]) for index, layer in enumerate(PATH)}
-LAYERS |= {layer: set(PATH) for layer in BESIDE}
+LAYERS |= {layer: {*PATH, "credentials"} for layer in BESIDE}
+LAYERS["config"] = set(PATH)
+# Where passwords and tokens come from that live for minutes: by the configuration, for PostgreSQL and Kafka.
+LAYERS["credentials"] = {*PATH, "config"}
 LAYERS["telemetry"] = {*PATH, "config"}
-LAYERS["checks"] = {*PATH, *BESIDE, "telemetry"}
-LAYERS["daemon"] = {*PATH, *BESIDE, "telemetry", "checks"}
-LAYERS["operations"] = {*PATH, *BESIDE, "telemetry"}
+LAYERS["checks"] = {*PATH, *BESIDE, "credentials", "telemetry"}
+LAYERS["daemon"] = {*LAYERS["checks"], "checks"}
+LAYERS["stream"] = {*PATH, "postgres"}
+LAYERS["operations"] = {*LAYERS["checks"], "stream"}
 LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations"}
+# `import cdcd` passes on the names of the stream, when the first of them is used.
+LAYERS[""] = {"stream"}
 LAYERS["spark"] = set(PATH)
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
-    "cdcd.spark.observed": {"telemetry"},
-    "cdcd.spark.status": {"telemetry"},
+    "cdcd.spark.watching.observed": {"telemetry"},
+    "cdcd.spark.watching.status": {"telemetry"},
     # What reads tables, and not topics, is a client of PostgreSQL.
-    "cdcd.spark.page_source": {"postgres"},
-    "cdcd.spark.reload": {"postgres"},
-    "cdcd.spark.snapshot": {"postgres"},
+    "cdcd.spark.snapshot.page_source": {"postgres"},
+    "cdcd.spark.stream.reload": {"postgres"},
+    "cdcd.spark.snapshot.reading": {"postgres"},
 }
 PURE = {
     "errors",
@@ -68,6 +74,7 @@ CONFINED = {
     "confluent_kafka": "cdcd.kafka",
     "pydantic": "cdcd.config",
     "pyspark": "cdcd.spark",
+    "tornado": "cdcd.telemetry.tornado_server",
 }
 # What waits, logs, draws or looks at a clock.
 IMPURE_MODULES = {
@@ -187,6 +194,9 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
         ("cdcd.daemon.x", "import cdcd.cli.run", "daemon imports cdcd.cli.run"),
         ("cdcd.cli.x", "import cdcd.spark", "cli imports cdcd.spark"),
         ("cdcd", "import cdcd.errors", "cdcd imports cdcd.errors"),
+        ("cdcd.stream.x", "import cdcd.kafka.sink", "stream imports cdcd.kafka.sink"),
+        ("cdcd.stream.x", "import cdcd.config.loading", "stream imports cdcd.config.loading"),
+        ("cdcd.postgres.x", "from cdcd.stream import connect", "postgres imports cdcd.stream"),
         ("cdcd.daemon.x", "from psycopg import sql", "psycopg belongs in cdcd.postgres"),
         ("cdcd.daemon.x", "import confluent_kafka", "confluent_kafka belongs in cdcd.kafka"),
         ("cdcd.daemon.pipeline", "import pydantic", "pydantic belongs in cdcd.config"),
@@ -215,7 +225,9 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
         ("cdcd.cli.version", "from cdcd import __version__"),
         ("cdcd.daemon.pipeline", "import asyncio\nimport cdcd.kafka.sink\nimport cdcd.postgres.slot"),
         ("cdcd.spark.x", "import pyspark\nfrom cdcd.records import contract"),
-        ("cdcd.cli.mirror", "import cdcd.spark.job"),
+        ("cdcd.cli.mirror", "import cdcd.spark.stream.job"),
+        ("cdcd", "from cdcd.stream import connect"),
+        ("cdcd.stream.x", "import asyncio\nfrom cdcd.postgres import slot"),
     ],
 )
 def test_what_is_allowed_is_no_offence(module: str, source: str):

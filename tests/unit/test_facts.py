@@ -5,7 +5,7 @@ import pytest
 
 from cdcd import facts_operation
 from cdcd.facts import all_facts, facts_of
-from cdcd.spark import progress
+from cdcd.spark.watching import progress
 
 ALL = [*all_facts(), *facts_of(vars(facts_operation)), *facts_of(vars(progress))]
 

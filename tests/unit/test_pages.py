@@ -47,6 +47,8 @@ VALUES = {
 }
 # The chart takes the daemon's configuration below `config`.
 VALUES |= {f"config.{key}" for key in KEYS}
+STATUS = set(re.findall(r"^\| `([a-z_.]+)` \|", (ROOT / "docs" / "page.md").read_text(), re.MULTILINE))
+"""The keys of /v1/status; test_daemon_status.py compares them with the object."""
 SECTIONS = {key.partition(".")[0] for key in KEYS if "." in key}
 
 
@@ -66,7 +68,7 @@ def test_events_metrics_and_keys_that_a_page_names_are_there(page: Path) -> None
                 unknown.append(code)
         elif re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", name) and not (ROOT / name).exists():
             first = name.partition(".")[0]
-            known = name in EVENTS | CODES | KEYS | VALUES or name.rpartition(".")[0] in KEYS
+            known = name in EVENTS | CODES | KEYS | VALUES | STATUS or name.rpartition(".")[0] in KEYS
             if first in SECTIONS | {event.partition(".")[0] for event in EVENTS} and not known:
                 unknown.append(code)
     assert unknown == []

@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK, mask_text
 from cdcd.config.sections.backoff import Backoff
+from cdcd.config.sections.oauth import OAuthConfig
 from cdcd.config.types import (
     GIB,
     KIB,
@@ -85,6 +86,7 @@ class KafkaConfig(Section):
         default_factory=dict,
         description="Property name to file that holds its value, for secrets such as sasl.password.",
     )
+    oauth: OAuthConfig = Field(description="Tokens for SASL/OAUTHBEARER, renewed before they expire.")
     transaction: KafkaTransactionConfig = Field(
         description="Small source transactions share a Kafka transaction; a large one is a Kafka transaction by itself "
         "up to whole_bytes_max.",
@@ -124,6 +126,19 @@ class KafkaConfig(Section):
     def _claim_check_has_a_place(self) -> "KafkaConfig":
         if self.oversized == "claim_check" and self.claim_check_directory is None:
             raise ValueError("oversized: claim_check needs claim_check_directory")
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_asked_for(self) -> "KafkaConfig":
+        if self.oauth.provider == "none":
+            return self
+        named = {"sasl.mechanism", "sasl.mechanisms"} & self.properties.keys()
+        if not named or any(str(self.properties[name]).upper() != "OAUTHBEARER" for name in named):
+            raise ValueError("oauth.provider needs sasl.mechanism: OAUTHBEARER in kafka.properties")
+        if str(self.properties.get("security.protocol")).upper() not in {"SASL_SSL", "SASL_PLAINTEXT"}:
+            raise ValueError("oauth.provider needs security.protocol: SASL_SSL in kafka.properties")
+        if "sasl.oauthbearer.method" in self.properties:
+            raise ValueError("oauth.provider and sasl.oauthbearer.method are both given; give one of them")
         return self
 
     def librdkafka(self) -> dict[str, str]:

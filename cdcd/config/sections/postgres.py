@@ -3,11 +3,20 @@
 from typing import Literal
 from urllib.parse import quote
 
-from pydantic import Field, SecretStr, field_serializer
+from pydantic import Field, SecretStr, field_serializer, model_validator
 
 from cdcd.config.masking import MASK, mask_text
 from cdcd.config.sections.backoff import Backoff
-from cdcd.config.types import Dsn, FilePath, PublicationName, Section, SlotName, Streaming, TablePatterns
+from cdcd.config.types import (
+    CommandLine,
+    Dsn,
+    FilePath,
+    PublicationName,
+    Section,
+    SlotName,
+    Streaming,
+    TablePatterns,
+)
 
 
 class PostgresConfig(Section):
@@ -29,6 +38,12 @@ class PostgresConfig(Section):
         None,
         description="File that holds the password, instead of password. Read again at each reconnect, as are "
         "dsn_file and kafka.properties_files: a secret may change without a restart.",
+    )
+    password_command: CommandLine | None = Field(
+        None,
+        description="Program and arguments that print the password, instead of password: for tokens that live for "
+        "minutes (IAM, Entra ID). There is no shell. It is run before each connection, and killed after "
+        "connect_timeout_s. Put no secret into the arguments: other users of the machine can see them.",
     )
     slot: SlotName = Field(
         description="Replication slot, created if missing. It holds WAL back until this pipeline has "
@@ -89,7 +104,10 @@ class PostgresConfig(Section):
         "wal_sender_timeout (60 s), after which it hangs up.",
     )
     connect_timeout_s: int = Field(
-        10, ge=2, le=600, description="Longest wait for a connection; libpq has no limit of its own."
+        10,
+        ge=2,
+        le=600,
+        description="Longest wait for a connection, as libpq has no limit of its own; and for password_command.",
     )
     lease_s: float = Field(
         2.5,
@@ -121,6 +139,13 @@ class PostgresConfig(Section):
     )
     retry: Backoff = Field(description="Pace of reconnecting to PostgreSQL.")
 
+    @model_validator(mode="after")
+    def _has_one_password(self) -> "PostgresConfig":
+        if self.password_command is not None and self.password is not None:
+            given = "password" if self.password_file is None else "password_file"
+            raise ValueError(f"password_command and {given} are both given; give one of them")
+        return self
+
     @field_serializer("dsn")
     def _show_dsn(self, dsn: SecretStr) -> str:
         return mask_text(dsn.get_secret_value())
@@ -133,6 +158,10 @@ class PostgresConfig(Section):
     def stream_options(self) -> str:
         """What decides which events the server sends, for the checkpoint: it must not change inside a transaction."""
         return f"publication={self.publication} messages={self.messages} origin={self.origin}"
+
+    def access(self) -> tuple[str, tuple[str, ...]]:
+        """What `parse_dsn` needs: the DSN for libpq, and the command that prints the password. A secret."""
+        return self.libpq(), self.password_command or ()
 
     def libpq(self) -> str:
         """The DSN with `password` in it, for libpq. A secret: never to be printed."""

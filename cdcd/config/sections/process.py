@@ -1,10 +1,11 @@
 """The keys of `spool`, `http`, `ready` and `log`: the process itself."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_serializer, model_validator
 
-from cdcd.config.types import GIB, KIB, MIB, TIB, FilePath, Section, Text
+from cdcd.config.masking import MASK
+from cdcd.config.types import GIB, KIB, MIB, TIB, FilePath, Section, Text, Token
 
 
 class SpoolConfig(Section):
@@ -33,7 +34,8 @@ class ListenConfig(Section):
 
     enabled: bool = Field(True, description="Whether the HTTP server runs.")
     host: Text = Field(
-        "127.0.0.1", description="Address to listen on; 0.0.0.0 for all. There is no authentication."
+        "127.0.0.1",
+        description="Address to listen on; 0.0.0.0 for all. Who reaches it may read, without authentication.",
     )
     port: int = Field(
         9464, ge=0, le=65535, description="Port to listen on. 0: any free one, which is logged."
@@ -41,7 +43,7 @@ class ListenConfig(Section):
 
 
 class HttpConfig(ListenConfig):
-    """/metrics, /healthz and /readyz."""
+    """The page, the status, /metrics, /healthz and /readyz; actions where there is a token."""
 
     stall_s_max: float = Field(
         30,
@@ -50,6 +52,33 @@ class HttpConfig(ListenConfig):
         description="/healthz fails when the event loop has been stuck for so long, so that a supervisor "
         "restarts it.",
     )
+    certificate_file: FilePath | None = Field(
+        None,
+        description="PEM file with the certificate of the HTTP server and its chain. With it and key_file, the server "
+        "speaks HTTPS only. A renewed file is used within seconds, without a restart.",
+    )
+    key_file: FilePath | None = Field(
+        None, description="PEM file with the key of certificate_file, without a passphrase."
+    )
+    token: Token | None = Field(
+        None,
+        description="Allows actions by HTTP (POST /v1/snapshots, /v1/pause, /v1/resume) to whoever sends this text as "
+        "a bearer token. At least 16 characters. null: actions are off.",
+    )
+    token_file: FilePath | None = Field(
+        None,
+        description="File that holds the token, instead of token. SIGHUP reads it again.",
+    )
+
+    @field_serializer("token")
+    def _show_token(self, token: SecretStr | None) -> str | None:
+        return None if token is None else MASK
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together; give both, or neither")
+        return self
 
 
 class LogConfig(Section):
@@ -70,6 +99,12 @@ class ReadyConfig(Section):
 
     lag_bytes_max: Annotated[int, Field(ge=0, le=1024 * TIB)] | None = Field(
         GIB, description="Largest distance between the server's WAL and what is delivered. null: any."
+    )
+    during_snapshot: bool = Field(
+        False,
+        description="Whether the active instance is ready while it reads the rows of the first snapshot, which come "
+        "before the stream. How far it lags does not count meanwhile. true lets a rollout go on that waits until all "
+        "instances are ready; the Helm chart sets it.",
     )
     lag_s_max: Annotated[float, Field(ge=0, le=2_592_000)] | None = Field(
         300, description="Largest age of the last delivered commit while there is more to deliver. null: any."

@@ -19,7 +19,7 @@ BROKERS = ((1, "a:9092"), (2, "b:9092"), (3, "c:9092"))
 IN_SYNC = {"min.insync.replicas": "2", "max.message.bytes": "1048588", "cleanup.policy": "delete"}
 
 FACTS = Facts(
-    cluster=ClusterInfo("id", BROKERS, None),
+    cluster=ClusterInfo("id", BROKERS, None, may_alter=True),
     broker={"transaction.max.timeout.ms": "900000", "transaction.state.log.replication.factor": "3"},
     topics={
         "shop.checkpoint": CHECKPOINT,
@@ -120,6 +120,13 @@ def test_a_cluster_in_order_has_no_warning_and_no_error() -> None:
             WANTED,
             ("error", "topic.missing"),
             "Creating topic shop.a: not authorized; and 1 more topics likewise",
+        ),
+        (
+            preflight.check_missing,
+            replace(FACTS, cluster=replace(FACTS.cluster, may_alter=False)),
+            WANTED,
+            ("unknown", "topic.write"),
+            "not checked: the right to write to topics that do not exist yet",
         ),
         (
             preflight.check_missing,

@@ -13,7 +13,7 @@ from cdcd.checks.directories import spool_problem
 from cdcd.checks.finding import Finding
 from cdcd.checks.machine import examine
 from cdcd.config.loading import Config, parse_config
-from cdcd.telemetry.http import serve_http
+from cdcd.telemetry.daemon_pages import serve_http
 from cdcd.telemetry.state import Telemetry
 
 
@@ -52,6 +52,16 @@ def test_a_port_that_this_pipelines_daemon_has_is_in_order(tmp_path: Path, name:
     with serve_http(running, Telemetry(name, "slot")) as address:
         port = int(address.rpartition(":")[2])
         assert about("http.port", configured(tmp_path, port)).level == level
+
+
+def test_a_certificate_that_cannot_be_used_is_an_error_and_without_one_there_is_no_finding(tmp_path: Path):
+    plain = configured(tmp_path, 0)
+    assert [one for one in examine(plain) if one.code == "http.certificate"] == []
+    files = {"certificate_file": tmp_path / "tls.crt", "key_file": tmp_path / "tls.key"}
+    finding = about(
+        "http.certificate", plain.model_copy(update={"http": plain.http.model_copy(update=files)})
+    )
+    assert (finding.level, "PEM" in finding.fix) == ("error", True)
 
 
 def test_a_spool_directory_that_a_start_can_make_is_in_order(tmp_path: Path):

@@ -110,6 +110,21 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
         ),
         (preflight.check_capacity, replace(with_session(slots=10), slot=None), WANTED, "error", "10 of 10"),
         (preflight.check_capacity, with_session(senders=10), WANTED, "error", "10 of 10"),
+        (
+            preflight.check_connections,
+            with_session(role_limit=4, role_connections=2),
+            WANTED,
+            "error",
+            "CONNECTION LIMIT 4, of which 2 are in use; cdcd opens up to 3",
+        ),
+        (
+            preflight.check_connections,
+            # Before 18, a walsender is counted too.
+            replace(with_session(database_limit=4, database_connections=1), server_version=170000),
+            WANTED,
+            "error",
+            "CONNECTION LIMIT 4, of which 1 are in use; cdcd opens up to 4",
+        ),
         (publication.check_publication, with_publication(tables=()), WANTED, "warning", "no table"),
         (
             publication.check_publication,
@@ -372,3 +387,10 @@ def test_unlimited_wal_is_a_warning_until_the_slot_is_there_and_where_it_keeps_m
         for retained in (1 << 20, 1 << 31)
     }
     assert levels == {1 << 20: ["ok"], 1 << 31: ["warning"]}
+
+
+def test_connections_of_an_instance_that_is_active_are_not_asked_for_again() -> None:
+    crowded = replace(with_session(role_limit=3, role_connections=3), active="shop")
+    assert list(preflight.check_connections(crowded, WANTED)) == []
+    (finding,) = preflight.check_connections(with_session(role_limit=5, role_connections=2), WANTED)
+    assert finding.level == "ok"

@@ -67,3 +67,14 @@ def test_streaming_needs_no_select() -> None:
     (_, told) = check_rows(with_barriers(barrier(select=True)), Reading())
     assert (told.level, "streaming works without it" in told.found) == ("ok", True)
     assert [one.level for one in check_rows(FACTS, Reading())] == ["ok"]
+
+
+def test_messages_that_may_not_be_written_stop_what_is_read_beside_the_stream() -> None:
+    function = "pg_logical_emit_message(boolean,text,text,boolean)"
+    facts = replace(FACTS, session=replace(FACTS.session, emit=function))
+    (finding,) = found(facts, replace(ALL, beside=True))
+    assert (finding.level, finding.code) == ("error", "snapshot.watermark")
+    assert finding.fix == f'GRANT EXECUTE ON FUNCTION {function} TO "cdcd";'
+    for reading in (ALL, Reading()):
+        (finding,) = found(facts, reading)
+        assert (finding.level, "an interrupted snapshot" in finding.found) == ("warning", True)

@@ -372,7 +372,7 @@ class TestYaml:
     def test_a_missing_file_is_an_error_with_a_hint(self, tmp_path):
         with pytest.raises(ConfigError, match=r"cannot read the configuration .*: No such file") as caught:
             load_config(tmp_path / "shop.yaml", {})
-        assert "config/minimal.yaml" in caught.value.hint
+        assert "`cdcd init` writes a first configuration" in caught.value.hint
 
     def test_a_directory_is_an_error(self, tmp_path):
         with pytest.raises(ConfigError, match="Is a directory"):

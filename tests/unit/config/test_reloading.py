@@ -37,6 +37,17 @@ def test_limits_and_the_log_change_at_once(before: Config):
     assert found.needs_restart == []
 
 
+def test_a_token_for_actions_counts_at_once_also_from_a_file(before: Config, tmp_path: Path):
+    (tmp_path / "token").write_text("0123456789abcdef\n")
+    first = reloaded(before, parse(f"http: {{token_file: '{tmp_path}/token'}}\n"))
+    assert first.at_once == ["http.token", "http.token_file"]
+    (tmp_path / "token").write_text("fedcba9876543210\n")
+    found = reloaded(first.config, parse(f"http: {{token_file: '{tmp_path}/token'}}\n"))
+    assert (found.at_once, found.needs_restart) == (["http.token"], [])
+    assert found.config.http.token is not None
+    assert found.config.http.token.get_secret_value() == "fedcba9876543210"
+
+
 def test_a_password_counts_at_the_next_session(before: Config):
     found = reloaded(before, parse(text=FILE.replace("old", "new")))
     assert found.next_session == ["postgres.password"]

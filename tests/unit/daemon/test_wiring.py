@@ -10,6 +10,7 @@ from cdcd.config.loading import Config, parse_config
 from cdcd.daemon import wiring
 from cdcd.daemon.wiring import engine_settings
 from cdcd.kafka.descriptions import FormerDescriptions
+from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
 from cdcd.records.relations import CatalogColumn, TableDescription
 from cdcd.snapshots.visibility import Visibility
@@ -71,7 +72,7 @@ async def no_former_descriptions() -> FormerDescriptions:
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch, catalog: Catalog, relation: Relation = RELATION) -> Any:
-    monkeypatch.setattr(wiring, "catalog", catalog)
+    monkeypatch.setattr(look_up, "catalog", catalog)
     sql: Any = None
     return asyncio.run(wiring._LookUp(sql, no_former_descriptions)(relation))
 

@@ -1,0 +1,39 @@
+"""What the catalog says of a relation that the stream describes, and how old the answer is."""
+
+from cdcd.postgres import catalog
+from cdcd.postgres.connection import Connection
+from cdcd.protocol.messages import Relation
+from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.records.schemas import is_lasting
+from cdcd.snapshots.visibility import Visibility
+
+
+class CatalogLookUp:
+    """Looks up what a Relation message does not say: keys, columns, types. Lasting types are looked up once."""
+
+    def __init__(self, sql: Connection) -> None:
+        self._sql = sql
+        self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
+
+    async def __call__(
+        self, relation: Relation
+    ) -> tuple[TableDescription, dict[int, TypeDescription], Visibility | None]:
+        """The table, all types that are known so far, and `seen`.
+
+        `seen` is None if the catalog has all columns of the message. Else it is a snapshot that was taken before the
+        catalog was read: if that snapshot does not see the transaction, the caller asks again, because a commit may be
+        streamed a moment before snapshots see it.
+
+        Raises:
+            TransientError, SourceError.
+        """
+        oids = [column.type_oid for column in relation.columns]
+        missing = [oid for oid in oids if not is_lasting(oid, self._types)]
+        if missing:
+            self._types.update(await catalog.types(self._sql, missing))
+        found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        seen = None
+        if not found.has_columns_of(relation):
+            seen = await catalog.visibility(self._sql)
+            found = (await catalog.describe(self._sql, [relation.oid]))[relation.oid]
+        return found, self._types, seen

@@ -1,0 +1,156 @@
+"""A first start that comes to nothing leaves no slot that holds WAL, or says which one and how it is freed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from deploy.demo.fold import await_flushed, compare
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+pytestmark = pytest.mark.postgres(only=18)
+
+ROWS = 2000
+
+
+def settings(name: str, database: Database, broker: KafkaBroker, **sections: Any) -> dict[str, Any]:
+    return configuration(
+        name,
+        database.dsn(),
+        broker.bootstrap_servers,
+        **{"snapshot": {"mode": "initial", "chunk_bytes": 16_384, "parallelism": 1}, **sections},
+    )
+
+
+def create(database: Database, *tables: str, rows: int = ROWS) -> None:
+    for table in tables:
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, note text)")
+        database.execute(f"INSERT INTO {table} SELECT g, repeat('x', 50) FROM generate_series(1, {rows}) g")
+
+
+def slots(database: Database) -> int:
+    ((count,),) = database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    )
+    return int(count)
+
+
+def topic(broker: KafkaBroker, *names: str, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    for made in admin.create_topics([NewTopic(name, 1, 1, config=settings) for name in names]).values():
+        made.result(30)
+
+
+def goes_on(process: Daemon, database: Database, broker: KafkaBroker, unique: str) -> None:
+    """The daemon starts, and the topics become equal to the tables, also by changes."""
+    process.start()
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+    database.execute("UPDATE t SET note = 'later' WHERE id <= 10")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    report = compare(database.dsn(), broker.bootstrap_servers, unique, rows_before=True)
+    assert report.equal, str(report)
+    assert {op: count for op, count in report.tables[0].ops.items() if op == "r"}
+    assert process.stop() == 0
+
+
+def test_a_table_that_may_not_be_read_leaves_no_slot_and_the_next_start_begins_anew(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database, "t")
+    database.execute(f"CREATE ROLE {unique} LOGIN REPLICATION")
+    database.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE t')
+    try:
+        process = daemon(settings(unique, database, broker, postgres={"dsn": database.dsn(user=unique)}))
+        assert process.wait() == 3
+        process.await_event("slot.dropped", slot=f"cdcd_{unique}")
+        assert not process.saw("slot.kept")
+        assert slots(database) == 0
+        # AND what was deleted meanwhile is in no topic
+        database.execute("DELETE FROM t WHERE id > 1000")
+        database.execute(f"GRANT SELECT ON t TO {unique}")
+        goes_on(process, database, broker, unique)
+    finally:
+        database.execute(f"DROP OWNED BY {unique}")
+        database.execute(f"DROP ROLE {unique}")
+
+
+def test_a_topic_that_may_not_be_made_leaves_no_slot_and_the_next_start_begins_anew(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database, "t")
+    # GIVEN cdcd's own topics, and no right to make the table's, which is found when the slot is there already
+    topic(broker, f"{unique}.checkpoint", f"{unique}.schemas", cleanup_policy="compact")
+    topic(broker, f"{unique}.message")
+    process = daemon(settings(unique, database, broker, topics={"create": {"enabled": False}}))
+    assert process.wait() == 4
+    process.await_event("slot.created")
+    process.await_event("slot.dropped")
+    assert slots(database) == 0
+    topic(broker, f"{unique}.public.t")
+    goes_on(process, database, broker, unique)
+
+
+def test_a_slot_by_which_rows_were_delivered_stays_and_the_end_says_how_it_is_freed(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database, "t", "u")
+    database.execute(f"CREATE ROLE {unique} LOGIN REPLICATION")
+    database.execute(f"GRANT SELECT ON t TO {unique}")
+    database.execute(f'CREATE PUBLICATION "cdcd_{unique}" FOR TABLE t, u')
+    try:
+        process = daemon(
+            settings(
+                unique,
+                database,
+                broker,
+                postgres={"dsn": database.dsn(user=unique)},
+                kafka={"transaction": {"bytes_max": 16_384}, "queue_bytes_max": 65_536},
+            )
+        )
+        assert process.wait() == 3
+        kept = process.await_event("slot.kept", slot=f"cdcd_{unique}")
+        assert "cdcd drop" in kept["hint"]
+        assert "`cdcd drop` frees the slot" in process.await_event("fatal")["hint"]
+        assert slots(database) == 1
+        # AND the next start goes on with what is left
+        database.execute(f"GRANT SELECT ON u TO {unique}")
+        goes_on(process, database, broker, unique)
+        process.await_event("snapshot.resumed")
+    finally:
+        database.execute(f"DROP OWNED BY {unique}")
+        database.execute(f"DROP ROLE {unique}")
+
+
+def test_a_stop_in_the_first_snapshot_says_that_the_slot_stays(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a table that takes seconds to be read
+    create(database, "t", rows=300_000)
+    process = daemon(settings(unique, database, broker))
+    process.await_event("snapshot.started")
+    assert process.stop() == 0
+    assert "cdcd drop" in process.await_event("slot.kept")["hint"]
+    assert slots(database) == 1
+    # WHEN it is stopped again while it streams, THEN nothing of the kind is said
+    goes_on(process, database, broker, unique)
+    assert not process.saw("slot.kept")
+
+
+def test_the_start_after_a_kill_right_after_the_slot_was_made_takes_the_slot_over(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database, "t")
+    process = daemon(settings(unique, database, broker))
+    process.await_event("slot.created")
+    process.kill()
+    assert slots(database) == 1
+    database.execute("DELETE FROM t WHERE id > 1000")
+    goes_on(process, database, broker, unique)
+    assert not process.saw("slot.created")
