@@ -7,6 +7,8 @@
 #   --secret id=ivy,src=ivysettings.xml    a mirror of Maven's repository, for the jars of Spark
 #   --secret id=ca,src=company.pem         certificates that pip and Java shall trust besides those of the base
 #
+# With the libraries for kafka.oauth.provider: --build-arg EXTRAS="msk azure"
+#
 # It runs with a read-only root file system and as any user: only /var/spool/cdcd is written to. The configuration is
 # /etc/cdcd/cdcd.yaml; for probes and scrapes from outside it must say `http: {host: 0.0.0.0}`.
 
@@ -27,11 +29,17 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca.pem \
     cat /etc/ssl/certs/ca-certificates.crt $(find /run/secrets -name ca.pem 2>/dev/null) > $PIP_CERT
 # What is installed here has no pip of its own: the tools' one reaches over.
 RUN python3 -m venv /tools && python3 -m venv --without-pip /opt/cdcd
-COPY requirements.lock requirements-runtime.lock ./
+ARG EXTRAS=""
+COPY requirements.lock requirements-runtime.lock requirements-msk.lock requirements-azure.lock ./
 RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     /tools/bin/pip install --require-hashes -r requirements.lock && \
-    /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements-runtime.lock
+    /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r requirements-runtime.lock && \
+    for extra in $EXTRAS; do \
+        /tools/bin/pip --python /opt/cdcd/bin/python install --require-hashes --only-binary :all: -r "requirements-$extra.lock" || exit 1; \
+    done
 COPY pyproject.toml setup.py README.md LICENSE ./
+COPY config config
+COPY deploy deploy
 COPY cdcd cdcd
 RUN CDCD_COMPILE=1 /tools/bin/pip wheel --no-index --no-deps --no-build-isolation --wheel-dir /dist . && \
     /tools/bin/pip --python /opt/cdcd/bin/python install --no-index --no-deps /dist/*.whl
@@ -55,11 +63,15 @@ VOLUME /var/spool/cdcd
 USER 10001:10001
 WORKDIR /var/spool/cdcd
 ENTRYPOINT ["/opt/cdcd/bin/cdcd"]
+ARG BASE_IMAGE
 ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="cdcd" \
       org.opencontainers.image.description="Committed PostgreSQL changes to Kafka, exactly once, in commit order" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.authors="The cdcd authors" \
+      org.opencontainers.image.vendor="The cdcd authors" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 
@@ -102,7 +114,8 @@ CMD ["mirror"]
 FROM runtime AS daemon
 COPY --from=builder /opt/cdcd /opt/cdcd
 EXPOSE 9464
-# With another http.port, set CDCD_HTTP__PORT instead of the file's key: it is read here too.
+# With another http.port, or with HTTPS, set CDCD_HTTP__PORT and CDCD_HTTP__CERTIFICATE_FILE instead of the file's keys:
+# they are read here too.
 HEALTHCHECK --interval=30s --timeout=5s --start-period=15s CMD ["/opt/cdcd/bin/python", "-c", \
-    "import os, urllib.request as http; http.urlopen('http://127.0.0.1:' + os.environ.get('CDCD_HTTP__PORT', '9464') + '/healthz', timeout=4)"]
+    "import os, ssl, urllib.request as http; has = os.environ.get; tls = has('CDCD_HTTP__CERTIFICATE_FILE'); http.urlopen(('https' if tls else 'http') + '://127.0.0.1:' + has('CDCD_HTTP__PORT', '9464') + '/healthz', timeout=4, context=ssl._create_unverified_context() if tls else None)"]
 CMD ["run"]

@@ -76,6 +76,8 @@ lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
 	$(LOCK) --extra dev pyproject.toml -o requirements.lock
 	$(LOCK) pyproject.toml -c requirements.lock -o requirements-runtime.lock
+	$(LOCK) --extra msk pyproject.toml -c requirements.lock -o requirements-msk.lock
+	$(LOCK) --extra azure pyproject.toml -c requirements.lock -o requirements-azure.lock
 	$(LOCK) --extra spark pyproject.toml -c requirements.lock -o requirements-spark.lock
 	$(LOCK) --extra spark-test pyproject.toml -c requirements-spark.lock -o requirements-spark-test.lock
 	$(LOCK) --extra deploy pyproject.toml -c requirements.lock -o requirements-deploy.lock

@@ -1,6 +1,8 @@
 """Every folder's mark, a good order, and Hypothesis without a clock."""
 
-from collections.abc import Iterator
+import signal
+from collections import Counter
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +34,12 @@ settings.register_profile("wide", deadline=None, print_blob=True, max_examples=2
 settings.load_profile("cdcd")
 
 
+def pytest_configure() -> None:
+    # A shell starts a background job with SIGINT ignored, and a child inherits that. So no test could end it by Ctrl-C.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def rank(item: pytest.Item) -> int:
         folder = _folder(item)
@@ -61,6 +69,22 @@ def spark(warehouse: Path) -> "Iterator[SparkSession]":
     made = for_tests(warehouse)
     yield made
     made.stop()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
+    """What was not tested of the deployment goes last, with what to install: a line among others is overlooked."""
+    yield
+    missing: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        file = report.nodeid.partition("::")[0]
+        if file.startswith("tests/deploy/"):
+            missing[file, str(report.longrepr[2]).removeprefix("Skipped: ")] += 1
+    if missing:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+    for (file, reason), count in missing.items():
+        tests = f"{count} tests" if count > 1 else "1 test"
+        terminalreporter.line(f"NOT TESTED {file}, {tests}: {reason}", red=True, bold=True)
 
 
 def _folder(item: pytest.Item) -> str:

@@ -16,7 +16,7 @@ from cdcd import facts, facts_operation
 from cdcd.checks import codes
 from cdcd.cli.__main__ import cli
 from cdcd.protocol.peek import CHANGES
-from cdcd.spark import progress
+from cdcd.spark.watching import progress
 from cdcd.telemetry import metrics, mirror
 from cdcd.transactions.assembler import TRANSITIONS, State
 from tests.record_examples import sections

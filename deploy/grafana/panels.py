@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 DASHBOARD: Final = Path(__file__).with_name("dashboard.json")
+IN_CHART: Final = DASHBOARD.parents[2] / "helm" / "cdcd" / "files" / "dashboard.json"
+"""A chart can read its own files only."""
 
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH: Final = 24
@@ -343,4 +345,5 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    DASHBOARD.write_text(dashboard() + "\n")
+    for _path in (DASHBOARD, IN_CHART):
+        _path.write_text(dashboard() + "\n")

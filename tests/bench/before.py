@@ -41,6 +41,7 @@ def report(pairs: list[Pair]) -> list[str]:
         _line("user CPU per row", [(one.user_us, other.user_us) for one, other in pairs], "µs"),
         _line("CPU per row", [(one.cpu_us, other.cpu_us) for one, other in pairs], "µs"),
         _line("walsender CPU per row", [(a.walsender_cpu_us, b.walsender_cpu_us) for a, b in pairs], "µs"),
+        _line("start to last ack", [(one.wall_s, other.wall_s) for one, other in pairs], "s"),
         _line("first to last ack", [(one.streaming_s, other.streaming_s) for one, other in pairs], "s"),
         _line("peak RSS", [(a.peak_rss_bytes / 1e6, b.peak_rss_bytes / 1e6) for a, b in pairs], "MB"),
     ]

@@ -49,9 +49,14 @@ exec chroot "$ROOT" setpriv --reuid "${OWNER%:*}" --regid "${OWNER#*:}" --clear-
 def why_not() -> str:
     """Why images cannot be built on this machine; empty if they can."""
     if os.geteuid() != 0:
-        return "building images without an engine needs root"
+        return "building images without an engine needs root (sudo make deploy-test)"
     lacking = [program for program in ("buildah", "debootstrap", "unshare") if shutil.which(program) is None]
-    return f"not installed: {', '.join(lacking)}" if lacking else ""
+    packages = [{"unshare": "util-linux"}.get(program, program) for program in lacking]
+    return (
+        f"{', '.join(lacking)} not installed (Debian: apt-get install {' '.join(packages)})"
+        if lacking
+        else ""
+    )
 
 
 class Images:

@@ -26,7 +26,9 @@ def program(name: str) -> Path:
 
     def build(folder: Path) -> None:
         if shutil.which("go") is None:
-            pytest.skip(f"{name} is built from its Go module, and there is no go")
+            pytest.skip(
+                f"{name} is built from its Go module, and there is no go (Debian: apt-get install golang-go, or https://go.dev)"
+            )
         # As a dependency, not by `go install PACKAGE@VERSION`, which refuses a module with a replace directive.
         environment = {**os.environ, "GOFLAGS": "-mod=mod"}
         for command in (

@@ -1,5 +1,6 @@
 """The chart, linted and rendered by Helm, and what it renders against Kubernetes' own schemas and the daemon's."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ import yaml
 
 from cdcd.config.loading import parse_config
 from cdcd.config.mirror import parse_mirror
+from deploy.grafana import panels
 from deploy.local.cache import LocalServerError, run
 from tests.deploy.chart import CHART, GOLDEN, KUBERNETES, VARIANTS, objects, render, values_of
 from tests.deploy.programs import program
@@ -73,7 +75,10 @@ def test_a_rendering_is_as_it_was_reviewed(variant: str) -> None:
 @each_variant
 @pytest.mark.parametrize("index", range(3), ids=["newest-2", "newest-1", "newest"])
 def test_a_rendering_is_valid_for_the_newest_minors_of_kubernetes(variant: str, index: int) -> None:
-    validate = pytest.importorskip("kubernetes_validate").validate
+    validate = pytest.importorskip(
+        "kubernetes_validate",
+        reason="the schemas of Kubernetes are not installed (make deploy-test installs requirements-deploy.lock)",
+    ).validate
     version = newest_minors()[index]
     for each in rendered(variant):
         if each["kind"] not in CUSTOM:
@@ -125,7 +130,7 @@ def test_every_pod_keeps_to_the_restricted_profile(variant: str) -> None:
         allowed = {"configMap", "emptyDir", "secret", "ephemeral", "persistentVolumeClaim", "name"}
         assert all(set(volume) <= allowed for volume in spec["volumes"])
         assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
-        for container in spec["containers"]:
+        for container in [*spec["containers"], *spec.get("initContainers", [])]:
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -183,9 +188,38 @@ def test_prometheus_finds_the_service_and_its_port() -> None:
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
 
 
-def test_the_rules_are_those_of_the_alerts_file() -> None:
-    rules = of_kind("PrometheusRule", rendered("full"))["spec"]
-    assert rules == yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+def test_the_rules_are_those_of_the_alerts_file_with_the_address_of_the_runbook() -> None:
+    ours = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    plain = of_kind("PrometheusRule", rendered("full", "--set", "prometheusRule.runbookUrl="))["spec"]
+    assert plain == ours
+    for group in ours["groups"]:
+        for rule in group["rules"]:
+            section = rule["annotations"]["runbook"].partition("#")[2]
+            rule["annotations"]["runbook_url"] = f"https://docs.example.com/cdcd/deploy/runbook/#{section}"
+    assert of_kind("PrometheusRule", rendered("full"))["spec"] == ours
+
+
+def test_the_dashboard_is_the_one_of_the_repository_and_grafanas_sidecar_finds_it() -> None:
+    # Not in a golden rendering, which is for reading.
+    options = ("--set", "dashboard.enabled=true", "--set", "dashboard.annotations.grafana_folder=cdcd")
+    (found,) = [one for one in rendered("full", *options) if one["metadata"]["name"].endswith("-dashboard")]
+    assert found["kind"] == "ConfigMap"
+    assert found["metadata"]["annotations"] == {"grafana_folder": "cdcd"}
+    assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(found["data"]["cdcd.json"]) == json.loads(panels.DASHBOARD.read_text())
+
+
+def test_what_an_operator_adds_to_the_pods_is_in_the_daemons_and_in_their_test() -> None:
+    found = dict(pods(rendered("full")))
+    for kind, containers in (("Deployment", ["cdcd", "agent"]), ("Pod", ["check"])):
+        spec = found[kind]["spec"]
+        # A sidecar of a test would keep it from ending.
+        assert [one["name"] for one in spec["containers"]] == containers
+        assert [one["name"] for one in spec["initContainers"]] == ["proxy"]
+        ours = spec["containers"][0]
+        assert ours["envFrom"] == [{"secretRef": {"name": "shop-env", "optional": True}}]
+        assert {"company-ca", "claims"} <= {one["name"] for one in spec["volumes"]}
+        assert {"/etc/company-ca", "/claims"} <= {one["mountPath"] for one in ours["volumeMounts"]}
 
 
 def test_a_change_of_the_configuration_starts_the_pods_anew() -> None:
@@ -206,6 +240,9 @@ def test_a_change_of_the_configuration_starts_the_pods_anew() -> None:
         ("networkPolicy.enabled=true", "minItems: got 0, want 1"),
         ("replica=1", "additional properties 'replica' not allowed"),
         ("strategy.type=OnDelete", "/strategy/type"),
+        ("extraVolumeMounts[0].name=x", "missing property 'mountPath'"),
+        ("envFrom[0].prefix=x", "/envFrom/0"),
+        ("prometheusRule.runbookUrl=deploy/runbook.md", "/prometheusRule/runbookUrl"),
         ("mirror.enabled=true", "at '/mirror/config': missing properties"),
         (
             "mirror.enabled=true,mirror.config.name=shop,mirror.config.kafka.brokers=k:9092",

@@ -30,6 +30,12 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
 
+@pytest.mark.parametrize("path", [ALERTS, panels.DASHBOARD], ids=lambda path: path.name)
+def test_the_chart_has_the_same_file(path: Path) -> None:
+    in_chart = REPOSITORY / "helm" / "cdcd" / "files" / path.name
+    assert in_chart.read_text() == path.read_text(), "copy it, or run python -m deploy.grafana.panels"
+
+
 def queries() -> Iterator[str]:
     yield from (rule["expr"] for rule in rules())
     dashboard = json.loads(panels.DASHBOARD.read_text())

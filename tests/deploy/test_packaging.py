@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from cdcd import __version__
+from cdcd.cli.example_files import example_files
 from deploy.local.cache import REPOSITORY, run
 
 MODULES: Final = {
@@ -19,6 +20,8 @@ MODULES: Final = {
     for path in (REPOSITORY / "cdcd").rglob("*")
     if path.suffix == ".py" or path.name == "py.typed"
 }
+
+EXAMPLES: Final = set(example_files())
 
 NO_COMPILER: Final = {"CC": "/nowhere/cc"}
 
@@ -37,7 +40,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, dist = (tmp_path_factory.mktemp(name) for name in ("source", "dist"))
     for name in ("cdcd", "deploy", "tests", "config", "docs"):
         shutil.copytree(REPOSITORY / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
     # What the hooks say of their work is for a person.
     command = [sys.executable, "-c", _BUILD, str(dist)]
@@ -55,10 +58,13 @@ def test_without_a_compiler_the_wheel_is_for_every_machine(wheel: Path) -> None:
     assert wheel.name == f"cdcd-{__version__}-py3-none-any.whl"
 
 
-def test_the_wheel_has_every_module_the_marker_of_types_and_the_licence_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_has_every_module_the_marker_of_types_the_examples_and_the_licence_and_nothing_else(
+    wheel: Path,
+) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     info = f"cdcd-{__version__}.dist-info"
-    assert {name for name in names if not name.startswith(info)} == MODULES
+    packed = {name for name in names if not name.startswith(info)}
+    assert packed == MODULES | {f"cdcd/examples/{name}" for name in EXAMPLES}
     assert {f"{info}/licenses/LICENSE", f"{info}/entry_points.txt", f"{info}/METADATA"} <= names
 
 
@@ -71,6 +77,9 @@ def test_the_metadata_says_what_a_reader_and_an_installer_need(wheel: Path) -> N
         "License-Expression: Apache-2.0",
         "Description-Content-Type: text/markdown",
         "Provides-Extra: spark",
+        "Provides-Extra: msk",
+        "Provides-Extra: azure",
+        "Classifier: Topic :: Database",
     ):
         assert line in metadata.splitlines()
 
@@ -81,7 +90,7 @@ def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None
     with tarfile.open(path) as archive:
         names = {member.name.removeprefix(root) for member in archive if member.isfile()}
     assert {*MODULES, "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
-    assert not {name for name in names if name.startswith(("deploy/", "config/"))}
+    assert {name for name in names if name.startswith(("deploy/", "config/"))} == EXAMPLES
 
 
 @pytest.mark.parametrize(
@@ -109,3 +118,11 @@ def test_it_is_installed_into_an_empty_environment_and_runs_there(
     assert said.startswith(f"cdcd       {__version__} ({form})")
     assert "psycopg    " in said
     assert "(binary)" in said
+    # AND it has its examples, without the repository.
+    run([tmp_path / "bin" / "cdcd", "config", "--examples", "examples"], cwd=tmp_path)
+    written = {
+        path.relative_to(tmp_path / "examples").as_posix(): path.read_bytes()
+        for path in (tmp_path / "examples").rglob("*")
+        if path.is_file()
+    }
+    assert written == example_files()

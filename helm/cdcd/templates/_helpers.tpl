@@ -67,6 +67,9 @@ priorityClassName: {{ . }}
 {{- range $index, $name := .Values.secrets }}
 - {name: secret-{{ $index }}, mountPath: /run/secrets/{{ $name }}, readOnly: true}
 {{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* libpq takes a client's key of root's only if nobody but root and the group may read it: 0440. */}}
@@ -75,4 +78,9 @@ priorityClassName: {{ . }}
 - name: secret-{{ $index }}
   secret: {secretName: {{ $name }}, defaultMode: 0440}
 {{- end }}
+{{- end }}
+
+{{/* Of a probe: HTTPS where the daemon has a certificate. */}}
+{{- define "cdcd.httpScheme" -}}
+{{- if dig "http" "certificate_file" "" .Values.config }}, scheme: HTTPS{{ end }}
 {{- end }}
