@@ -11,13 +11,13 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.integration.faults.trial import Trial
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -92,17 +92,8 @@ def test_a_wrong_password_is_told_without_it(guarded: Trial):
 def test_each_missing_right_is_told_with_its_acl(guarded: Trial):
     one = guarded
     checkpoint, message, schemas = (f"{one.name}.{topic}" for topic in ("checkpoint", "message", "schemas"))
-    admin = AdminClient({"bootstrap.servers": one.reader_servers})
-    made = admin.create_topics(
-        [
-            NewTopic(checkpoint, 1, 1, config={"cleanup.policy": "compact"}),
-            NewTopic(message, 1, 1),
-            NewTopic(schemas, 1, 1),
-            NewTopic(one.topic, 1, 1),
-        ]
-    )
-    for topic in made.values():
-        topic.result(30)
+    create_topics(one.reader_servers, checkpoint, config={"cleanup.policy": "compact"})
+    create_topics(one.reader_servers, message, schemas, one.topic)
 
     said = one.fail()
     assert said.code == 4

@@ -12,11 +12,11 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
 )
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.integration.faults.trial import Trial
 
 newest = pytest.mark.postgres(only=18)
@@ -35,10 +35,8 @@ def admin(one: Trial) -> AdminClient:
 
 
 def create_topic(one: Trial, name: str, **config: Any) -> None:
-    client = admin(one)
     settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-    for made in client.create_topics([NewTopic(name, 1, 1, config=settings)]).values():
-        made.result(30)
+    create_topics(one.reader_servers, name, config=settings)
 
 
 def set_topic(one: Trial, name: str, **config: Any) -> None:

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -29,6 +28,7 @@ from cdcd.checks.codes import CODES
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
 
@@ -88,9 +88,7 @@ class Scene:
 
     def topic(self, name: str, *, partitions: int = 1, **config: str) -> None:
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin = AdminClient({"bootstrap.servers": self.one.reader_servers})
-        (made,) = admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
-        made.result(30)
+        create_topics(self.one.reader_servers, name, partitions=partitions, config=settings)
 
     def own_topics(self, table: str = "") -> None:
         name = self.one.name

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.demo.topics import Reader, TopicError
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 REPOSITORY = Path(__file__).parents[2]
 OPEN = "Ctrl-C ends it"
@@ -250,8 +250,7 @@ def test_a_demo_that_is_killed_takes_its_servers_with_it(demo: Callable[..., Dem
 def topic(broker: KafkaBroker, unique: str) -> str:
     """`<unique>.t`, with two partitions."""
     name = f"{unique}.t"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=2, replication_factor=1)])[name].result()
+    create_topics(broker.bootstrap_servers, name, partitions=2)
     return name
 
 
@@ -304,9 +303,7 @@ def test_the_reader_waits_for_an_open_transaction_and_then_says_where_it_is(
 def test_the_reader_finds_topics_that_come_later(broker: KafkaBroker, topic: str, unique: str) -> None:
     with Reader(broker.bootstrap_servers, unique) as reader:
         assert reader.discover() == 2
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic(f"{unique}.checkpoint", 1, 1)])[f"{unique}.checkpoint"].result()
-        admin.create_topics([NewTopic(f"{unique}.u", 1, 1)])[f"{unique}.u"].result()
+        create_topics(broker.bootstrap_servers, f"{unique}.checkpoint", f"{unique}.u")
         deadline = time.monotonic() + 10
         while reader.discover() < 3:
             assert time.monotonic() < deadline

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
 
 
@@ -99,8 +100,7 @@ def test_what_somebody_else_made_stays(database: Database, broker: KafkaBroker, 
     process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.orders")
     process.stop()
     other = f"{unique}.eu.public.orders"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(other, 1, 1)])[other].result(30)
+    create_topics(broker.bootstrap_servers, other)
     done = cdcd(process.config_path, "drop", "--topics", "--yes")
     assert done.returncode == 0, done.stderr
     assert topics(broker, unique) == {other}

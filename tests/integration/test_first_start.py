@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
@@ -41,10 +41,8 @@ def slots(database: Database) -> int:
 
 
 def topic(broker: KafkaBroker, *names: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    for made in admin.create_topics([NewTopic(name, 1, 1, config=settings) for name in names]).values():
-        made.result(30)
+    create_topics(broker.bootstrap_servers, *names, config=settings)
 
 
 def goes_on(process: Daemon, database: Database, broker: KafkaBroker, unique: str) -> None:

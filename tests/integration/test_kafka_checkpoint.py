@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.errors import TransientError
 from cdcd.kafka.checkpoint import TAIL_RECORDS, peek_at_start, peek_checkpoint, read_checkpoint
 from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -30,8 +30,7 @@ class Topic:
     def __init__(self, broker: KafkaBroker, name: str) -> None:
         self.client: Properties = {"bootstrap.servers": broker.bootstrap_servers}
         self.name = name
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+        create_topics(broker.bootstrap_servers, name)
         self._write("first", FIRST).commit_transaction(10)
         self.open = self._write("second", SECOND)
 
@@ -99,8 +98,7 @@ def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broke
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
     assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(unique, 1, 1)])[unique].result(10)
+    create_topics(broker.bootstrap_servers, unique)
     assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
 
 

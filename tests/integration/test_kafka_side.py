@@ -13,7 +13,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
     ResourceType,
 )
@@ -28,6 +27,7 @@ from cdcd.kafka.checkpoint import read_checkpoint
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 T = TypeVar("T")
 
@@ -128,8 +128,7 @@ def test_topics_that_are_asked_for_soon_are_not_missed_where_topics_are_not_crea
     broker: KafkaBroker, unique: str
 ):
     name, later = f"{unique}.public.t", f"{unique}.public.u"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    create_topics(broker.bootstrap_servers, name)
     side = Side(broker.bootstrap_servers, unique, creates=False)
     side.run(side.side.await_topics([name], ahead=[later]))
     with pytest.raises(SinkError, match="does not exist"):
@@ -140,8 +139,7 @@ def test_a_table_without_a_key_and_a_compacted_topic_are_told_before_the_first_r
     broker: KafkaBroker, unique: str
 ):
     name = f"{unique}.public.t"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})])[name].result(10)
+    create_topics(broker.bootstrap_servers, name, config={"cleanup.policy": "compact"})
     side = Side(broker.bootstrap_servers, unique)
     side.run(side.side.await_topics([name]))
     with pytest.raises(SinkError, match="the table has no key"):

@@ -4,7 +4,6 @@ import logging
 import threading
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import SinkError
@@ -14,6 +13,7 @@ from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 OPENINGS = 8
 
@@ -23,8 +23,7 @@ def sink_of(broker: KafkaBroker, name: str, **properties: int) -> Sink:
     connection, producer = client.split(
         {"bootstrap.servers": broker.bootstrap_servers, "debug": "eos", **properties}
     )
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+    create_topics(broker.bootstrap_servers, name)
     return Sink(
         SinkSettings(
             client=connection,

@@ -11,7 +11,6 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
-    NewTopic,
     ResourcePatternType,
 )
 from confluent_kafka.admin import ResourceType as Resource
@@ -26,6 +25,7 @@ from cdcd.kafka.topics import (
     existing_topics,
 )
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -84,10 +84,8 @@ def test_one_refusal_among_many_topics_is_told(broker: KafkaBroker, unique: str)
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic_takes_no_records_without_a_key(broker: KafkaBroker, unique: str, policy: str):
     compacted, deleting = f"{unique}.a", f"{unique}.b"
-    client = AdminClient(properties(broker))
-    topics = [NewTopic(compacted, 1, 1, config={"cleanup.policy": policy}), NewTopic(deleting, 1, 1)]
-    for made in client.create_topics(topics).values():
-        made.result(10)
+    create_topics(broker.bootstrap_servers, compacted, config={"cleanup.policy": policy})
+    create_topics(broker.bootstrap_servers, deleting)
     check_keyless(Admin(properties(broker)), [deleting])
     with pytest.raises(SinkError, match=compacted) as caught:
         check_keyless(Admin(properties(broker)), [deleting, compacted])
@@ -117,8 +115,7 @@ def test_a_missing_topic_that_may_not_be_created_is_named(broker: KafkaBroker, u
 def test_a_topic_that_cannot_hold_the_checkpoint_is_refused(
     broker: KafkaBroker, unique: str, partitions: int, config: dict[str, str], says: str
 ):
-    client = AdminClient(properties(broker))
-    client.create_topics([NewTopic(unique, partitions, 1, config=config)])[unique].result(10)
+    create_topics(broker.bootstrap_servers, unique, partitions=partitions, config=config)
     with pytest.raises(SinkError, match=says):
         ensure_topics(Admin(properties(broker)), [unique], TopicSpec(), checkpoint=unique)
 

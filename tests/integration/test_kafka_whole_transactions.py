@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, TransientError
@@ -21,6 +20,7 @@ from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
 
 BEFORE = Position(1, 2)
 AFTER = Position(3, 4)
@@ -57,10 +57,7 @@ class Pipeline:
         self.retries: list[CdcdError] = []
         self.on_retry: Callable[[], None] = lambda: None
         self.properties = properties or {}
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        topics = [NewTopic(self.topic, 1, 1), NewTopic(self.checkpoints, 1, 1)]
-        for made in admin.create_topics(topics).values():
-            made.result(10)
+        create_topics(self.servers, self.topic, self.checkpoints)
 
     def sink(self) -> Sink:
         connection, producer = client.split({"bootstrap.servers": self.servers, **self.properties})

@@ -11,10 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from deploy.local import KafkaBroker, LocalServerError, PostgresServer, client_program
 from tests.integration.conftest import Database
+from tests.integration.created_topics import create_topics
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -126,7 +127,7 @@ def test_a_record_survives_stop_kill_and_freeze_of_the_broker(
     private_broker: Callable[..., KafkaBroker], unique: str
 ):
     broker = private_broker()
-    create_topic(broker.bootstrap_servers, unique)
+    create_topics(broker.bootstrap_servers, unique)
     for number, upset in enumerate(
         [lambda: None, broker.restart, kill_and_start(broker), freeze_for_a_moment(broker)]
     ):
@@ -136,7 +137,7 @@ def test_a_record_survives_stop_kill_and_freeze_of_the_broker(
 
 
 def test_the_shared_broker_commits_transactions_and_refuses_unknown_topics(broker: KafkaBroker, unique: str):
-    create_topic(broker.bootstrap_servers, unique)
+    create_topics(broker.bootstrap_servers, unique)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": unique})
     producer.init_transactions(30)
     for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
@@ -156,7 +157,7 @@ def test_users_need_their_password_and_an_acl(
     mechanism: str, private_broker: Callable[..., KafkaBroker], unique: str
 ):
     broker = private_broker(users={"cdcd": "right"}, mechanism=mechanism)
-    create_topic(broker.admin_bootstrap_servers, unique)
+    create_topics(broker.admin_bootstrap_servers, unique)
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, "sasl.username": "cdcd"}
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         produce(broker.bootstrap_servers, unique, b"x", **login, **{"sasl.password": "right"})
@@ -224,11 +225,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def create_topic(bootstrap_servers: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(topic, num_partitions=1, replication_factor=1)])[topic].result(30)
 
 
 def produce(bootstrap_servers: str, topic: str, value: bytes, **config: str) -> None:
