@@ -18,7 +18,9 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
-PACKAGES = ("cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/records", "cdcd/engine")
+PACKAGES = (
+    "cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/rows", "cdcd/formats", "cdcd/engine",
+)  # fmt: skip
 
 INTERPRETED = {
     "cdcd/protocol/lsn.py": "a subclass of int has no native form",

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Final
 
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Begin, Delete, Insert, LogicalMessage, Message, Relation, Truncate, Update
 from cdcd.protocol.reader import read_message
-from cdcd.records.envelope import EnvelopeSettings, Record
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
-from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots import markers
 from tests.golden.streams import Golden
 from tests.golden.workload import ROWS
@@ -46,7 +46,7 @@ class Stream:
     """The golden stream, encoded: each event with its records."""
 
     def __init__(self) -> None:
-        settings = EnvelopeSettings("0.1.0", "shop", "shop", schemas_topic="shop.schemas")
+        settings = EncoderSettings("0.1.0", "shop", "shop", schemas_topic="shop.schemas")
         self.encoder = SnapshotEncoder(settings)
         self.relations: dict[str, Relation] = {}
         self.events: list[Event] = []

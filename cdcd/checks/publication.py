@@ -8,7 +8,7 @@ from cdcd.errors import CdcdError
 from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.publication import OPERATIONS, PublishedTable, creation, creation_hint
 from cdcd.postgres.replication import identifier
-from cdcd.records.routing import collisions
+from cdcd.rows.routing import collisions
 
 PARTITION_ROOT: Final = "publish_via_partition_root = true"
 

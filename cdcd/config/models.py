@@ -21,7 +21,7 @@ from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, Spo
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
-from cdcd.records.routing import TopicNames, equivalent
+from cdcd.rows.routing import TopicNames, equivalent
 
 
 class Config(Section):

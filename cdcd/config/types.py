@@ -23,7 +23,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from cdcd.config.masking import is_secret_name
 from cdcd.errors import ConfigError
-from cdcd.records.routing import parse_table
+from cdcd.rows.routing import parse_table
 from cdcd.snapshots.patterns import parse_pattern
 
 KIB: Final = 1024

@@ -30,7 +30,7 @@ from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.spool import Spool

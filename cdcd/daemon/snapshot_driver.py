@@ -28,8 +28,9 @@ from cdcd.postgres.connection import Dsn
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.records.schemas import is_lasting
+from cdcd.rows.logical import is_lasting
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 
 
 class SnapshotDriver:

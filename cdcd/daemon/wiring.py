@@ -19,6 +19,8 @@ from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.formats.available import FORMATS
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection
@@ -26,11 +28,8 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.records.numbering import is_certain
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.numbering import is_certain
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
@@ -77,7 +76,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         LimitError: the spool directory cannot be written.
     """
     config, ready = wiring.config, wiring.ready
-    envelope = EnvelopeSettings(
+    envelope = EncoderSettings(
         version=__version__,
         prefix=config.topics.prefix,
         database=wiring.database,
@@ -89,7 +88,8 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         tombstones=config.topics.tombstones,
         truncate=config.topics.truncate,
     )
-    encoder = DebeziumJsonEncoder(envelope, binary=wiring.binary)
+    records = FORMATS["json"]
+    encoder = records.changes(envelope, wiring.binary)
     spool = Spool(_spool_directory(config), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
     assembler = Assembler(
         ledger,
@@ -106,7 +106,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         assembler=assembler,
         ledger=ledger,
         encoder=encoder,
-        rows=SnapshotEncoder(envelope),
+        rows=records.rows(envelope),
         published=ready.published,
         observe=wiring.observe,
         now=time.monotonic(),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError
 from cdcd.protocol.messages import Relation
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Checkpoint

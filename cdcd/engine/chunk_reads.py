@@ -22,7 +22,7 @@ from cdcd.engine.queries import page_query, unreadable
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.watched import WatchedTables
-from cdcd.records.formats.snapshot_rows import Encoded
+from cdcd.formats.encoder import Encoded
 from cdcd.snapshots.placement import oldest
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, TooLarge, bytes_max
 

@@ -14,13 +14,13 @@ from cdcd.engine.incremental import Incremental
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.facts import Observer, RelationChanged
+from cdcd.formats.encoder import Encoder
 from cdcd.protocol import peek
 from cdcd.protocol.messages import Relation
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relation_changes import Described as Known
-from cdcd.records.relation_changes import differences
-from cdcd.records.relations import TableDescription, TypeDescription
-from cdcd.transactions.drafts import SpoolItem
+from cdcd.rows.relation_changes import Described as Known
+from cdcd.rows.relation_changes import differences
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.transactions.drafts import SpoolItem, relation_of_draft
 from cdcd.transactions.steps import Changes
 
 DESCRIBE_S: Final = 0.01
@@ -33,7 +33,7 @@ class DescribedRelations:
     def __init__(
         self,
         *,
-        encoder: DebeziumJsonEncoder,
+        encoder: Encoder,
         incremental: Incremental,
         tables: PublishedTables,
         topics: Topics,
@@ -173,4 +173,4 @@ class DescribedRelations:
 
 def oids_of(item: SpoolItem, in_stream: bool) -> Sequence[int]:
     """The relations of an event, or of the rows of a draft."""
-    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (item[1],)
+    return peek.relation_oids(item, in_stream) if isinstance(item, bytes) else (relation_of_draft(item),)

@@ -51,12 +51,11 @@ from cdcd.facts import (
     PostgresStopping,
     PreparedOld,
 )
+from cdcd.formats.encoder import Encoder, RowEncoder
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
@@ -123,8 +122,8 @@ class Engine:
         *,
         assembler: Assembler,
         ledger: Ledger,
-        encoder: DebeziumJsonEncoder,
-        rows: SnapshotEncoder,
+        encoder: Encoder,
+        rows: RowEncoder,
         published: Mapping[int, str],
         observe: Observer,
         now: float,

@@ -17,8 +17,8 @@ from cdcd.engine.queries import page_query, sql_names, unreadable
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.errors import CdcdError
-from cdcd.records.formats.snapshot_rows import Encoded
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.formats.encoder import Encoded
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.chunks import Chunk, Chunks
 from cdcd.snapshots.markers import Marked, Markers
 from cdcd.snapshots.reading import Refused, Rows, SourceTable, TooLarge, bytes_max

@@ -11,7 +11,7 @@ so the interval must be well below that timeout, which `interval_for` ensures.
 from typing import Final
 
 from cdcd.protocol.frames import StatusUpdate
-from cdcd.protocol.peek import KEEPALIVE_BYTES
+from cdcd.protocol.peek import asks_for_reply
 
 WORTH_TELLING_S: Final = 0.1
 """Wait (s) before a risen position is reported, so that small transactions share a status update."""
@@ -30,7 +30,7 @@ def interval_for(status_interval_s: float, wal_sender_timeout_s: float) -> float
 def reply_requested(frames: list[bytes]) -> bool:
     """Whether one of the frames is a keepalive that asks for an answer."""
     for frame in frames:  # noqa: SIM110  a generator costs as much again for each frame
-        if len(frame) == KEEPALIVE_BYTES and frame[-1]:
+        if asks_for_reply(frame):
             return True
     return False
 

@@ -19,14 +19,13 @@ from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.facts import Observer, PrepareMissing, TransactionLarge
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Encoder, Record
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
-from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Record
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.signals import RESERVED
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
@@ -65,7 +64,7 @@ class Ingest:
         self,
         *,
         assembler: Assembler,
-        encoder: DebeziumJsonEncoder,
+        encoder: Encoder,
         rows: SnapshotRows,
         queue: BatchQueue,
         ledger: Ledger,

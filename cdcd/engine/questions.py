@@ -31,7 +31,7 @@ from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.errors import CdcdError
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import INCREMENTAL
 
 PUBLISHED_S: Final = 5.0

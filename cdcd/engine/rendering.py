@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.topics import Topics
+from cdcd.formats.encoder import Encoded, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol.messages import Relation
-from cdcd.records.envelope import Record
-from cdcd.records.formats.snapshot_rows import Encoded, SnapshotEncoder, SnapshotPosition
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.reading import Rows
 
@@ -53,7 +52,7 @@ class Rendering(Protocol):
 class SnapshotRows:
     """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970."""
 
-    def __init__(self, encoder: SnapshotEncoder, queue: BatchQueue, topics: Topics) -> None:
+    def __init__(self, encoder: RowEncoder, queue: BatchQueue, topics: Topics) -> None:
         self.encoder = encoder
         self.unix_us = 0
         self._queue = queue

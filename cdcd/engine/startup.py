@@ -60,7 +60,7 @@ from cdcd.facts import (
     TwoPhaseKept,
 )
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
-from cdcd.records.routing import TopicNames, collisions
+from cdcd.rows.routing import TopicNames, collisions
 from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume

@@ -12,12 +12,12 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from cdcd.formats.schemas import read_form
 from cdcd.kafka.assigned import answers, consumer_properties
 from cdcd.kafka.checkpoint import NO_TOPIC
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import read_form
+from cdcd.rows.relations import ColumnForm
 
 FORMS_MAX: Final = 16
 """So many of a table's last forms are kept. Rows that are still to come are of one of the last."""

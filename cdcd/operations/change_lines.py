@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any, Final
 
 from cdcd.errors import ConfigError
+from cdcd.formats.encoder import HEADER_UNCHANGED
 from cdcd.operations.conditions import Condition, Row
-from cdcd.records.envelope import HEADER_UNCHANGED
 from cdcd.snapshots.patterns import TablePattern
 from cdcd.telemetry.terminal_text import cut, plain
 

@@ -21,7 +21,7 @@ from cdcd.postgres.refusals import TableBusyError, translated
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.relations import key_columns
+from cdcd.rows.relations import key_columns
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.reading import Changed, Refused, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal

@@ -10,16 +10,16 @@ from typing import Any, Final, TextIO
 from cdcd import __version__
 from cdcd.config.loading import Config
 from cdcd.credentials.providers import access
+from cdcd.formats.available import FORMATS
+from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.kafka import client
 from cdcd.kafka.following import Follower
 from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
 from cdcd.operations.conditions import parse_condition
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
-from cdcd.records.envelope import EnvelopeSettings, Record
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import TableDescription, TypeDescription
-from cdcd.records.routing import parse_table
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.routing import parse_table
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -196,15 +196,16 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         topics = config.topics
-        self._encoder = DebeziumJsonEncoder(
-            EnvelopeSettings(
+        self._encoder = FORMATS["json"].changes(
+            EncoderSettings(
                 version=__version__,
                 prefix=topics.prefix,
                 database=database,
                 message_topic=topics.message,
                 names=topics.by_table,
                 tombstones=False,
-            )
+            ),
+            False,
         )
 
     def define(

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
-from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 
 # A unique key stands in for a primary key only when it names each row at every moment: whole, immediate, no NULL.

@@ -26,7 +26,7 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.slot import SlotState, read_slot
 from cdcd.protocol.versions import StreamingMode
-from cdcd.records.routing import TopicNames
+from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.patterns import parse_pattern
 
 OPEN_LONG_S: Final = 60

@@ -3,8 +3,9 @@
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.protocol.messages import Relation
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
-from cdcd.records.schemas import is_lasting
+from cdcd.rows.logical import is_lasting
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.visibility import Visibility
 
 

@@ -20,7 +20,8 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
 from cdcd.postgres.tables import source_tables
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import SourceTable
 
 APPLICATION: Final = "cdcd shared snapshot"

@@ -24,8 +24,8 @@ from cdcd.postgres.refusals import TableBusyError, answer_of, translated
 from cdcd.postgres.replication import literal
 from cdcd.postgres.snapshot_queries import unwritable
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.retry import Backoff
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.visibility import Visibility
 

@@ -24,6 +24,8 @@ COMPILED: Final = not __file__.endswith(".py")
 KEEPALIVE_BYTES: Final = 18
 """Size of a keepalive's frame. No other frame is so short: `w` has 25 bytes before its message."""
 
+FRAME_KIND_AT: Final = 0
+
 XLOG_DATA: Final = 0x77
 """`w`: the first byte of a frame that holds a pgoutput message, which starts at `XLOG_HEADER`."""
 
@@ -44,6 +46,15 @@ BINARY: Final = 0x62  # b
 """Kinds of a value in a row. After TEXT and BINARY come its size in `SIZE_BYTES` bytes, and its bytes."""
 
 SIZE_BYTES: Final = 4
+SIZE_24: Final = 1
+SIZE_16: Final = 2
+SIZE_8: Final = 3
+SIZE_0: Final = 4
+"""Where the bytes of a value's size are, seen from its kind, by how many bits they are shifted. The interpreter reads
+them one by one, since a call would cost it as much as a column; compiled code calls `value_size`."""
+
+VALUE_HEAD_BYTES: Final = 5
+"""The kind of a value and its size, before its bytes. NULL and UNCHANGED have only the kind."""
 
 ROWS: Final = frozenset(b"IUD")
 """Tags of Insert, Update and Delete."""
@@ -79,6 +90,7 @@ STREAMED_HEAD_BYTES: Final = 37
 _HEAD: Final = Struct("!xQ16xBIBH")
 _STREAMED_HEAD: Final = Struct("!xQ16xB4xIBH")
 _LSN_AT: Final = 1
+_SENT_AT: Final = 17
 _LSN_END: Final = 9
 _BODY_AT: Final = XLOG_HEADER + 1
 _XID_BYTES: Final = 4
@@ -97,6 +109,16 @@ def tag_of(frame: bytes) -> int:
 def lsn_of(frame: bytes) -> int:
     """The frame's LSN (`wal_start`): that of the change."""
     return int.from_bytes(frame[_LSN_AT:_LSN_END], "big")
+
+
+def sent_at_of(frame: bytes) -> int:
+    """When the server sent the frame, in microseconds since 2000."""
+    return int.from_bytes(frame[_SENT_AT:XLOG_HEADER], "big", signed=True)
+
+
+def asks_for_reply(frame: bytes) -> bool:
+    """Whether the frame is a keepalive that asks for a status update at once."""
+    return len(frame) == KEEPALIVE_BYTES and frame[-1] != 0
 
 
 def xid_of(frame: bytes) -> int:
@@ -141,6 +163,11 @@ def read_head(frame: bytes, in_stream: bool) -> tuple[int, int, int, int, int]:
         return lsn, frame[XLOG_HEADER], oid & 0xFFFFFFFF, frame[at + 4], width & 0xFFFF
     head: tuple[int, int, int, int, int] = (_STREAMED_HEAD if in_stream else _HEAD).unpack_from(frame)
     return head
+
+
+def value_size(frame: bytes, at: "i64") -> "i64":
+    """The size of the value of kind TEXT or BINARY at `at`. IndexError, ValueError: the frame ends before."""
+    return int(read_i32_be(frame, at + SIZE_24))
 
 
 def row_width(frame: bytes, at: "i64") -> "i64":

@@ -15,8 +15,8 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import UNCHANGED, Binary, LogicalMessage, Relation
 from cdcd.protocol.peek import lsn_of
 from cdcd.protocol.reader import read_message
-from cdcd.records.changes import HINT, HINT_ENCODING
-from cdcd.records.relations import TableDescription, TypeDescription, key_columns
+from cdcd.rows.hints import HINT, HINT_ENCODING
+from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.stream.changes import (
     Change,
     Column,

@@ -21,9 +21,9 @@ from enum import Enum
 from typing import Final, Generic, TypeVar
 
 from cdcd.errors import LimitError
-from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Relation
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.protocol.peek import sent_at_of
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.stream.decoding import Decoder
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.drafts import SpoolItem
@@ -49,7 +49,6 @@ UNACKNOWLEDGED_MAX: Final = 1_000_000
 """How many transactions may wait for their acknowledgement: about 200 MB of the ledger. PostgreSQL keeps the WAL of all
 of them, so a reader that never acknowledges would fill the server's disk without a word."""
 
-_SERVER_TIME: Final = slice(XLOG_HEADER - 8, XLOG_HEADER)
 """Where in a frame the server's clock at sending is (`frames.py`)."""
 
 
@@ -184,7 +183,7 @@ class Handover(Generic[E]):
                     self.current.tickets = step.tickets
                     return self._end()
             case NonTransactionalMessage():
-                sent_at = int.from_bytes(step.frame[_SERVER_TIME], "big", signed=True)
+                sent_at = sent_at_of(step.frame)
                 handed = self._hand_over(Handed(0, step.lsn, sent_at))
                 handed.tickets = (step.ticket,)
                 self.changes.extend(self._decoder.decode_message(step))

@@ -16,10 +16,11 @@ from functools import partial
 from typing import Final, Union
 from uuid import UUID
 
+from cdcd.formats.debezium_json.literals import array_json, array_token
+from cdcd.formats.debezium_json.strings import quote
 from cdcd.protocol.messages import Unchanged
-from cdcd.records.literals import array_json, array_token
-from cdcd.records.relations import TypeDescription
-from cdcd.records.wiretext import quote, wire
+from cdcd.rows.relations import TypeDescription
+from cdcd.rows.wiretext import wire
 
 Value = Union[  # noqa: UP007  it names itself, and a string takes part in no other form
     bool, int, float, Decimal, str, bytes, date, time, datetime, UUID, list["Value"], Unchanged, None

@@ -19,7 +19,7 @@ from typing import Final
 from cdcd.errors import ProtocolError
 from cdcd.protocol.frames import XLOG_HEADER, Keepalive, read_frame
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.peek import CHANGES, ROWS, XLOG_DATA, lsn_of
+from cdcd.protocol.peek import CHANGES, FRAME_KIND_AT, ROWS, XLOG_DATA, lsn_of
 from cdcd.transactions.commits import REPORT, CommitOrder
 from cdcd.transactions.drafts import MakeDrafts, SpoolItem
 from cdcd.transactions.ledger import Ledger
@@ -123,7 +123,7 @@ class Assembler:
         changes: list[SpoolItem] = []
         rows: list[SpoolItem] = []
         for frame in frames:
-            if len(frame) <= XLOG_HEADER or frame[0] != XLOG_DATA:
+            if len(frame) <= XLOG_HEADER or frame[FRAME_KIND_AT] != XLOG_DATA:
                 yield self._keepalive(frame)
                 continue
             tag = frame[XLOG_HEADER]

@@ -2,26 +2,25 @@
 
 Consumers wait only from the commit of a large streamed transaction to its delivery. So its rows are encoded earlier,
 when they arrive: what is kept of them is a draft, which lacks the transaction's part (commit LSN, times, numbers).
-The encoder makes drafts and finishes them (`records/formats/drafting.py`); here they are only kept, counted and left
+The encoder makes drafts and finishes them (`formats/encoder.py`); here they are only kept, counted and left
 out. What cannot be drafted is kept as its frame, in its place.
 
-A draft is a tuple of what `marshal` writes in one call, for a run of rows that have all but their values in common.
+A draft is a tuple of what `marshal` writes in one call, for a run of rows of one relation that one transaction or
+subtransaction wrote. What is in it, only the encoder that made it knows. Nobody else takes a draft apart than the
+functions below.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from cdcd.protocol.messages import Relation
 
-Draft = tuple[int, int, int, int, list[bytes], int]
-"""xid that wrote the rows, oid of their relation, form, op, parts of each row, bytes of memory.
+Draft = tuple[int, int, int, int, int, object]
+"""xid that wrote the rows, oid of their relation, how many they are, how many of these were taken away since, bytes of
+memory, and the encoder's part.
 
-`form` says what of the relation's description is in the parts. `op` is that of the records, by its number. Each row is
-one event and has `PARTS` parts: the key, or empty; the value up to its source block; the event's LSN as text. A row of
-which the server left a value out (unchanged TOAST) is never in a draft: whoever reads tables must see it as a frame.
+Each row is one event. A row of which the server left a value out (unchanged TOAST) is never in a draft: whoever reads
+tables must see it as a frame.
 """
-
-PARTS: Final = 3
 
 SpoolItem = bytes | Draft
 """One message as its frame, or several rows as a draft."""
@@ -34,9 +33,14 @@ arrival.
 """
 
 
+def make_draft(xid: int, relation_oid: int, rows: int, memory: int, content: object) -> Draft:
+    """A draft of so many rows; `content` is made of what `marshal` can write."""
+    return (xid, relation_oid, rows, 0, memory, content)
+
+
 def row_count(draft: Draft) -> int:
     """How many rows, each of which is one event, the draft holds."""
-    return len(draft[4]) // PARTS
+    return draft[2] - draft[3]
 
 
 def xid_of_draft(draft: Draft) -> int:
@@ -44,17 +48,27 @@ def xid_of_draft(draft: Draft) -> int:
     return draft[0]
 
 
+def relation_of_draft(draft: Draft) -> int:
+    """The oid of the rows' relation."""
+    return draft[1]
+
+
+def content_of(draft: Draft) -> tuple[int, object]:
+    """For the encoder: how many rows at the beginning are no longer in the draft, and what it put in."""
+    return draft[3], draft[5]
+
+
 def memory_bytes(draft: Draft) -> int:
     """What the draft costs in memory."""
-    return draft[5]
+    return draft[4]
 
 
 def events(items: list[SpoolItem]) -> int:
     """How many events these are, if each frame is one."""
-    return sum([1 if isinstance(one, bytes) else len(one[4]) // PARTS for one in items])
+    return sum([1 if isinstance(one, bytes) else one[2] - one[3] for one in items])
 
 
 def without_first(draft: Draft, count: int) -> Draft:
     """The draft without so many rows at its beginning."""
-    xid, oid, form, op, parts, size = draft
-    return (xid, oid, form, op, parts[PARTS * count :], size)
+    xid, oid, rows, gone, memory, content = draft
+    return (xid, oid, rows, gone + count, memory, content)

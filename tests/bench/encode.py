@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Column, Insert, Relation
 from cdcd.protocol.writer import write_message
-from cdcd.records.envelope import EnvelopeSettings, Record
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import TableDescription
+from cdcd.rows.relations import TableDescription
 
 ROWS: Final = 300_000
 TRANSACTION_ROWS: Final = 10
@@ -53,7 +53,7 @@ RICH: Final[tuple[tuple[str, int, Callable[[int], str]], ...]] = (
 def main() -> None:
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     for name, columns in (("plain", PLAIN), ("rich", RICH)):
-        encoder = DebeziumJsonEncoder(EnvelopeSettings("0.1.0", "shop", "shop"))
+        encoder = DebeziumJsonEncoder(EncoderSettings("0.1.0", "shop", "shop"))
         described = tuple(
             [Column(int(not index), column[0], column[1], -1) for index, column in enumerate(columns)]
         )

@@ -9,7 +9,8 @@ import pytest
 
 from cdcd.postgres.catalog import describe, types
 from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from tests.integration.conftest import Database
 
 T = TypeVar("T")

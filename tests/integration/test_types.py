@@ -1,7 +1,8 @@
 """Every type's values through a real server: what PostgreSQL sends for them, and the JSON that must come of it.
 
-The expected JSON is written by hand, after Debezium's rules (cdcd/records/values.py). Each value goes the way of the
-text and, from 14 on, of the binary form. Types whose binary form says too little are found when a table is described.
+The expected JSON is written by hand, after Debezium's rules (`cdcd/formats/debezium_json/converters.py`). Each value
+goes the way of the text and, from 14 on, of the binary form. Types whose binary form says too little are found when a
+table is described.
 """
 
 import asyncio
@@ -13,15 +14,15 @@ import psycopg
 import pytest
 
 from cdcd.errors import WithoutBinaryError
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import connect, parse_dsn
 from cdcd.protocol.messages import Insert, Relation
 from cdcd.protocol.reader import read_message
-from cdcd.records.binary_columns import unreadable_binary
-from cdcd.records.binary_text import READERS
-from cdcd.records.envelope import EnvelopeSettings, Record
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.rows.binary_columns import unreadable_binary
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES, READERS
 
 PINNED = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
@@ -504,7 +505,7 @@ async def known_types(database, oids: list[int]) -> dict[int, TypeDescription]:
 
 def json_of_each(database, stream: list[bytes], *, binary: bool = False) -> dict[str, str]:
     """For each table the JSON of its only value, or the error with which it was described."""
-    encoder = DebeziumJsonEncoder(EnvelopeSettings("test", "p", "d"), binary=binary)
+    encoder = DebeziumJsonEncoder(EncoderSettings("test", "p", "d"), binary=binary)
     relations = [read_message(frame, 25) for frame in stream if frame[25] == Relation.tag]
     names: dict[int, str] = {}
     oids = []

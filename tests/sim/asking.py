@@ -22,7 +22,7 @@ from cdcd.engine.actions import (
     Writers,
 )
 from cdcd.errors import TransientError
-from cdcd.records.relations import TableDescription
+from cdcd.rows.relations import TableDescription
 from cdcd.snapshots.reading import Rows
 from tests.sim.client import TYPES, Client
 from tests.sim.postgres import ConnectionLostError, Postgres

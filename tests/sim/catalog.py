@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Final
 
 from cdcd.protocol.messages import COLUMN_IS_KEY, Column, Relation, Type
-from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 
 Row = Mapping[int, bytes | None]
 """A row's values by attnum."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from cdcd.protocol.messages import Relation
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import (
     Answer,
     Changed,

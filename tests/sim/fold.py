@@ -8,7 +8,8 @@ older than a change of the same row that stands before them in the topic: the nu
 import json
 from typing import Any, Final
 
-from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
+
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.catalog import EVENT, Definition
 from tests.sim.database import Database

@@ -30,12 +30,12 @@ from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.records.routing import TopicNames
+from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -390,7 +390,7 @@ class Session:
             two_phase=two_phase,
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
-        envelope = EnvelopeSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
+        envelope = EncoderSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
         encoder = DebeziumJsonEncoder(envelope)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)

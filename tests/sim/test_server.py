@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
 from cdcd.protocol.frames import XLogData, read_frame
 from cdcd.protocol.messages import Begin, Commit, LogicalMessage, Origin, Relation, Type
 from cdcd.protocol.reader import read_message
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
 from cdcd.snapshots.reading import PageQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.client import TYPES, Client
@@ -41,7 +41,7 @@ class NaiveReader:
         self.database = self.workload.database
         self.oracle.fold = self.fold = Fold(self.database, strict=True)
         self.client = Client(self.postgres.wal, self.workload)
-        settings = EnvelopeSettings("0", TOPIC_PREFIX, "db")
+        settings = EncoderSettings("0", TOPIC_PREFIX, "db")
         self.encoder = SnapshotEncoder(settings)
         self.records: list[Record] = []
 

@@ -11,7 +11,7 @@ import psycopg
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from cdcd.records.schemas import TableForm, read_form
+from cdcd.formats.schemas import TableForm, read_form
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.session import catalog_conf
 from cdcd.spark.targets.delta import DeltaTarget

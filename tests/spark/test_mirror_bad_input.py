@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError
-from cdcd.records.schemas import read_form
+from cdcd.formats.schemas import read_form
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.stream.forms import UnknownFormError
 from cdcd.spark.watching.lines import lines

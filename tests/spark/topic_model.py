@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.types import rules, table_schema

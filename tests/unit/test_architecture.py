@@ -16,6 +16,8 @@ MODULES = {
     for path in sorted((ROOT / "cdcd").rglob("*.py"))
 }
 
+CODE = {module: path.read_text() for module, path in MODULES.items()}
+
 # Who may import whom, beside itself. The package `cdcd` itself holds the version, which is open to all.
 PATH = (
     "errors",
@@ -26,7 +28,8 @@ PATH = (
     "protocol",
     "snapshots",
     "transactions",
-    "records",
+    "rows",
+    "formats",
     "engine",
 )
 BESIDE = ("postgres", "kafka", "config")
@@ -62,7 +65,8 @@ PURE = {
     "protocol",
     "snapshots",
     "transactions",
-    "records",
+    "rows",
+    "formats",
     "engine",
 }
 # mypyc's own library: buffers and machine integers for what is compiled.
@@ -151,8 +155,42 @@ def impurities(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_engine_is_as_pure_as_what_it_decides_with():
-    assert {"engine", "snapshots", "transactions", "records", "protocol"} <= PURE
+    assert {"engine", "snapshots", "transactions", "rows", "formats", "protocol"} <= PURE
     assert LAYERS["engine"].isdisjoint({*BESIDE, "daemon", "telemetry", "checks"})
+
+
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if layer(name) in {"engine", "daemon", "operations"}]
+)
+def test_what_makes_records_is_known_by_its_interface_only(module: str):
+    """`formats/available.py` alone names formats: a further one is an entry there."""
+    found = imports(ast.parse(CODE[module]), module, is_package=False)
+    own = ("cdcd.formats.encoder", "cdcd.formats.available", "cdcd.formats.schemas")
+    assert [name for name in found if name.startswith("cdcd.formats") and name not in own] == []
+
+
+def offsets(source: str) -> list[str]:
+    """Where a frame is looked into at an offset that is written there as a number."""
+    return [
+        f"line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).split(".")[-1] == "frame"
+        and any(isinstance(part, ast.Constant) for part in ast.walk(node.slice))
+    ]
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if layer(name) not in {"protocol", ""}])
+def test_offsets_and_layouts_of_frames_are_the_protocols(module: str):
+    """What is read without decoding, `protocol/peek.py` reads, or names the offset of."""
+    assert offsets(CODE[module]) == []
+
+
+def test_an_offset_in_a_frame_is_found():
+    assert offsets("a = frame[25]\nb = step.frame[at + 1 : 9]\nc = frame[at]\nd = frame[at + SIZE_0]") == [
+        "line 1",
+        "line 2",
+    ]
 
 
 def test_every_pure_package_is_compiled():
@@ -185,7 +223,7 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
 @pytest.mark.parametrize(
     ("module", "source", "offence"),
     [
-        ("cdcd.protocol.x", "from cdcd.records import y", "protocol imports cdcd.records"),
+        ("cdcd.protocol.x", "from cdcd.rows import y", "protocol imports cdcd.rows"),
         ("cdcd.protocol.x", "from cdcd import transactions", "protocol imports cdcd.transactions"),
         ("cdcd.protocol.x", "from ..transactions import ledger", "protocol imports cdcd.transactions.ledger"),
         ("cdcd.protocol.x", "def f():\n    import cdcd.kafka.sink", "protocol imports cdcd.kafka.sink"),
@@ -200,15 +238,16 @@ def test_no_module_is_a_drawer_for_odds_and_ends():
         ("cdcd.daemon.x", "from psycopg import sql", "psycopg belongs in cdcd.postgres"),
         ("cdcd.daemon.x", "import confluent_kafka", "confluent_kafka belongs in cdcd.kafka"),
         ("cdcd.daemon.pipeline", "import pydantic", "pydantic belongs in cdcd.config"),
-        ("cdcd.records.x", "import orjson", "records is pure and imports orjson"),
+        ("cdcd.rows.x", "import cdcd.formats.encoder", "rows imports cdcd.formats.encoder"),
+        ("cdcd.formats.x", "import orjson", "formats is pure and imports orjson"),
         ("cdcd.transactions.x", "from time import monotonic", "transactions is pure and imports time"),
         (
             "cdcd.transactions.x",
             "import concurrent.futures",
             "transactions is pure and imports concurrent.futures",
         ),
-        ("cdcd.records.x", "async def f(): ...", "line 1 awaits"),
-        ("cdcd.records.x", "import datetime\ndatetime.datetime.now()", "line 2 reads a clock"),
+        ("cdcd.rows.x", "async def f(): ...", "line 1 awaits"),
+        ("cdcd.rows.x", "import datetime\ndatetime.datetime.now()", "line 2 reads a clock"),
     ],
 )
 def test_an_offence_is_found(module: str, source: str, offence: str):
@@ -218,13 +257,13 @@ def test_an_offence_is_found(module: str, source: str, offence: str):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("cdcd.records.x", "import json\nfrom cdcd.protocol.lsn import Lsn\nfrom . import values"),
-        ("cdcd.records.x", "if TYPE_CHECKING:\n    from mypy_extensions import i64"),
+        ("cdcd.rows.x", "import json\nfrom cdcd.protocol.lsn import Lsn\nfrom . import types"),
+        ("cdcd.rows.x", "if TYPE_CHECKING:\n    from mypy_extensions import i64"),
         ("cdcd.config.loading", "import pydantic"),
         ("cdcd.config.reference", "import pydantic"),
         ("cdcd.cli.version", "from cdcd import __version__"),
         ("cdcd.daemon.pipeline", "import asyncio\nimport cdcd.kafka.sink\nimport cdcd.postgres.slot"),
-        ("cdcd.spark.x", "import pyspark\nfrom cdcd.records import contract"),
+        ("cdcd.spark.x", "import pyspark\nfrom cdcd.formats import encoder"),
         ("cdcd.cli.mirror", "import cdcd.spark.stream.job"),
         ("cdcd", "from cdcd.stream import connect"),
         ("cdcd.stream.x", "import asyncio\nfrom cdcd.postgres import slot"),
@@ -322,7 +361,6 @@ def number_is_below(opened: set[tuple[str, int]], folder: str, number: int) -> b
 # Names, commands and numbers.
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-CODE = {module: path.read_text() for module, path in MODULES.items()}
 KINDS_OF_FILES = {"py", "md", "toml", "yaml", "json", "lock"}
 
 

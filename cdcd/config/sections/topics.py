@@ -5,7 +5,7 @@ import re
 from pydantic import Field, model_validator
 
 from cdcd.config.types import PropertyValue, Section, TableName, TopicName, TopicOrNone
-from cdcd.records.routing import Table, TopicNames, collisions, equivalent, parse_table
+from cdcd.rows.routing import Table, TopicNames, collisions, equivalent, parse_table
 
 
 class TopicCreationConfig(Section):

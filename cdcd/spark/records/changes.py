@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.records.types import Rule
 

@@ -29,12 +29,11 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from cdcd.records.converter import Converter
-from cdcd.records.extension_types import EXTENSION_TYPES
-from cdcd.records.relations import BUILTIN_TYPES
-from cdcd.records.schemas import form_of
-from cdcd.records.values import Array, converter_for
-from cdcd.records.wiretext import to_bytes, wire
+from cdcd.formats.debezium_json.converter import Converter
+from cdcd.formats.debezium_json.converters import Array, converter_for, converter_of
+from cdcd.rows.logical import extension_type, form_of
+from cdcd.rows.types import BUILTIN_TYPES, EXTENSIONS
+from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.spark.records.schema import ColumnSchema
 from cdcd.spark.records.types import Rule, rule_for
 
@@ -136,8 +135,8 @@ def _converter(column: ColumnSchema) -> Converter:
     if column.type_oid in BUILTIN_TYPES:
         return converter_for(column.type_oid, column.modifier, {})
     name = column.type.partition("(")[0].rpartition(".")[2]
-    if name in EXTENSION_TYPES:
-        return EXTENSION_TYPES[name]
+    if name in EXTENSIONS:
+        return converter_of(extension_type(name))
     form = _form(column)
     scalar = form.partition("(")[0].partition("[")[0]
     modifier = 3 if scalar.endswith("_ms") else -1

@@ -14,8 +14,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SinkError, SourceError
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm, read_form
+from cdcd.formats.schemas import TableForm, read_form
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.platform.kafka_admin import Admin, ReadEnds
 from cdcd.spark.records.schema import TableSchema

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql.types import DataType, StructField, StructType
 
-from cdcd.records.relations import Labels
+from cdcd.rows.relations import Labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ColumnSchema:
         type_oid: of the declared type, a domain's own included.
         modifier: `atttypmod`, -1 for none.
         spark: the type of the column's values in a DataFrame of changes.
-        form: how records have its values (`cdcd.records.schemas`); None where an older mirror wrote this down.
+        form: how records have its values (`cdcd.formats.schemas`); None where an older mirror wrote this down.
         default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
             None: NULL.
         missing: the same in the text form of the type, where an older daemon described the table.

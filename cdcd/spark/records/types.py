@@ -1,6 +1,6 @@
 """PostgreSQL's types in Spark: which type a column has, and how it comes from the JSON of a record.
 
-The daemon says how each column is written (`cdcd.records.schemas`); the table below says what that becomes. A value is
+The daemon says how each column is written (`cdcd.formats.schemas`); the table below says what that becomes. A value is
 parsed into a *wire* type by `from_json`, and from there converted by expressions of the engine; nothing is done row by
 row in Python. The rules for what is rare but legal:
 
@@ -47,7 +47,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 
 DECIMAL_DIGITS_MAX: Final = 38

@@ -20,13 +20,13 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cdcd import __version__
 from cdcd.errors import SourceError, TransientError
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder, SnapshotPosition
-from cdcd.records.relations import CatalogColumn, TableDescription, TypeDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.chunks import UNLIMITED, Chunks
 from cdcd.snapshots.reading import Changed, PageQuery, Refused, SourceTable, TooLarge
 from cdcd.snapshots.table_task import Part, TableTask
@@ -195,7 +195,7 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
         """
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.read(self._secret)
-        encoder = SnapshotEncoder(EnvelopeSettings(__version__, plan.prefix, plan.database))
+        encoder = SnapshotEncoder(EncoderSettings(__version__, plan.prefix, plan.database))
         types = {each.oid: each for each in plan.types}
         relation = plan.table.relation
         encoder.define(relation, plan.description, types)

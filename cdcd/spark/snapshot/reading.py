@@ -27,12 +27,12 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import SourceError, TransientError
+from cdcd.formats.schemas import table_form
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
-from cdcd.records.routing import TopicNames, parse_table
-from cdcd.records.schemas import table_form
+from cdcd.rows.routing import TopicNames, parse_table
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.changes import PROBLEM, parse

@@ -18,7 +18,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.records.envelope import HEADER_NEW_KEY, HEADER_OLD_KEY
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.platform.kafka_admin import Admin, records_gone
 from cdcd.spark.records.changes import head, header

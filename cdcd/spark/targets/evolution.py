@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.errors import FatalError, SourceError
-from cdcd.records.relations import Labels
+from cdcd.rows.relations import Labels
 from cdcd.spark.platform.sql import text
 from cdcd.spark.records.defaults import default_of
 from cdcd.spark.records.schema import ColumnSchema, TableSchema

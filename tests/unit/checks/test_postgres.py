@@ -13,7 +13,7 @@ from cdcd.errors import CdcdError, SourceError
 from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
 from cdcd.postgres.publication import OPERATIONS, Differences, Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
-from cdcd.records.routing import TopicNames
+from cdcd.rows.routing import TopicNames
 
 Check = Callable[[Facts, Wanted], Iterator[Finding]]
 

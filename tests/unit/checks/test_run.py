@@ -14,7 +14,7 @@ from cdcd.checks.run import Ask, Side, ask_postgres, asked, kafka_wanted
 from cdcd.config.loading import Config, parse_config
 from cdcd.daemon.startup import CARRIED_OUT
 from cdcd.errors import EXIT_CODES, CdcdError, ConfigError, SinkError, SourceError, TransientError
-from cdcd.records.routing import TopicNames
+from cdcd.rows.routing import TopicNames
 
 CONFIG = parse_config("name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'broker:9092'}\n", {})
 CHECKS = Path(codes.__file__).parent

@@ -12,7 +12,7 @@ from cdcd.daemon.wiring import engine_settings
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.relations import CatalogColumn, TableDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.snapshots.visibility import Visibility
 
 MINIMAL = """

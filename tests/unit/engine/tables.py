@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cdcd.formats.encoder import Encoded
+
 from cdcd.engine.actions import Looked, Question, Writers
 from cdcd.errors import SinkError
 from cdcd.facts import Fact
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.formats.snapshot_rows import Encoded
-from cdcd.records.relations import TableDescription, TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import Marked
 from cdcd.snapshots.reading import Rows, SourcePart, SourceTable
 from cdcd.snapshots.table_task import Key, Part

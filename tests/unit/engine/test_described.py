@@ -9,10 +9,11 @@ from cdcd.engine.described import DESCRIBE_S, DescribedRelations
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.facts import RelationChanged
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.messages import Column, Insert, Relation
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.transactions.steps import Changes
 from tests.unit.engine.beside import reading
 from tests.unit.engine.tables import PAGE, Facts, relation, rows
@@ -27,7 +28,7 @@ class Session:
         self.facts = Facts()
         self.topics = Topics()
         self.encoder = DebeziumJsonEncoder(
-            EnvelopeSettings(version="1", prefix="p", database="d", schemas_topic=None)
+            EncoderSettings(version="1", prefix="p", database="d", schemas_topic=None)
         )
         self.encoder.begin(5, 100, 0, None)
         self.daemon = reading(parallelism=1, chunk_bytes=PAGE)

@@ -44,6 +44,9 @@ from cdcd.facts import (
     TableReplaced,
     TransactionLarge,
 )
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.frames import StatusUpdate, read_status
 from cdcd.protocol.messages import (
     POSTGRES_EPOCH_US,
@@ -54,10 +57,8 @@ from cdcd.protocol.messages import (
     Relation,
     Update,
 )
-from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription
+from cdcd.rows.relations import TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Refused, Rows, SourceTable
@@ -76,7 +77,7 @@ NAME = "public.t"
 TOPIC = "p.public.t"
 PUBLISHED = {OID: NAME}
 DESCRIBED = TableDescription(primary_key=("id",))
-ENVELOPE = EnvelopeSettings(version="1", prefix="p", database="d", schemas_topic=None)
+ENVELOPE = EncoderSettings(version="1", prefix="p", database="d", schemas_topic=None)
 START = Checkpoint("1", 1, "", Position(50, 60), 60)
 UNIX_US = 10**15
 

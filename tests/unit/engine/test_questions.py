@@ -11,7 +11,7 @@ from cdcd.engine.labels import Labels
 from cdcd.engine.questions import PUBLISHED_S, Questions
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.relations import TableDescription
+from cdcd.rows.relations import TableDescription
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.visibility import Visibility
 

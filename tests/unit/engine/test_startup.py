@@ -42,7 +42,7 @@ from cdcd.facts import (
     TwoPhaseKept,
 )
 from cdcd.protocol.versions import StreamingMode
-from cdcd.records.routing import TopicNames
+from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED

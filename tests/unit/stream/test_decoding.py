@@ -5,7 +5,8 @@ import pytest
 from cdcd.errors import ProtocolError
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import UNCHANGED, Column, Delete, Insert, Relation, TupleData, Update
-from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.stream import changes
 from cdcd.stream.decoding import ChangeDecoder
 from tests.unit.transactions.wire import frame

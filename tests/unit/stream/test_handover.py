@@ -8,7 +8,8 @@ import pytest
 from cdcd.errors import LimitError
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import UNCHANGED
-from cdcd.records.relations import BUILTIN_TYPES, TableDescription
+from cdcd.rows.relations import TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.stream import handover as module
 from cdcd.stream.changes import Change, Insert, Message, Truncate
 from cdcd.stream.decoding import ChangeDecoder

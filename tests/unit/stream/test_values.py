@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from cdcd.records.relations import BUILTIN_TYPES, TypeDescription
+from cdcd.rows.relations import TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.stream.values import reader_for
 
 MOOD = TypeDescription(50_001, "public", "mood", "e", "E", 0, 0, -1)

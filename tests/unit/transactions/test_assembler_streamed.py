@@ -10,7 +10,7 @@ import pytest
 from cdcd.errors import ProtocolError, TransientError
 from cdcd.protocol.messages import LogicalMessage, Relation
 from cdcd.protocol.peek import xid_of
-from cdcd.transactions.drafts import PARTS, SpoolItem
+from cdcd.transactions.drafts import SpoolItem, content_of, make_draft
 from cdcd.transactions.open_transactions import UndecidableMessageError
 from cdcd.transactions.position import Position
 from cdcd.transactions.steps import Changes, Closed, Opened, RelationPreview, TransactionalMessage, Turn
@@ -292,8 +292,8 @@ def by_xid(items: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     frames = [one for one in items if isinstance(one, bytes)]
     drafts: list[SpoolItem] = []
     for xid, run in groupby(frames, key=xid_of):
-        parts = [part for one in run for part in (b"", text_of(one, in_stream=True).encode(), b"")]
-        drafts.append((xid, 1, 0, 1, parts, 100))
+        texts = [text_of(one, in_stream=True).encode() for one in run]
+        drafts.append(make_draft(xid, 1, len(texts), 100, texts))
     return drafts
 
 
@@ -310,7 +310,13 @@ def streamed(receiver: Receiver, *rows: tuple[int, str]) -> None:
 def values(receiver: Receiver, lsn: int = 200) -> list[bytes]:
     steps = receiver.assembler.receive([stream_commit(7, lsn)])
     kept = [one for step in steps if isinstance(step, Changes) for one in step.items]
-    return [part for one in kept if isinstance(one, tuple) for part in one[4][1::PARTS]]
+    found: list[bytes] = []
+    for one in kept:
+        if isinstance(one, tuple):
+            gone, texts = content_of(one)
+            assert isinstance(texts, list)
+            found += texts[gone:]
+    return found
 
 
 def test_drafts_are_given_back_at_the_commit(drafting):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdcd.errors import LimitError
-from cdcd.transactions.drafts import Draft
+from cdcd.transactions.drafts import make_draft
 from cdcd.transactions.spool import FRAME_BYTES, REPLAY_BYTES, WRITE_BYTES, Spool
 from cdcd.transactions.spool_file import UNIT_BYTES
 
@@ -281,7 +281,7 @@ def test_a_file_that_somebody_truncates_is_noticed(tmp_path):
 
 
 def test_drafts_come_back_from_disk_in_their_place_among_frames(tmp_path):
-    draft: Draft = (9, 16384, 1, 2, [b"key", b"value", b"12"], 500)
+    draft = make_draft(9, 16384, 1, 500, (1, 2, [b"key", b"value", b"12"]))
     with closing(Spool(str(tmp_path), memory_bytes_max=600)) as spool:
         spool.open(7)
         spool.extend(7, [b"before", draft])

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.types import rules, table_schema
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdcd.records.schemas import form_of
+from cdcd.rows.logical import form_of
 from cdcd.spark.records.defaults import default_of, fits
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.records.types import rule_for

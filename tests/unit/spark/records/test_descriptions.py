@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from cdcd.errors import SourceError
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.targets.evolution import IncompatibleSchemaError

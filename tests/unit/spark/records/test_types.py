@@ -1,8 +1,8 @@
 import pytest
 from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType
 
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.records.types import rule_for, rules, table_schema
 
 

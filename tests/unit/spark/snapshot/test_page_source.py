@@ -6,7 +6,8 @@ pytest.importorskip("pyarrow")
 
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.protocol.messages import Column, Relation
-from cdcd.records.relations import BUILTIN_TYPES, CatalogColumn, TableDescription
+from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import SourcePart, SourceTable
 from cdcd.snapshots.table_task import Part
 from cdcd.spark.snapshot.page_source import PagesReader, Plan, SnapshotPages, page_ranges

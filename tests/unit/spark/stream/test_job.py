@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from cdcd.errors import CdcdError, FatalError, SinkUnavailableError, TransientError
-from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import TableForm
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.platform.kafka_admin import TopicFacts
 from cdcd.spark.stream.consistency import NOTHING, Covered, Mark

@@ -1,0 +1,25 @@
+"""The formats that records can have, by their names in the configuration. A new format is an entry here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a format's encoders are made.
+
+    Attributes:
+        changes: for what the stream sends; True: values may come in binary form.
+        rows: for rows that are read from tables.
+    """
+
+    changes: Callable[[EncoderSettings, bool], Encoder]
+    rows: Callable[[EncoderSettings], RowEncoder]
+
+
+FORMATS: Final[Mapping[str, Format]] = {"json": Format(DebeziumJsonEncoder, SnapshotEncoder)}

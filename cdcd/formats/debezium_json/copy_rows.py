@@ -1,0 +1,93 @@
+"""Stage 4 for snapshots: rows of `COPY … TO STDOUT` in text format -> JSON values."""
+
+from typing import Final
+
+from cdcd.errors import ProtocolError
+from cdcd.formats.debezium_json.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, STRING, Converter
+from cdcd.formats.debezium_json.strings import escaped, find_escaped
+from cdcd.protocol.messages import Relation
+from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, fields_of, split_row, unescape
+from cdcd.rows.hints import HINT, HINT_ENCODING, NOT_UTF8
+
+_DECIMAL: Final = b"0123456789.-"
+_TRUE: Final = b"true"
+
+
+def convert_rows(lines: list[bytes], converters: list[Converter]) -> list[tuple[list[bytes], bool]]:
+    """Convert rows, each with its newline, column by column: a call of a type's converter is the exception, and what
+    has to be looked at in each value is looked at once for all of them.
+
+    Returns:
+        For each column the JSON of its values, in the rows' order; and whether that is all of it. Else (only where the
+        mode is one of `QUOTED`) quotes belong around each.
+
+    Raises:
+        ValueError, IndexError: a row is malformed; `explain_row` says how.
+    """
+    width = len(converters)
+    if not width:
+        if any(line != b"\n" for line in lines):
+            raise ValueError(OTHER_WIDTH)
+        return []
+    # All fields of all rows in one list: the columns are slices of it.
+    fields, has_escapes = fields_of(lines, width)
+    columns: list[tuple[list[bytes], bool]] = []
+    for column, converter in enumerate(converters):
+        values = fields[column::width]
+        if has_escapes and BACKSLASH in b"".join(values):
+            columns.append(([_whole(value, converter) for value in values], True))
+        else:
+            columns.append(_convert(values, converter))
+    return columns
+
+
+def _whole(field: bytes, converter: Converter) -> bytes:
+    if field == NULL:
+        return b"null"
+    if BACKSLASH in field:
+        field = unescape(field)
+    return converter.wire(field)
+
+
+def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bool]:
+    """Fields of a column that hold neither NULL nor escapes."""
+    mode = converter.mode
+    if mode == AS_IS:
+        return values, True
+    if mode == STRING:
+        if find_escaped(b"".join(values)) is None:
+            return values, False
+        return [escaped(value) for value in values], False
+    if mode == DECIMAL and not b"".join(values).translate(None, _DECIMAL):
+        return values, False
+    wire = converter.wire
+    if mode == FLOAT:
+        return [value if b"." in value else wire(value) for value in values], True
+    if mode == BOOLEAN:
+        return [_TRUE if value == b"t" else wire(value) for value in values], True
+    return [wire(value) for value in values], True
+
+
+def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> ProtocolError:
+    """Why a row was refused, to be raised; no value is shown, it may be somebody's secret."""
+    where = f"A row of {relation.schema}.{relation.name} read by COPY"
+    fields = split_row(line)
+    if len(fields) != len(converters):
+        return ProtocolError(
+            f"{where} has {len(fields)} columns, but {len(converters)} were asked for.", hint=HINT
+        )
+    for converter, column, field in zip(converters, relation.columns, fields, strict=True):
+        what = f"{where}: column {column.name!r} of type {column.type_oid}"
+        if field == NULL:
+            continue
+        value = unescape(field)
+        try:
+            value.decode("utf-8")
+            converter.wire(value)
+        except UnicodeDecodeError:
+            return ProtocolError(f"{what}: {NOT_UTF8}.", hint=HINT_ENCODING)
+        except (ValueError, IndexError):
+            return ProtocolError(
+                f"{what}: a text of {len(value)} bytes is not of its type's form.", hint=HINT
+            )
+    raise AssertionError("a row was refused in which nothing is wrong")

@@ -1,0 +1,174 @@
+"""The tables that an encoder knows: their topics, their fragments, and how many records they have had."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cdcd.formats.debezium_json.source_block import OPS
+from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
+from cdcd.formats.encoder import EncoderSettings, Record
+from cdcd.formats.schemas import table_form
+from cdcd.protocol.messages import Relation
+from cdcd.rows.binary_columns import require_binary
+from cdcd.rows.relation_changes import Described
+from cdcd.rows.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
+from cdcd.rows.routing import Routes
+
+RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
+"""What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
+
+
+class KnownTables:
+    """Relations as they were last described; `define` before the first row, and whenever one is described anew.
+
+    `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
+    """
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
+        self._settings = settings
+        self._binary = binary
+        self._names = settings.topics
+        self._routes = Routes(self._names)
+        self._message_topic = self._names.message or ""
+        self._tables: dict[int, TableFragments] = {}
+        self._columns: dict[int, tuple[ColumnForm, ...]] = {}
+        """Of the last description of each relation, which numbers columns that have another name by now."""
+        self._recent: TableFragments | None = None
+        """Of the last row: the next one is most often of the same table."""
+        self._tallies: dict[str, Tally] = {}
+        self._messages = 0
+        self._forms: dict[RowForm, int] = {}
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+        counts = {("", "m"): self._messages} if self._messages else {}
+        for table, tally in self._tallies.items():
+            for op, count in zip(OPS, tally.counts, strict=True):
+                if count:
+                    counts[table, op] = count
+        return counts
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
+
+        Whether its topic is allowed and free is looked at when its first record comes: many relations never have one,
+        such as the leaves of a partitioned table that is published as a whole.
+
+        Raises:
+            WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+        """
+        if self._binary:
+            require_binary(relation, types)
+        table = self._remembered(relation, table)
+        topic = self._names.table(relation.schema, relation.name)
+        tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
+        schema_id: str | None = None
+        announcement: Record | None = None
+        told = self._columns.get(relation.oid)
+        form = table_form(
+            relation,
+            table if told is None else replace(table, former=(told, *table.former)),
+            types,
+            topic,
+        )
+        self._columns[relation.oid] = form.columns
+        if self._settings.schemas_topic is not None:
+            schema_id = form.fingerprint
+            known = self._tables.get(relation.oid)
+            # In a stream a description carries the xid of its transaction.
+            same = known is not None and replace(known.relation, xid=relation.xid) == relation
+            if same and known is not None and known.schema_id == schema_id:
+                return
+            announcement = (self._settings.schemas_topic, *form.record(), None)
+        self._recent = None
+        rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
+        self._tables[relation.oid] = TableFragments(
+            relation,
+            table,
+            types=types,
+            topic=topic,
+            tally=tally,
+            unavailable=self._settings.unavailable,
+            schema_id=schema_id,
+            announcement=announcement,
+            form=self._forms.setdefault(rows, len(self._forms)),
+        )
+
+    def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
+        """What the catalog said, or the key of the last description where it has forgotten the table.
+
+        The changes of a table that was dropped may still be on their way, and each Relation message has the catalog
+        asked again. With REPLICA IDENTITY FULL it alone knows the key.
+        """
+        known = self._tables.get(relation.oid)
+        if known is None or table.is_known:
+            return table
+        return replace(table, primary_key=self.key_column_names(relation.oid))
+
+    def _introduce(self, table: TableFragments, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: check its topic, append its description.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        self._routes.table(table.relation.schema, table.relation.name)
+        if table.announcement is not None:
+            # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
+            out.append(table.announcement)
+            table.announcement = None
+        table.is_new = False
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table, described or not, by its name as `schema.table`."""
+        return self._names.qualified(name)
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+        table = self._tables[relation_oid]
+        if not table.is_new or table.announcement is None:
+            return 0
+        _, key, value, _ = table.announcement
+        self._introduce(table, out)
+        return len(key or b"") + len(value or b"")
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+        return self._tables[relation_oid].relation
+
+    def description(self, relation_oid: int) -> Described | None:
+        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
+        if relation_oid not in self._tables:
+            return None
+        return Described(
+            self._tables[relation_oid].relation,
+            self._columns[relation_oid],
+            self.key_column_names(relation_oid),
+        )
+
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+        table = self._tables[relation_oid]
+        self._routes.table(table.relation.schema, table.relation.name)
+        return table.topic
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
+        return tuple(self._tables[relation_oid].key_columns)
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order; () without a key."""
+        table = self._tables[relation_oid]
+        return tuple([table.relation.columns[index].name for index in table.key_columns])
+
+    def knows(self, relation_oid: int) -> bool:
+        return relation_oid in self._tables
+
+    def topic_of(self, relation_oid: int) -> str:
+        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+        return self._tables[relation_oid].topic

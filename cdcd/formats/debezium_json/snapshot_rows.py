@@ -1,0 +1,152 @@
+"""Stage 6 for snapshots: rows read by COPY -> records with op `r`, in the form that changes have.
+
+What differs from a change's record is the `source`: `snapshot` says so in Debezium's words (`snapshots/markers.py`),
+`txId` is null, `lsn` is the place in the WAL up to which the row holds, and `commit_lsn` with `event_serial_no` put it
+between the changes that were streamed before it and those that come after.
+"""
+
+from itertools import compress
+from typing import Final
+
+from cdcd.errors import ProtocolError
+from cdcd.formats.debezium_json.converter import QUOTED
+from cdcd.formats.debezium_json.copy_rows import convert_rows, explain_row
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.source_block import READ, processed_at
+from cdcd.formats.debezium_json.table_fragments import TableFragments
+from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
+
+BLOCK: Final = 1024
+"""Rows that are converted together."""
+
+
+class SnapshotEncoder(DebeziumJsonEncoder):
+    """Describes tables as `DebeziumJsonEncoder` does, by `define`, and encodes rows of them."""
+
+    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """
+        count = size = 0
+        keys: list[bytes] | None = [] if self.has_key(oid) else None
+        for begin, end, marker in _runs(len(lines), position):
+            self._source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            self._transaction += 1
+            table = self._table(oid, out)
+            for at in range(begin, end, BLOCK):
+                block = lines[at : min(at + BLOCK, end)]
+                number = position.event_no + count
+                records, appended = self._encode_block(table, block, position, now_us, number, dropped)
+                count += len(records)
+                for _, key, value, _ in records:
+                    size += len(value or b"") + len(key or b"")
+                out.extend(records)
+                if keys is not None and appended is not None:
+                    keys += appended
+        self._tables[oid].tally.counts[READ] += count
+        return Encoded(count, size, keys)
+
+    def _encode_block(  # noqa: PLR0917 - as `encode_rows`
+        self,
+        table: TableFragments,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+        dropped: set[bytes],
+    ) -> tuple[list[Record], list[bytes] | None]:
+        """Records and keys of rows with one marker; the first has the number after `event_no`."""
+        try:
+            columns = convert_rows(lines, table.converters)
+        except (ValueError, IndexError) as cause:
+            raise _refused(lines, table) from cause
+        values = [column for column, _ in columns]
+        keys = _keys(table, columns)
+        if keys is not None and dropped:
+            kept = [key not in dropped for key in keys]
+            values = [list(compress(column, kept)) for column in values]
+            keys = list(compress(keys, kept))
+            number = len(keys)
+        else:
+            number = len(lines)
+        numbers = [b"%d" % each for each in range(event_no + 1, event_no + 1 + number)]
+        form = _form(table, columns, position, now_us)
+        topic = table.topic
+        rows = zip(*values, numbers, strict=True)
+        if keys is None:
+            return [(topic, None, form % row, None) for row in rows], None
+        return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)], keys
+
+    def has_key(self, oid: int) -> bool:
+        """Whether rows of this table can be told apart."""
+        return bool(self._tables[oid].key_slots)
+
+
+def _runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
+    """Rows that follow each other and have the same marker: from, to before, marker."""
+    runs: list[tuple[int, int, str]] = []
+    if not count:
+        return runs
+    for begin, end, marker in (
+        (0, min(1, count - 1), position.first),
+        (min(1, count - 1), count - 1, position.others),
+        (count - 1, count, position.last),
+    ):
+        if begin < end:
+            if runs and runs[-1][2] == marker:
+                runs[-1] = (runs[-1][0], end, marker)
+            else:
+                runs.append((begin, end, marker))
+    return runs
+
+
+def _form(
+    table: TableFragments, columns: list[tuple[list[bytes], bool]], position: SnapshotPosition, now_us: int
+) -> bytes:
+    """A record with places for the values of the columns and the row's number."""
+    parts: list[bytes] = []
+    for name, mode, (_, whole) in zip(table.names, table.modes, columns, strict=True):
+        start = b",%b:" if parts else b"{%b:"
+        parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
+    row = b'{"before":null,"after":' + (b"".join(parts) or b"{") + b"}"
+    lsn = str(int(position.lsn)).encode("ascii")
+    before, after = table.source.around_number(lsn, READ, processed_at(now_us))
+    return row + _literal(before) + b"%b" + _literal(after)
+
+
+def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
+    """The key of each row; None when the table has none."""
+    if not table.key_columns:
+        return None
+    form = b""
+    for fragment, index in zip(table.key_fragments, table.key_columns, strict=True):
+        quoted = table.modes[index] in QUOTED and not columns[index][1]
+        form += _literal(fragment) + (b'"%b"' if quoted else b"%b")
+    form += b"}"
+    return [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
+
+
+def _literal(text: bytes) -> bytes:
+    """For a text in which % stands for values."""
+    return text.replace(b"%", b"%%")
+
+
+def _refused(lines: list[bytes], table: TableFragments) -> ProtocolError:
+    """Which of the rows it is, and what is wrong with it."""
+    for line in lines:
+        try:
+            convert_rows([line], table.converters)
+        except (ValueError, IndexError):
+            return explain_row(line, table.relation, table.converters)
+    raise AssertionError("rows were refused in which nothing is wrong")

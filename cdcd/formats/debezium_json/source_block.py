@@ -1,0 +1,154 @@
+"""Stage 5: JSON values -> what stands around them in a record: the source block and the times.
+
+Debezium's `source` has what a consumer needs to order and find an event. Its fields here are Debezium's for
+PostgreSQL, in its order, and two at the end under the names of Debezium's SQL Server connector: `commit_lsn`, the
+position of the transaction, and `event_serial_no`, the number of the event in it, from 1. Together they order all
+events of a slot, which `lsn` does not: rows of one multi-insert share one, and transactions commit in another order
+than their rows were written. After them comes `schema_id`, which names the description of the table
+(`formats/schemas.py`).
+
+Everything but three numbers (twice the event's LSN, its serial number) is the same for all events of a transaction on a
+table, so it is made once for that and kept in pieces.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.debezium_json.writing import write_integer
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.rows.wiretext import wire
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+OPS: Final = "rcudt"
+READ: Final = 0
+CREATED: Final = 1
+UPDATED: Final = 2
+DELETED: Final = 3
+TRUNCATED: Final = 4
+"""A record's `op`, by its place in `OPS`."""
+
+
+EVENT_NOS: Final = [str(event_no).encode("ascii") for event_no in range(1024)]
+"""Most transactions have fewer events: their numbers as text."""
+
+
+class SourceBlock:
+    """The pieces of `source` for the transaction that is open."""
+
+    def __init__(self, settings: EncoderSettings) -> None:
+        name = quote(wire(settings.prefix))
+        version = quote(wire(settings.version))
+        self._start = f',"source":{{"version":{version},"connector":"postgresql","name":{name},"ts_ms":'
+        self._snapshot = "false"
+        self._sequence = f'","db":{quote(wire(settings.database))},"sequence":"['
+        self._txid = ""
+        self._commit_lsn = 0
+        self._unix_us = 0
+        self._last = ""
+        self._origin = _NO_ORIGIN
+
+    def begin(
+        self,
+        xid: int | None,
+        commit_lsn: int,
+        unix_us: int,
+        last_commit_lsn: int | None,
+        snapshot: str = "false",
+    ) -> None:
+        """A transaction begins. `unix_us`: its commit, in microseconds since 1970; `xid` None: there is none."""
+        self._txid = "null" if xid is None else str(xid)
+        self._snapshot = snapshot
+        self._commit_lsn = commit_lsn
+        self._unix_us = unix_us
+        self._last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
+        self._origin = _NO_ORIGIN
+
+    def set_origin(self, name: str | None, lsn: int | None) -> None:
+        """The transaction was made on another server; `lsn` is where it was committed there."""
+        origin = "null" if name is None else quote(wire(name))
+        self._origin = _origin(origin, "null" if lsn is None else str(lsn))
+
+    def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
+        """What stands before the event's LSN, between it and its repetition, and from there to the serial number.
+
+        `table` is the table's own piece. The closing brace is the next piece's.
+        """
+        micros = self._unix_us
+        head = f'{self._start}{micros // 1000},"snapshot":"{self._snapshot}{self._sequence}{self._last},\\"'
+        middle = f'\\"]","ts_us":{micros},"ts_ns":{micros * 1000}{table},"txId":{self._txid},"lsn":'
+        tail = f'{self._origin}{self._commit_lsn},"event_serial_no":'
+        return head.encode("latin-1"), middle.encode("latin-1"), tail.encode("latin-1")
+
+
+def _origin(name: str, lsn: str) -> str:
+    return f',"xmin":null,"origin":{name},"origin_lsn":{lsn},"commit_lsn":'
+
+
+_NO_ORIGIN: Final = _origin("null", "null")
+
+
+class TableSource:
+    """What follows the row in the records of one table: the source block, the op and the times.
+
+    Nobody else knows the order of its pieces. `renew` comes first in each transaction.
+    """
+
+    __slots__ = ("_closings", "_head", "_middle", "_table", "_tail")
+
+    def __init__(self, schema: str, name: str, schema_id: str | None = None) -> None:
+        self._table = f',"schema":{quote(wire(schema))},"table":{quote(wire(name))}'
+        described = "" if schema_id is None else f',"schema_id":"{schema_id}"'
+        self._closings = [f'{described}}},"transaction":null,"op":"{op}",'.encode("ascii") for op in OPS]
+        self._head = self._middle = self._tail = b""
+
+    def renew(self, source: SourceBlock) -> None:
+        """Make the pieces that are the same for all events of this table in a transaction."""
+        self._head, self._middle, self._tail = source.pieces(self._table)
+
+    def ending(self, op: int, processed_at: bytes) -> bytes:
+        """What follows the event's number."""
+        return self._closings[op] + processed_at
+
+    def joined(self, row: bytes, lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
+        """A record: its row, and all that follows."""
+        return b"".join((row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
+
+    def joined_all(self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes) -> list[bytes]:
+        """As `joined`, for rows that follow each other; `event_no` is that of the first."""
+        head, middle, tail = self._head, self._middle, self._tail
+        records: list[bytes] = []
+        for row, lsn in zip(rows, lsns, strict=True):
+            number = EVENT_NOS[event_no] if event_no < len(EVENT_NOS) else str(event_no).encode("ascii")
+            records.append(b"".join((row, head, lsn, middle, lsn, tail, number, ending)))
+            event_no += 1
+        return records
+
+    def around_number(self, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
+        """What follows the row: before the event's number, and after it."""
+        return self.joined(b"", lsn, b"", b""), self.ending(op, processed_at)
+
+    def write(self, op: int, lsn: "i64", event_no: "i64", processed_at: bytes, out: BytesWriter) -> None:
+        """Append all that follows a row."""
+        out.write(self._head)
+        write_integer(lsn, out)
+        out.write(self._middle)
+        write_integer(lsn, out)
+        out.write(self._tail)
+        write_integer(event_no, out)
+        out.write(self._closings[op])
+        out.write(processed_at)
+
+
+def processed_at(now_us: int) -> bytes:
+    """The times at the end of an envelope, and its end."""
+    return f'"ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'.encode("ascii")
+
+
+def unix_us(postgres_us: int) -> int:
+    """Microseconds since 1970 of a time on the wire, in microseconds since 2000."""
+    return postgres_us + POSTGRES_EPOCH_US

@@ -1,0 +1,210 @@
+"""What of a table's records never changes: fragments of JSON, and the plan for what goes between them.
+
+```
+{"before":  …  ,"after":{"id":  1  ,"name":  "  x  "  }
+   0        1        2          3      4     5  6  7  8
+```
+
+What follows the row is in `source_block.py`. The quotes around what is usually a string have places of their own:
+putting them around each value would cost two copies of it.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cdcd.errors import SourceError
+from cdcd.formats.debezium_json.changes import Place, Plan, put_whole
+from cdcd.formats.debezium_json.converter import QUOTED
+from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.formats.debezium_json.source_block import OPS, TableSource
+from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.encoder import Record
+from cdcd.protocol.messages import Relation
+from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
+from cdcd.rows.wiretext import wire
+
+ROW_AT: Final = 2
+"""Where the first column's fragment stands."""
+
+_QUOTE: Final = b'"'
+
+Headers = list[tuple[str, bytes]]
+
+
+class Tally:
+    """Records of one table so far: `counts` by op, as it is numbered above."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(OPS)
+
+
+class TableFragments:
+    """A relation as its last description has it, ready to encode rows of it.
+
+    Attributes:
+        plan: how stage 4 converts a row, and where it puts what it made.
+        places: the same for a row that is written (`row_writer.py`); `key_places` are those of the key, in its order.
+        event_template: the fragments of an event up to the end of its new row.
+        source: what follows the row, made for the transaction with the number `transaction`.
+        old_template: the fragments of an old row by itself, its columns in the same slots.
+        announcement: the record of the table's description, until a record of the table follows it.
+        is_new: no record of the table has followed the description yet.
+        form: a number for what drafts of rows take from the description.
+    """
+
+    __slots__ = (
+        "announcement",
+        "converters",
+        "event_template",
+        "form",
+        "identity",
+        "index",
+        "is_new",
+        "key_columns",
+        "key_fragments",
+        "key_places",
+        "key_quoted",
+        "key_slots",
+        "modes",
+        "names",
+        "old_template",
+        "placeholders",
+        "places",
+        "plan",
+        "relation",
+        "schema_id",
+        "source",
+        "tally",
+        "topic",
+        "transaction",
+        "width",
+    )
+
+    def __init__(
+        self,
+        relation: Relation,
+        table: TableDescription,
+        *,
+        types: Mapping[int, TypeDescription],
+        topic: str,
+        tally: Tally,
+        unavailable: str,
+        schema_id: str | None = None,
+        announcement: Record | None = None,
+        form: int = 0,
+    ) -> None:
+        self.relation = relation
+        self.topic = topic
+        self.tally = tally
+        self.transaction = -1
+        self.schema_id = schema_id
+        self.announcement = announcement
+        self.is_new = True
+        self.form = form
+        self.source = TableSource(relation.schema, relation.name, schema_id)
+        columns = relation.columns
+        self.width = len(columns)
+        self.converters = [converter_for(column.type_oid, column.type_modifier, types) for column in columns]
+        self.placeholders = [
+            converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
+        ]
+        self.modes = [converter.mode for converter in self.converters]
+        self.names = [quote(wire(column.name)).encode("latin-1") for column in columns]
+        self.identity = [column.is_key for column in columns]
+        self.plan: Plan = []
+        self.places: list[Place] = []
+        row: list[bytes] = []
+        for column, name in enumerate(self.names):
+            row.append((b",%b:" if row else b"{%b:") % name)
+            self.places.append(Place(row[-1], self.converters[column]))
+            mode = self.converters[column].mode
+            self.plan.append((_make_place(row, mode), mode, column))
+        if not row:
+            row.append(b"{")
+        self.index = {place[0]: index for index, place in enumerate(self.plan)}
+        fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
+        self.event_template = [*fragments, b"}"]
+        self.old_template = [b"", b"", *row, b"}"]
+        position = {column.name: index for index, column in enumerate(columns)}
+        keys = [position[name] for name in key_columns(relation, table)]
+        self.key_columns = keys
+        self.key_places = [self.places[index] for index in keys]
+        self.key_slots = [self.plan[index][0] for index in keys]
+        self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        self.key_fragments = [
+            (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
+        ]
+        for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
+            place.is_key, place.key_fragment = True, fragment
+
+    def key(self, values: list[bytes]) -> bytes | None:
+        """The key of a row; None when the table has none."""
+        slots = self.key_slots
+        if not slots:
+            return None
+        if len(slots) == 1 and not self.key_quoted[0]:
+            return self.key_fragments[0] + values[slots[0]] + b"}"
+        pieces: list[bytes] = []
+        for place, slot in enumerate(slots):
+            pieces.append(self.key_fragments[place])
+            pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
+        pieces.append(b"}")
+        return b"".join(pieces)
+
+    def take_over(
+        self,
+        values: list[bytes],
+        unchanged: list[int],
+        old: list[bytes],
+        unchanged_old: list[int],
+        whole: bool,
+    ) -> list[int]:
+        """Fill slots whose value the server did not send from the old row, whose value it still is.
+
+        `whole`: all of the old row is there, else only the replica identity. Returns the slots that stay empty.
+        """
+        rest: list[int] = []
+        for slot in unchanged:
+            index = self.index[slot]
+            if slot not in unchanged_old and (whole or self.identity[index]):
+                if self.plan[index][1] in QUOTED:
+                    values[slot - 1 : slot + 2] = old[slot - 1 : slot + 2]
+                else:
+                    values[slot] = old[slot]
+            else:
+                rest.append(slot)
+        return rest
+
+    def stand_in(self, values: list[bytes], unchanged: list[int]) -> list[bytes]:
+        """Fill slots for which there is nothing else with placeholders; returns their columns' names, quoted.
+
+        Raises:
+            SourceError: one is of the key.
+        """
+        missing: list[bytes] = []
+        for slot in unchanged:
+            index = self.index[slot]
+            if slot in self.key_slots:
+                relation = self.relation
+                raise SourceError(
+                    f"The server did not send column {relation.columns[index].name!r} of {relation.schema}."
+                    f"{relation.name}, which is TOASTed and part of the key.",
+                    hint="PostgreSQL before 13.6 and 14.2 loses such keys: update it, or set REPLICA IDENTITY FULL.",
+                )
+            if self.plan[index][1] in QUOTED:
+                put_whole(values, slot, self.placeholders[index])
+            else:
+                values[slot] = self.placeholders[index]
+            missing.append(self.names[index])
+        return missing
+
+
+def _make_place(row: list[bytes], mode: int) -> int:
+    """Make room for a column's value at the end of `row`, and say in which slot it is."""
+    if mode in QUOTED:
+        row.extend([_QUOTE, b"", _QUOTE])
+        return ROW_AT + len(row) - 2
+    row.append(b"")
+    return ROW_AT + len(row) - 1

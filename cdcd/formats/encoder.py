@@ -1,0 +1,238 @@
+"""What a format is for the engine: rows of committed transactions in, records out.
+
+`Encoder` is the interface. The engine calls nothing else, and knows no format; `available.py` lists those there are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cdcd.protocol.messages import Relation
+from cdcd.rows.relation_changes import Described
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.routing import Table, TopicNames, topic_name
+from cdcd.transactions.drafts import SpoolItem
+
+Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
+"""Topic, key, value and headers; a value of None is a tombstone."""
+
+HEADER_NEW_KEY: Final = "__debezium.newkey"
+HEADER_OLD_KEY: Final = "__debezium.oldkey"
+HEADER_UNCHANGED: Final = "cdcd.unchanged"
+"""JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSettings:
+    """What the records' form depends on, apart from the data.
+
+    Attributes:
+        version: cdcd's version, `source.version`.
+        prefix: of the topics, `source.name`.
+        database: its name, `source.db`.
+        message_topic: for logical messages; None is `<prefix>.message`.
+        schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
+        names: topics of the tables that are not called after the rule (`routing.py`).
+        checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
+        tombstones: a delete is followed by a record without a value.
+        truncate: TRUNCATE makes records.
+        unavailable: stands for a value that the server did not send.
+    """
+
+    version: str
+    prefix: str
+    database: str
+    message_topic: str | None = None
+    schemas_topic: str | None = None
+    names: Mapping[Table, str] = field(default_factory=dict)
+    checkpoint_topic: str | None = None
+    dead_letter_topic: str | None = None
+    tombstones: bool = True
+    truncate: bool = True
+    unavailable: str = "__debezium_unavailable_value"
+
+    @property
+    def topics(self) -> TopicNames:
+        """How the topics are called. SinkError: the prefix makes the name of the messages' topic too long."""
+        return TopicNames(
+            self.prefix,
+            self.names,
+            topic_name(self.message_topic or f"{self.prefix}.message"),
+            self.schemas_topic,
+            self.checkpoint_topic,
+            self.dead_letter_topic,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPosition:
+    """Where rows of a snapshot stand among the changes.
+
+    Attributes:
+        lsn: everything that was committed before it is in the rows, if it is in the stream before them.
+        commit_lsn: after that of every transaction before the rows, and before that of every one after them.
+        first, last, others: `source.snapshot` of the first row, the last one and those between.
+        event_no: how many rows stand at this `commit_lsn` already; the next one has the number after it.
+    """
+
+    lsn: int
+    commit_lsn: int
+    first: str
+    last: str
+    others: str
+    event_no: int = 0
+
+
+Key = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """What became of rows that were to be encoded.
+
+    Attributes:
+        rows: how many records were appended.
+        bytes: the size of their keys and values.
+        keys: the key of each, in the records' order; None for a table without a key.
+    """
+
+    rows: int
+    bytes: int
+    keys: list[Key] | None
+
+
+class Encoder(Protocol):
+    """Turns the row frames of committed transactions into records. Frames and values are checked as they are read.
+
+    The caller owes: `define` before the first row of a relation and whenever it is described anew; `begin` (and, where
+    it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
+
+    The same frames in the same transactions give the same bytes, but for the times of processing.
+    """
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        """Take a relation's description, the first or a changed one; one that changes nothing is left alone.
+
+        Raises:
+            WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+        """
+
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        """A committed transaction's events follow; the first has the number 1.
+
+        Args:
+            commit_time: in microseconds since 2000, as on the wire.
+            last_commit_lsn: of the transaction before it, None when that is not known.
+        """
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
+
+    def skip(self, events: int) -> None:
+        """So many events of the transaction have no record here; the next has the number after theirs."""
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """As `encode`, for several events in their order, of which some may be drafts.
+
+        Raises:
+            WithoutStreamingError: what was drafted is no longer what the rows should be.
+        """
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
+
+        Args:
+            frame: the CopyData payload, `w` and header included.
+            in_stream: the message has the xid of a streamed transaction after its tag.
+            now_us: when it is processed, in microseconds since 1970.
+
+        Returns:
+            The bytes of the keys and values that were appended; 0 for an event without records.
+
+        Raises:
+            ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
+            WithoutBinaryError: a binary value is of a type without a reader.
+            SinkError: the topic of the table is too long, or collides with another one.
+            SourceError: the server did not send a part of the key.
+        """
+
+    def encode_message(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        """The same for a Message outside any transaction."""
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
+
+        Args:
+            between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
+                is open, behind its last event.
+        """
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """Drafts of row frames in a stream, in their order, and the frames of which there can be none.
+
+        Nobody but the encoder that made a draft looks into it; `encode_all` finishes it. A row of which the server left
+        a value out (unchanged TOAST) stays a frame: while its table is read, the caller reads the row again by key.
+        """
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        """Append the description of a relation that was defined, unless one has come already; the size of the record.
+
+        Raises:
+            SinkError: the name of the topic is too long, or collides with another one.
+        """
+
+    def claim(self, relation_oid: int) -> str:
+        """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
+
+    def knows(self, relation_oid: int) -> bool:
+        """Whether the relation was defined."""
+
+    def relation(self, relation_oid: int) -> Relation:
+        """A relation as it was last described."""
+
+    def description(self, relation_oid: int) -> Described | None:
+        """A relation as it was last described, with numbered columns and its key; None: it was never described."""
+
+    def topic_of(self, relation_oid: int) -> str:
+        """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+
+    def topic_named(self, name: str) -> str:
+        """The topic of a table, described or not, by its name as `schema.table`."""
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        """The names of the key's columns, in the key's order; () without a key."""
+
+
+class RowEncoder(Encoder, Protocol):
+    """An `Encoder` that also encodes rows that were read from a table."""
+
+    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows of COPY, each with its newline, whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+        """

@@ -1,0 +1,182 @@
+"""Descriptions of tables: what a reader of their records needs to know of the columns, which no record says.
+
+The topic `topics.schemas` (compacted) has one record for each form of each table. The key is `{"table", "schema"}`,
+where `schema` is the fingerprint of the description, and so the same whenever and by whomever it is made. Every change
+names it in `source.schema_id`. A description stands in the Kafka transaction of the first change that names it, before
+it; each life of the daemon writes those that it meets again, and compaction removes the repeats.
+
+The value:
+
+```
+{"schema":"public","table":"orders","topic":"shop.public.orders","oid":16384,"fingerprint":"0f3a…","key":["id"],
+ "columns":[{"name":"id","id":1,"type":"bigint","type_oid":20,"modifier":-1,"form":"int64","default":null},…]}
+```
+
+`oid` is that of the relation, which tells a table from another one that had or gets its name. `id` is
+`pg_attribute.attnum`, which tells a renamed column from a new one; null where neither the catalog nor a former
+description of the relation tells it (`rows/numbering.py`). A column of an enum, of a domain over one or of an array of
+one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
+
+`default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
+NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how values are
+written, after domains, enums and arrays are looked through:
+
+| form | JSON |
+|---|---|
+| `boolean`, `int16`, `int32`, `int64`, `float32`, `float64` | boolean, number; "NaN", "Infinity", "-Infinity" |
+| `decimal(p,s)`, `decimal` | text of a number; "NAN", "POSITIVE_INFINITY", "NEGATIVE_INFINITY" |
+| `bytes`, `bits` | base64; of a bit string as a little-endian number |
+| `date` | days since 1970 |
+| `time`, `timestamp` | microseconds; milliseconds as `time_ms`, `timestamp_ms` |
+| `timestamptz` | ISO 8601 text |
+| `point`, `object` | an object |
+| `json` | text that is JSON |
+| `text` | text |
+| any with `[]` | arrays of it, `[][]` for as many dimensions as are declared |
+
+The finer rules are those of `debezium_json/converters.py`. A column's form follows from its logical type
+(`rows/types.py`).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.logical import form_of, labels_of
+from cdcd.rows.numbering import column_ids
+from cdcd.rows.relations import (
+    CatalogColumn,
+    ColumnForm,
+    TableDescription,
+    TypeDescription,
+    key_columns,
+)
+from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.rows.wiretext import to_bytes, wire
+
+FINGERPRINT_DIGITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """The description of a table. `oid` is None in a description that a former version of cdcd wrote."""
+
+    schema: str
+    table: str
+    topic: str
+    key: tuple[str, ...]
+    columns: tuple[ColumnForm, ...]
+    oid: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that is in it; the same text each time."""
+        return sha256(_json(self._data()).encode()).hexdigest()[:FINGERPRINT_DIGITS]
+
+    def record(self) -> tuple[bytes, bytes]:
+        """Key and value of the description's record."""
+        fingerprint = self.fingerprint
+        key = {"table": f"{self.schema}.{self.table}", "schema": fingerprint}
+        return _json(key).encode(), _json({**self._data(), "fingerprint": fingerprint}).encode()
+
+    def _data(self) -> dict[str, Any]:
+        # What was not there is left out, so that a description of a former version keeps its fingerprint.
+        columns = [
+            {
+                "name": column.name,
+                "id": column.id,
+                "type": column.type,
+                "type_oid": column.type_oid,
+                "modifier": column.modifier,
+                "form": column.form,
+                "default": None if column.default is None else json.loads(column.default),
+                **({"labels": [list(label) for label in column.labels]} if column.labels else {}),
+            }
+            for column in self.columns
+        ]
+        return {
+            "schema": self.schema,
+            "table": self.table,
+            "topic": self.topic,
+            **({} if self.oid is None else {"oid": self.oid}),
+            "key": list(self.key),
+            "columns": columns,
+        }
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_form(value: bytes) -> tuple[str, TableForm]:
+    """The fingerprint in a description's record, and the description.
+
+    Raises:
+        ValueError: it is no description.
+    """
+    try:
+        data = json.loads(value)
+        form = TableForm(
+            schema=data["schema"],
+            table=data["table"],
+            topic=data["topic"],
+            key=tuple(data["key"]),
+            columns=tuple([_read_column(column) for column in data["columns"]]),
+            oid=data.get("oid"),
+        )
+        return str(data["fingerprint"]), form
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not the description of a table: {error}") from None
+
+
+def _read_column(data: dict[str, Any]) -> ColumnForm:
+    labels = tuple([(int(oid), str(label)) for oid, label in data.get("labels", ())])
+    default = data.get("default")
+    return ColumnForm(**{**data, "labels": labels, "default": None if default is None else _json(default)})
+
+
+def table_form(
+    relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription], topic: str
+) -> TableForm:
+    """Describe a relation as a Relation message and the catalog have it."""
+    now = {column.id: column for column in table.columns}
+    ids = column_ids(relation.columns, table.columns, table.former)
+    columns = [
+        _column_form(column, number, None if number is None else now.get(number), types)
+        for column, number in zip(relation.columns, ids, strict=True)
+    ]
+    return TableForm(
+        relation.schema, relation.name, topic, key_columns(relation, table), tuple(columns), relation.oid
+    )
+
+
+def _column_form(
+    column: Column, number: int | None, known: CatalogColumn | None, types: Mapping[int, TypeDescription]
+) -> ColumnForm:
+    """`known`: the column of that number as the catalog has it now, maybe with another name and type."""
+    oid, modifier = column.type_oid, column.type_modifier
+    form = form_of(oid, modifier, types, dimensions=1 if known is None else known.dimensions)
+    labels = labels_of(oid, types)
+    if known is not None and known.type_oid == oid:
+        name = known.type
+    else:
+        described = types.get(oid) or BUILTIN_TYPES.get(oid)
+        name = f"oid {oid}" if described is None else described.name
+    default = None if known is None else _default(column, known, types)
+    return ColumnForm(column.name, number, name, oid, modifier, form, labels=labels, default=default)
+
+
+def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:
+    """What a record would have for the value of rows that are older than the column, as JSON."""
+    if known.missing is None:
+        return None
+    converter = converter_for(column.type_oid, column.type_modifier, types)
+    try:
+        return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
+    except ValueError:
+        # The catalog is as of now: the text is of another type than the column had then, so it is not its default.
+        return None

@@ -1,0 +1,60 @@
+r"""Rows of `COPY … TO STDOUT` in text format: fields, NULL and escapes.
+
+With the same settings of the session, COPY writes each value in the text that pgoutput sends for it (both call the
+type's output function), so a format's converters are the same. Around the values COPY has tabs, `\N` for NULL and
+backslash escapes (copyto.c, CopyAttributeOutText).
+"""
+
+import re
+from typing import Final
+
+_ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
+_MEANING: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+BACKSLASH: Final = b"\\"
+
+OTHER_WIDTH: Final = "the row has another number of columns than the relation"
+
+NULL: Final = rb"\N"
+
+
+def split_row(line: bytes) -> list[bytes]:
+    """The fields of a row with its newline, as they stand: not unescaped. A row without columns has none."""
+    return line[:-1].split(b"\t") if len(line) > 1 else []
+
+
+def unescape(field: bytes) -> bytes:
+    """The value of a field that is not NULL."""
+    return _ESCAPE.sub(_meaning, field)
+
+
+def _meaning(match: re.Match[bytes]) -> bytes:
+    letter = match[1]
+    return _MEANING.get(letter, letter)
+
+
+def escape(value: bytes) -> bytes:
+    """The field of a value, as the server writes it."""
+    text = value.replace(BACKSLASH, BACKSLASH * 2)
+    for letter, meaning in _MEANING.items():
+        text = text.replace(meaning, BACKSLASH + letter)
+    return text
+
+
+def fields_of(lines: list[bytes], width: int) -> tuple[list[bytes], bool]:
+    """The fields of rows as they stand, in one list, and whether any has escapes.
+
+    Args:
+        lines: each with its newline.
+        width: how many fields each row has, not 0.
+
+    Raises:
+        ValueError: a row has another number of fields, or is not UTF-8.
+    """
+    raw = b"".join(lines)
+    if not raw.isascii():
+        raw.decode("utf-8")
+    tabs = width - 1
+    for line in lines:
+        if line.count(b"\t") != tabs:
+            raise ValueError(OTHER_WIDTH)
+    return raw[:-1].replace(b"\n", b"\t").split(b"\t"), BACKSLASH in raw

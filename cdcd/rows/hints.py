@@ -1,0 +1,18 @@
+"""What an operator is told to do about rows that cannot be read."""
+
+from typing import Final
+
+HINT: Final = (
+    "Nothing past it was confirmed. Either the bytes were damaged on the way, or the server writes this type in a way"
+    " that this version of cdcd does not know."
+)
+HINT_BINARY: Final = (
+    "Set postgres.binary: false, so that values come as text at every start, or leave the table out of the"
+    " publication."
+)
+HINT_ENCODING: Final = (
+    "A database with encoding SQL_ASCII holds whatever bytes were put in, and PostgreSQL cannot convert them to UTF-8."
+    " Correct the row, or leave the table out of the publication."
+)
+
+NOT_UTF8: Final = "the text is not UTF-8"

@@ -1,0 +1,139 @@
+"""What a table's columns are: types and keys, as the catalog describes them.
+
+A Relation message names its columns' types by oid only, and says which columns are the replica identity, not which
+are the key that consumers should see. The rest comes from the catalog (`cdcd.postgres.catalog`), for built-in types
+from the table of types (`types.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdcd.protocol.messages import Relation
+
+Labels = tuple[tuple[int, str], ...]
+"""The labels of an enum by `pg_enum.oid`, which a label keeps when it is renamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeDescription:
+    """A row of pg_type.
+
+    Attributes:
+        kind: `typtype`: b base (and true array), c composite, d domain, e enum, r range, m multirange.
+        category: `typcategory`; A for arrays.
+        element_oid: `typelem` where values are arrays in array_out's form, else 0.
+        base_oid: `typbasetype`, 0 but for domains.
+        base_modifier: `typtypmod`, the modifier that a domain gives its base type, -1 for none.
+        delimiter: `typdelim`, what stands between two values of this type in an array.
+        parts: oids of the types that values hold: a composite's attributes, a range's subtype, a multirange's range.
+        sends: the type has a send function, so that its values come in binary form where that is asked for.
+        labels: of an enum, in no order that means something.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    kind: str
+    category: str
+    element_oid: int
+    base_oid: int
+    base_modifier: int
+    delimiter: str = ","
+    parts: tuple[int, ...] = ()
+    sends: bool = True
+    labels: Labels = ()
+
+    @property
+    def is_array(self) -> bool:
+        return self.element_oid != 0 and self.category == "A" and self.kind == "b"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A row of pg_attribute.
+
+    Attributes:
+        id: `attnum`.
+        type: `format_type`, such as `numeric(12,2)`.
+        dimensions: `attndims`, declared and not enforced.
+        missing: `attmissingval` as text: what rows hold that are older than the column.
+    """
+
+    name: str
+    id: int
+    type: str
+    type_oid: int
+    dimensions: int
+    missing: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnForm:
+    """A column as it is described in the schemas topic; the head of `formats/schemas.py` says what the fields hold."""
+
+    name: str
+    id: int | None
+    type: str
+    type_oid: int
+    modifier: int
+    form: str
+    missing: str | None = None
+    labels: Labels = ()
+    default: str | None = None
+    """The JSON text of the description's `default`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """What the catalog knows of a table: its keys, as names of columns, () for none; and its columns.
+
+    All of these empty: the catalog does not know the table any more.
+
+    Attributes:
+        former: the columns of former descriptions of this relation, the newest first. They number columns that the
+            catalog has under other names by now (`numbering.py`).
+    """
+
+    primary_key: tuple[str, ...] = ()
+    unique_key: tuple[str, ...] = ()
+    columns: tuple[CatalogColumn, ...] = ()
+    former: tuple[tuple[ColumnForm, ...], ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the catalog knows the table."""
+        return bool(self.primary_key or self.unique_key or self.columns)
+
+    def has_columns_of(self, relation: Relation) -> bool:
+        """Whether each column of a Relation message is in the catalog under its name and with its type."""
+        known = {(column.name, column.type_oid) for column in self.columns}
+        return known.issuperset([(column.name, column.type_oid) for column in relation.columns])
+
+
+def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
+    """The columns that make the record's key, in the relation's order; () for a table without one.
+
+    With REPLICA IDENTITY DEFAULT and USING INDEX they are the columns that the server flags, since an old key holds
+    just those. FULL flags all columns and NOTHING none, so there it is the primary key, else the unique key, if the
+    publication has all of its columns. The order is the columns' and not the index's, which the server does not tell:
+    so a key has the same bytes whatever the replica identity is.
+    """
+    if relation.replica_identity in ("d", "i"):
+        return tuple([column.name for column in relation.columns if column.is_key])
+    published = {column.name for column in relation.columns}
+    for key in (table.primary_key, table.unique_key):
+        if key and published.issuperset(key):
+            return tuple([column.name for column in relation.columns if column.name in key])
+    return ()
+
+
+def types_of(relation: Relation, types: Mapping[int, TypeDescription]) -> tuple[TypeDescription, ...]:
+    """The descriptions of the columns' types, and of what those are made of; without those that are not known."""
+    found: dict[int, TypeDescription] = {}
+    wanted = [column.type_oid for column in relation.columns]
+    while wanted:
+        oid = wanted.pop()
+        if oid in types and oid not in found:
+            found[oid] = types[oid]
+            wanted += (found[oid].element_oid, found[oid].base_oid, *found[oid].parts)
+    return tuple(found.values())

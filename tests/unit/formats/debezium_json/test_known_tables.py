@@ -1,0 +1,101 @@
+from dataclasses import replace
+
+import pytest
+
+from cdcd.errors import WithoutBinaryError
+from cdcd.formats.debezium_json.known_tables import KnownTables
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.relations import CatalogColumn, TableDescription
+
+OID = 16384
+ITEM = Relation(None, OID, "public", "item", "d", (Column(1, "id", 23, -1), Column(0, "name", 25, -1)))
+
+
+def knowing(*relations: Relation, schemas_topic: str | None = None) -> KnownTables:
+    tables = KnownTables(EncoderSettings("1", "shop", "db", schemas_topic=schemas_topic))
+    for relation in relations:
+        tables.define(relation, TableDescription(), {})
+    return tables
+
+
+def form_of(tables: KnownTables) -> int:
+    return tables._tables[OID].form
+
+
+def test_what_was_defined_is_known_by_its_oid_and_has_its_topic():
+    tables = knowing(ITEM)
+    assert tables.knows(OID)
+    assert not tables.knows(OID + 1)
+    assert tables.topic_of(OID) == "shop.public.item"
+
+
+def test_a_table_that_was_made_anew_keeps_its_topic():
+    tables = knowing(ITEM, replace(ITEM, oid=OID + 1))
+    assert tables.topic_of(OID + 1) == tables.topic_of(OID)
+
+
+def test_a_table_that_the_configuration_names_has_that_topic():
+    tables = KnownTables(EncoderSettings("1", "shop", "db", names={("public", "item"): "shop.public.things"}))
+    tables.define(ITEM, TableDescription(), {})
+    assert tables.topic_of(OID) == "shop.public.things"
+
+
+def test_where_the_key_stands_is_known():
+    tables = knowing(
+        ITEM, replace(ITEM, oid=2, columns=ITEM.columns[::-1]), replace(ITEM, oid=3, replica_identity="n")
+    )
+    assert [tables.key_indexes(oid) for oid in (OID, 2, 3)] == [(0,), (1,), ()]
+    assert [tables.key_column_names(oid) for oid in (OID, 2, 3)] == [("id",), ("id",), ()]
+
+
+def test_the_key_of_a_table_that_was_dropped_meanwhile_is_that_of_its_last_description():
+    tables = knowing()
+    whole = replace(ITEM, replica_identity="f")
+    tables.define(whole, TableDescription(primary_key=("id",)), {})
+    altered = replace(whole, columns=(*ITEM.columns, Column(1, "late", 25, -1)))
+    tables.define(altered, TableDescription(), {})
+    assert tables.key_column_names(OID) == ("id",)
+    tables.define(replace(whole, columns=ITEM.columns[1:]), TableDescription(), {})
+    assert tables.key_column_names(OID) == ()
+
+
+def test_a_table_that_has_lost_its_key_has_none():
+    tables = knowing()
+    whole = replace(ITEM, replica_identity="f")
+    column = CatalogColumn("id", 1, "integer", 23, 0, None)
+    tables.define(whole, TableDescription(("id",), (), (column,)), {})
+    tables.define(replace(whole, columns=ITEM.columns[:1]), TableDescription((), (), (column,)), {})
+    assert tables.key_column_names(OID) == ()
+
+
+def test_a_column_without_a_binary_reader_is_refused_when_it_is_described_and_only_then():
+    bad = replace(ITEM, columns=(*ITEM.columns, Column(0, "kind", 2205, -1)))
+    knowing(bad)
+    tables = KnownTables(EncoderSettings("1", "shop", "db"), binary=True)
+    tables.define(ITEM, TableDescription(), {})
+    with pytest.raises(WithoutBinaryError, match=r"'kind' of public\.item has the type regclass"):
+        tables.define(bad, TableDescription(), {})
+    assert tables.key_indexes(OID) == (0,)
+
+
+def test_rows_of_one_form_have_one_number_however_often_the_table_is_described():
+    tables = knowing(ITEM)
+    first = form_of(tables)
+    tables.define(replace(ITEM, columns=ITEM.columns[:1]), TableDescription(), {})
+    other = form_of(tables)
+    tables.define(replace(ITEM, xid=7), TableDescription(), {})
+    assert form_of(tables) == first != other
+
+
+def test_a_description_that_changes_nothing_leaves_the_fragments_alone():
+    tables = knowing(ITEM, schemas_topic="shop.schemas")
+    before = tables._tables[OID]
+    tables.define(replace(ITEM, xid=7), TableDescription(), {})
+    assert tables._tables[OID] is before
+    tables.define(replace(ITEM, replica_identity="f"), TableDescription(), {})
+    assert tables._tables[OID] is not before
+
+
+def test_nothing_is_counted_before_the_first_record():
+    assert knowing(ITEM).counts == {}

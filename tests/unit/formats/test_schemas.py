@@ -1,0 +1,197 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.formats.schemas import TableForm, read_form, table_form
+from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.logical import form_of
+from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
+from cdcd.rows.types import BUILTIN_TYPES
+
+RELATION = Relation(
+    None,
+    16384,
+    "public",
+    "orders",
+    "d",
+    (
+        Column(1, "id", 20, -1),
+        Column(0, "price", 1700, ((12 << 16) | 2) + 4),
+        Column(0, "note", 25, -1),
+    ),
+)
+CATALOG = TableDescription(
+    primary_key=("id",),
+    columns=(
+        CatalogColumn("id", 1, "bigint", 20, 0, None),
+        CatalogColumn("price", 4, "numeric(12,2)", 1700, 0, None),
+        CatalogColumn("note", 5, "text", 25, 0, "none"),
+    ),
+)
+
+PRICE = TypeDescription(90_001, "public", "price", "d", "N", 0, 1700, ((10 << 16) | 2) + 4)
+PRICES = TypeDescription(90_002, "public", "_price", "b", "A", 90_001, 0, -1)
+MOOD = TypeDescription(90_003, "public", "mood", "e", "E", 0, 0, -1)
+HSTORE = TypeDescription(90_004, "extra", "hstore", "b", "U", 0, 0, -1)
+PAIR = TypeDescription(90_005, "public", "pair", "c", "C", 0, 0, -1)
+ENDLESS = TypeDescription(90_006, "public", "endless", "d", "N", 0, 90_006, -1)
+TYPES = {kind.oid: kind for kind in (PRICE, PRICES, MOOD, HSTORE, PAIR, ENDLESS)}
+
+
+def described(table: TableDescription = CATALOG, relation: Relation = RELATION) -> TableForm:
+    return table_form(relation, table, TYPES, "shop.public.orders")
+
+
+def test_a_table_is_described_with_keys_types_and_forms():
+    form = described()
+    assert form.key == ("id",)
+    assert form.columns == (
+        ColumnForm("id", 1, "bigint", 20, -1, "int64"),
+        ColumnForm("price", 4, "numeric(12,2)", 1700, 786438, "decimal(12,2)"),
+        ColumnForm("note", 5, "text", 25, -1, "text", default='"none"'),
+    )
+
+
+def test_a_description_reads_back_as_it_was_written():
+    form = described()
+    key, value = form.record()
+    assert json.loads(key) == {"table": "public.orders", "schema": form.fingerprint}
+    assert read_form(value) == (form.fingerprint, form)
+
+
+def test_the_fingerprint_is_the_same_each_time_and_another_for_another_description():
+    assert described().fingerprint == described().fingerprint == "cd07593645a37ced"
+    renamed = replace(RELATION, columns=(*RELATION.columns[:2], Column(0, "remark", 25, -1)))
+    assert described(relation=renamed).fingerprint != described().fingerprint
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b"{}", b'"x"', b'{"schema":"a","table":"b","topic":"c","key":[]}']
+)
+def test_what_is_no_description_is_refused(value: bytes):
+    with pytest.raises(ValueError, match=r"not the description|Expecting"):
+        read_form(value)
+
+
+def test_a_column_that_the_catalog_has_no_more_has_no_number():
+    now = replace(CATALOG, columns=CATALOG.columns[:2])
+    assert [(column.id, column.type) for column in described(now).columns] == [
+        (1, "bigint"),
+        (4, "numeric(12,2)"),
+        (None, "text"),
+    ]
+
+
+def test_a_column_renamed_since_is_known_by_its_place_where_none_came_or_went():
+    now = [replace(column, id=number) for number, column in enumerate(CATALOG.columns, 1)]
+    now[2] = replace(now[2], name="remark")
+    assert [column.id for column in described(replace(CATALOG, columns=tuple(now))).columns] == [1, 2, 3]
+    gap = replace(now[2], id=4)
+    assert [column.id for column in described(replace(CATALOG, columns=(*now[:2], gap))).columns] == [
+        1,
+        2,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "form"),
+    [
+        (16, -1, "boolean"),
+        (26, -1, "int64"),
+        (1700, -1, "decimal"),
+        (1700, ((3 << 16) | (-2 & 0x7FF)) + 4, "decimal(3,-2)"),
+        (1231, ((9 << 16) | 2) + 4, "decimal(9,2)[]"),
+        (1083, 3, "time_ms"),
+        (1083, 4, "time"),
+        (1114, 0, "timestamp_ms"),
+        (1114, -1, "timestamp"),
+        (1115, 3, "timestamp_ms[]"),
+        (1184, 3, "timestamptz"),
+        (1560, 1, "boolean"),
+        (1560, 8, "bits"),
+        (1562, 1, "text"),
+        (1562, -1, "bits"),
+        (3802, -1, "json"),
+        (2950, -1, "text"),
+        (22, -1, "text"),
+        (90_001, -1, "decimal(10,2)"),
+        (90_002, -1, "decimal(10,2)[]"),
+        (90_003, -1, "text"),
+        (90_004, -1, "json"),
+        (90_005, -1, "text"),
+        (90_006, -1, "text"),
+        (99_999, -1, "text"),
+    ],
+)
+def test_the_form_follows_type_and_modifier(oid: int, modifier: int, form: str):
+    assert form_of(oid, modifier, TYPES) == form
+
+
+def test_an_array_has_as_many_dimensions_as_are_declared():
+    assert form_of(1007, -1, TYPES, dimensions=2) == "int32[][]"
+    assert form_of(1007, -1, TYPES, dimensions=0) == "int32[]"
+    assert form_of(1082, -1, TYPES, dimensions=3) == "date"
+
+
+SAMPLES = {
+    "boolean": "t", "int16": "1", "int32": "1", "int64": "1", "float32": "1.5", "float64": "1.5", "decimal": "1.5",
+    "decimal(19,2)": "$1.50", "bytes": "\\x00", "bits": "101", "date": "2024-01-31", "time": "12:00:00",
+    "timestamp": "2024-01-31 12:00:00", "timestamptz": "2024-01-31 12:00:00+00", "point": "(1,2)", "json": "{}",
+}  # fmt: skip
+WRITTEN = {
+    "boolean": bool, "int16": int, "int32": int, "int64": int, "float32": float, "float64": float, "date": int,
+    "time": int, "timestamp": int, "point": dict,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("oid", [oid for oid, kind in BUILTIN_TYPES.items() if not kind.is_array])
+def test_every_built_in_type_is_written_in_the_form_that_is_told(oid: int):
+    form = form_of(oid, -1, TYPES)
+    sample = {1186: "1 day", 1266: "12:00:00+00"}.get(oid) or SAMPLES.get(form, "some text")
+    assert isinstance(json.loads(converter_for(oid, -1, {}).json(sample)), WRITTEN.get(form, str))
+
+
+@pytest.mark.parametrize(
+    ("oid", "modifier", "text", "json_"),
+    [
+        (23, -1, "7", "7"),
+        (25, -1, "it's \\ ä", '"it\'s \\\\ ä"'),
+        (1560, 8, "10100101", '"pQ=="'),
+        (1562, -1, "10100101", '"pQ=="'),
+        (1083, -1, "09:00:00", "32400000000"),
+        (790, -1, "$1,234.50", '"1234.50"'),
+        (1184, -1, "infinity", '"infinity"'),
+        (1186, -1, "1 day 02:03:00", '"P0Y0M1DT2H3M0S"'),
+        (1700, -1, "NaN", '"NAN"'),
+        (701, -1, "-0", "-0.0"),
+        (1009, -1, "{}", "[]"),
+        (1007, -1, "{1,NULL}", "[1,null]"),
+        (HSTORE.oid, -1, '"a"=>"1"', '"{\\"a\\":\\"1\\"}"'),
+        (PRICE.oid, -1, "1.50", '"1.50"'),
+        (MOOD.oid, -1, "sad", '"sad"'),
+    ],
+)
+def test_a_default_is_described_as_a_record_would_have_it(oid: int, modifier: int, text: str, json_: str):
+    relation = replace(RELATION, columns=(Column(0, "a", oid, modifier),))
+    now = TableDescription(columns=(CatalogColumn("a", 1, "x", oid, 1, text),))
+    form = described(now, relation)
+    assert (form.columns[0].default, form.columns[0].missing) == (json_, None)
+    assert read_form(form.record()[1]) == (form.fingerprint, form)
+
+
+def test_a_default_that_is_of_another_type_than_the_column_had_is_not_its_default():
+    relation = replace(RELATION, columns=(Column(0, "a", 23, -1),))
+    now = TableDescription(columns=(CatalogColumn("b", 1, "text", 25, 0, "abc"),))
+    assert described(now, relation).columns[0] == ColumnForm("a", 1, "int4", 23, -1, "int32")
+
+
+def test_a_description_of_an_older_daemon_still_reads():
+    older = json.loads(described().record()[1])
+    for column in older["columns"]:
+        del column["default"]
+        column["missing"] = "none"
+    _, form = read_form(json.dumps(older).encode())
+    assert {(column.missing, column.default) for column in form.columns} == {("none", None)}

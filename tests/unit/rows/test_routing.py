@@ -1,0 +1,133 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.errors import SinkError
+from cdcd.rows.routing import TOPIC_LENGTH_MAX, Routes, TopicNames, collisions, parse_table, topic_name
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "topic"),
+    [
+        ("public", "orders", "shop.public.orders"),
+        ("public", "Order Lines", "shop.public.Order_Lines"),
+        ("Größe", "a/b", "shop.Gr__e.a_b"),
+        ("s", "x.y", "shop.s.x.y"),
+        ("s", "日本", "shop.s.__"),
+        ("s", "🐘", "shop.s.__"),
+        ("s", "a-b_c", "shop.s.a-b_c"),
+    ],
+)
+def test_a_topic_is_prefix_schema_and_table_with_underscores_for_what_kafka_forbids(schema, table, topic):
+    assert Routes(TopicNames("shop")).table(schema, table) == topic
+
+
+@given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
+def test_every_topic_is_one_that_kafka_allows(schema, table):
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic_name("p", schema, table))
+
+
+def test_a_topic_that_is_too_long_is_refused():
+    assert len(topic_name("p", "s" * (TOPIC_LENGTH_MAX - 2))) == TOPIC_LENGTH_MAX
+    with pytest.raises(SinkError, match="250 characters"):
+        topic_name("p", "s" * (TOPIC_LENGTH_MAX - 1))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a", "b_c"), ("a", "b.c")),
+        (("a.b", "c"), ("a", "b.c")),
+        (("a", "x y"), ("a", "x_y")),
+        (("a", "ä"), ("a", "ö")),
+    ],
+)
+def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
+    routes = Routes(TopicNames("shop"))
+    routes.table(*one)
+    with pytest.raises(SinkError, match="collides") as caught:
+        routes.table(*other)
+    assert f'"{one[0]}"."{one[1]}"' in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_table_may_come_again_and_names_differ_by_case():
+    routes = Routes(TopicNames("shop"))
+    assert routes.table("a", "t") == routes.table("a", "t")
+    assert routes.table("a", "T") == "shop.a.T"
+
+
+def test_a_table_cannot_take_the_topic_of_the_messages():
+    routes = Routes(TopicNames("shop"))
+    routes.claim("shop.public.audit", "logical messages")
+    with pytest.raises(SinkError, match="logical messages"):
+        routes.table("public", "audit")
+
+
+def test_a_name_of_the_configuration_goes_before_the_rule():
+    names = TopicNames("shop", {("a", "x y"): "shop.a.x-y"})
+    routes = Routes(names)
+    assert routes.table("a", "x_y") == "shop.a.x_y"
+    assert routes.table("a", "x y") == "shop.a.x-y" == names.qualified("a.x y")
+    assert names.qualified("a.x_y") == "shop.a.x_y"
+
+
+@pytest.mark.parametrize(
+    ("text", "table"),
+    [
+        ("public.orders", ("public", "orders")),
+        ("public.Order Lines", ("public", "Order Lines")),
+        ('"a.b".c', ("a.b", "c")),
+        ('a."b.""c"', ("a", 'b."c')),
+    ],
+)
+def test_a_table_is_named_by_schema_and_name_with_points_in_quotes(text, table):
+    assert parse_table(text) == table
+
+
+@pytest.mark.parametrize("text", ["", "orders", "a.b.c", ".a", "a.", '"a.b', 'a."b"c', '"".b'])
+def test_what_names_no_table_is_refused(text):
+    with pytest.raises(ValueError, match="is not <schema>"):
+        parse_table(text)
+
+
+def test_all_collisions_are_found_at_once_and_in_the_words_of_the_first_record():
+    names = TopicNames(
+        "shop", message="shop.message", schemas="shop.schemas", checkpoint="shop.c", dead_letter="shop.d_l"
+    )
+    tables = [
+        ("a", "b c"),
+        ("a", "b_c"),
+        ("a", "b.c"),
+        ("a", "free"),
+        ("d", "l"),
+        ("a", "x" * TOPIC_LENGTH_MAX),
+    ]
+    found = collisions(tables, names)
+    routes = Routes(names)
+    raised = []
+    for table in tables:
+        try:
+            routes.table(*table)
+        except SinkError as error:
+            raised.append(error.message)
+    assert [error.message for error in found] == raised
+    told = ['of table "a"."b_c" collides', 'of table "a"."b.c" collides', "records that are too large", "249"]
+    assert all(word in message for word, message in zip(told, raised, strict=True))
+    assert all("topics.names" in error.hint for error in found)
+    assert collisions([("a", "b_c")], names) == []
+
+
+def test_what_is_given_a_name_of_its_own_collides_no_more():
+    tables = [("a", "b c"), ("a", "b_c"), ("a", "x" * TOPIC_LENGTH_MAX)]
+    names = TopicNames("shop", {tables[0]: "shop.a.b-c", tables[2]: "shop.a.x"})
+    assert collisions(tables, names) == []
+
+
+def test_two_topics_of_cdcds_own_collide_too_and_so_does_an_illegal_name():
+    (error,) = collisions([], TopicNames("shop", message="shop.a.b", checkpoint="shop.a_b"))
+    assert "logical messages" in error.message
+    (error,) = collisions([("a", "b")], TopicNames("shop", {("a", "b"): "a/b"}))
+    assert "does not allow" in error.message
