@@ -16,6 +16,7 @@ from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import POSTGRES_EPOCH_US
+from cdcd.records.protection import Protections
 from cdcd.records.routing import Table, TopicNames, topic_name
 from cdcd.records.wiretext import quote, wire
 
@@ -45,6 +46,7 @@ class EnvelopeSettings:
         decimal: how numeric is written; only "string" so far.
         interval: likewise; only "iso8601" so far.
         unavailable: stands for a value that the server did not send.
+        protections: which columns' values are left out or replaced.
     """
 
     version: str
@@ -60,6 +62,7 @@ class EnvelopeSettings:
     decimal: str = "string"
     interval: str = "iso8601"
     unavailable: str = "__debezium_unavailable_value"
+    protections: Protections = field(default_factory=Protections)
 
     def __post_init__(self) -> None:
         if self.decimal != "string":

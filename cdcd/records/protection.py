@@ -1,0 +1,224 @@
+"""Columns whose values readers of the topics must not see: left out, masked, cut short, hashed or encrypted.
+
+The rule: a protected value is replaced where its JSON is made, before anything else sees the JSON. So keys, rows before
+and after a change, rows of snapshots, dead letters and claim checks have the replacement, whichever way a value came
+(text, binary, COPY). The same value in the same pipeline always has the same replacement, so a protected column may be
+part of a key if different values keep different replacements (hash, encrypt).
+
+NULL stays null. A value that the server did not send (unchanged TOAST) stays Debezium's placeholder.
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.errors import ConfigError
+from cdcd.protocol.messages import Column, Relation
+from cdcd.records.converter import Converter, Text
+from cdcd.records.relations import TypeDescription
+from cdcd.records.values import converter_for
+from cdcd.records.wiretext import quote, wire
+from cdcd.snapshots.patterns import ColumnPattern
+
+EXCLUDE: Final = "exclude"
+MASK: Final = "mask"
+TRUNCATE: Final = "truncate"
+HASH: Final = "hash"
+ENCRYPT: Final = "encrypt"
+
+KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
+"""Actions after which different values still differ, as the values of a key must."""
+
+Seal = Callable[[bytes], bytes]
+"""Bytes to other bytes: the same each time, different for different bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What happens to the values of the columns that a pattern matches.
+
+    Attributes:
+        action: EXCLUDE, MASK, TRUNCATE, HASH or ENCRYPT.
+        mask: the text that stands for each value, if the action is MASK.
+        length: how many characters are kept, if the action is TRUNCATE.
+        seal: makes ciphertext of a value, if the action is ENCRYPT; its HMAC, if it is HASH.
+    """
+
+    pattern: ColumnPattern
+    action: str
+    mask: str = ""
+    length: int = 0
+    seal: Seal | None = None
+
+    def __str__(self) -> str:
+        return f"columns.{self.action} ({self.pattern.text})"
+
+
+class Masked(Converter):
+    """Every value is the same text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+        self._json = quote(wire(rule.mask))
+
+    def json(self, text: str) -> str:
+        return self._json
+
+    def binary(self, data: bytes) -> str:
+        return self._json
+
+    def reads_binary(self) -> bool:
+        return True
+
+
+class Excluded(Converter):
+    """There is no value: the record has no such field."""
+
+    def json(self, text: str) -> str:
+        return ""
+
+    def binary(self, data: bytes) -> str:
+        return ""
+
+
+class Replaced(Converter):
+    """A value of which something else is made: the first characters, an HMAC, ciphertext."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+
+    def replacement(self, json_text: str) -> str:
+        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+        raise NotImplementedError
+
+    def json(self, text: str) -> str:
+        return self.replacement(self._column.json(text))
+
+    def binary(self, data: bytes) -> str:
+        return self.replacement(self._column.binary(data))
+
+    def reads_binary(self) -> bool:
+        return self._column.reads_binary()
+
+
+class Truncated(Replaced):
+    """The first characters of a text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        self._length = rule.length
+
+    def replacement(self, json_text: str) -> str:
+        return quote(wire(_value_text(json_text)[: self._length]))
+
+
+class Sealed(Replaced):
+    """What `ColumnRule.seal` makes of a value's text, which is ASCII."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        assert rule.seal is not None, "a rule that hashes or encrypts has a key"
+        self._seal = rule.seal
+
+    def replacement(self, json_text: str) -> str:
+        return f'"{self._seal(_value_text(json_text).encode("utf-8")).decode("ascii")}"'
+
+
+def _value_text(json_text: str) -> str:
+    """The value of a JSON string, or the JSON of any other value."""
+    text = json_text.encode("latin-1").decode("utf-8")
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Converter, ColumnRule], Converter]]] = {
+    EXCLUDE: lambda _column, _rule: Excluded(),
+    MASK: Masked,
+    TRUNCATE: Truncated,
+    HASH: Sealed,
+    ENCRYPT: Sealed,
+}
+
+
+def hashing(key: bytes) -> Seal:
+    """HMAC-SHA-256 with this key (RFC 2104), as 64 hexadecimal digits."""
+    return lambda value: hmac.digest(key, value, "sha256").hex().encode("ascii")
+
+
+class Protections:
+    """The rules of a configuration. Without rules, nothing is protected."""
+
+    def __init__(self, rules: Sequence[ColumnRule] = ()) -> None:
+        self._rules = tuple(rules)
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    @property
+    def rules(self) -> tuple[ColumnRule, ...]:
+        return self._rules
+
+    def unmatched(self, relations: Iterable[Relation]) -> list[ColumnRule]:
+        """The rules that match no column of these relations."""
+        left = list(self._rules)
+        for relation in relations:
+            left = [
+                rule
+                for rule in left
+                if not any(
+                    rule.pattern.matches(relation.schema, relation.name, column.name)
+                    for column in relation.columns
+                )
+            ]
+        return left
+
+    def of_columns(
+        self, relation: Relation, key_columns: Sequence[str], types: Mapping[int, TypeDescription]
+    ) -> list[ColumnRule | None]:
+        """The rule of each column of a relation, None for a column that is not protected.
+
+        Raises:
+            ConfigError: two rules match one column, a rule would make different keys equal, or would cut short what is
+                not text.
+        """
+        return [self._of_column(relation, column, key_columns, types) for column in relation.columns]
+
+    def _of_column(
+        self,
+        relation: Relation,
+        column: Column,
+        key_columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+    ) -> ColumnRule | None:
+        found = [
+            rule for rule in self._rules if rule.pattern.matches(relation.schema, relation.name, column.name)
+        ]
+        if not found:
+            return None
+        rule, *others = found
+        name = f"{relation.schema}.{relation.name}.{column.name}"
+        if others:
+            raise ConfigError(
+                f"{rule} and {others[0]} both match column {name}.",
+                hint="Narrow one of the patterns, so that one rule decides what the records have of the column.",
+            )
+        if column.name in key_columns and rule.action not in KEEPS_KEYS_APART:
+            raise ConfigError(
+                f"{rule} matches column {name}, which is part of the table's key. Rows with different keys would get "
+                "the same key in Kafka.",
+                hint=f"Use columns.hash or columns.encrypt for {name}, which keep different keys apart.",
+            )
+        if rule.action == TRUNCATE and not isinstance(
+            converter_for(column.type_oid, column.type_modifier, types), Text
+        ):
+            raise ConfigError(
+                f"{rule} matches column {name}, which is not text.",
+                hint=f"Use columns.mask or columns.hash for {name}, or narrow the pattern.",
+            )
+        return rule
+
+
+def protect(converter: Converter, rule: ColumnRule | None) -> Converter:
+    """The converter of a column under a rule."""
+    return converter if rule is None else _CONVERTERS[rule.action](converter, rule)
