@@ -445,6 +445,17 @@ class RelationChanged(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnRuleUnmatched(Fact):
+    """A rule of `columns` matches no column of a published table, so it protects nothing. Compare the pattern with the
+    names in PostgreSQL: a name that is spelled wrong leaves the values in clear.
+    """
+
+    event: ClassVar[str] = "columns.unmatched"
+    level: ClassVar[Level] = "warning"
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionLarge(Fact):
     """A source transaction is too large for one Kafka transaction (kafka.transaction.whole_bytes_max): it spans
     several.

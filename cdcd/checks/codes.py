@@ -107,6 +107,13 @@ _TABLE: Final = (
         (3,),
     ),
     Code(
+        "columns.rule",
+        "PostgreSQL",
+        "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",
+        (2,),
+    ),
+    Code("columns.unmatched", "PostgreSQL", "A rule of `columns` matches no column of a published table."),
+    Code(
         "snapshot.watermark",
         "PostgreSQL",
         "EXECUTE on `pg_logical_emit_message`, by which rows that are read beside the stream get their place in it.",

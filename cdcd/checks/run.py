@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from cdcd.checks import kafka, machine, postgres
+from cdcd.checks.columns import check_columns, look_at_columns
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.kafka import TableTopic
 from cdcd.checks.rehearsal import Outcome, rehearse
@@ -17,13 +18,14 @@ from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
 from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import protections
 from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.errors import filled
 from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properties, try_transactional_id
-from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
 
@@ -123,8 +125,26 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
     )
-    facts = await read_facts(parse_dsn(*source.access()), wanted)
-    return postgres.examine(facts, wanted), facts
+    dsn = parse_dsn(*source.access())
+    facts = await read_facts(dsn, wanted)
+    return [*postgres.examine(facts, wanted), *await _ask_about_columns(config, dsn, facts)], facts
+
+
+async def _ask_about_columns(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
+    """How the rules of `columns` meet the published tables."""
+    rules = protections(config.columns)
+    if not rules.rules:
+        return []
+    connection = await connect(
+        dsn,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        found = await look_at_columns(connection, [table.oid for table in facts.tables], rules)
+    finally:
+        await connection.close()
+    return list(check_columns(found))
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:

@@ -280,7 +280,13 @@ def _other_way(path: KeyPath) -> KeyPath | None:
 
 def read_secret_files(layers: Layers) -> None:
     """Put the contents of the files that `*_file` and kafka.properties_files name where they belong."""
-    files: list[KeyPath] = [("postgres", "dsn_file"), ("postgres", "password_file"), ("http", "token_file")]
+    files: list[KeyPath] = [
+        ("postgres", "dsn_file"),
+        ("postgres", "password_file"),
+        ("http", "token_file"),
+        ("columns", "hash_key_file"),
+        ("columns", "encryption_key_file"),
+    ]
     named = layers.get(("kafka", "properties_files"))
     if isinstance(named, dict):
         files += [("kafka", "properties_files", name) for name in named]

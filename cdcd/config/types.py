@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from cdcd.config.masking import is_secret_name
 from cdcd.errors import ConfigError
 from cdcd.rows.routing import parse_table
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.snapshots.patterns import parse_column_pattern, parse_pattern
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -122,6 +122,16 @@ def _check_pattern(pattern: str) -> str:
     return pattern
 
 
+def _check_column_pattern(pattern: str) -> str:
+    try:
+        parse_column_pattern(pattern, "columns")
+    except ConfigError as error:
+        raise ValueError(f"must be <schema>.<table>.<column>: {error.hint}") from error
+    return pattern
+
+
+ColumnPatternText = Annotated[str, AfterValidator(_check_column_pattern)]
+ColumnPatternTexts = Annotated[tuple[ColumnPatternText, ...], Field(strict=False)]
 TablePattern = Annotated[
     str,
     Form(

@@ -10,8 +10,10 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
+from cdcd.checks.columns import look_at_columns
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import protections
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
@@ -45,7 +47,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError
-from cdcd.facts import Observer, SlotDropped
+from cdcd.facts import ColumnRuleUnmatched, Observer, SlotDropped
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
@@ -197,6 +199,7 @@ class Startup:
             FatalError: configuration, privileges, positions: a person must act.
         """
         ready = await self._carry_out()
+        await self._look_at_columns(ready)
         self._ledger = Ledger(ready.flushed)
         wiring = self._wiring(ready)
         pipeline = self._pipeline = connect_pipeline(wiring, self._ledger)
@@ -214,6 +217,18 @@ class Startup:
                 ready: Ready = end.value
                 return ready
             answer = await CARRIED_OUT[type(request)](self, request)
+
+    async def _look_at_columns(self, ready: Ready) -> None:
+        """Refuse rules of `columns` that cannot be followed, and tell which ones protect nothing."""
+        rules = protections(self.config.columns)
+        if not rules.rules:
+            return
+        assert self._sql is not None
+        found = await look_at_columns(self._sql, ready.published.keys(), rules)
+        if found.refused:
+            raise found.refused[0]
+        for rule in found.unmatched:
+            self.observe(ColumnRuleUnmatched(rule=str(rule)))
 
     def _wiring(self, ready: Ready) -> Wiring:
         assert self._lock is not None

@@ -10,6 +10,7 @@ from typing import Final
 from cdcd import __version__
 from cdcd.checks.directories import spool_error, spool_problem
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import SpoolCipher, protections
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
@@ -87,10 +88,16 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=config.topics.tombstones,
         truncate=config.topics.truncate,
+        protections=protections(config.columns),
     )
     records = FORMATS["json"]
     encoder = records.changes(envelope, wiring.binary)
-    spool = Spool(_spool_directory(config), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
+    spool = Spool(
+        _spool_directory(config),
+        config.spool.memory_bytes_max,
+        config.spool.disk_bytes_max,
+        SpoolCipher() if envelope.protections.rules else None,
+    )
     assembler = Assembler(
         ledger,
         spool,

@@ -237,7 +237,14 @@ class Ingest:
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
-            self._watched.note(self._xid, topic, key, values, moved=HEADER_OLD_KEY in names)
+            self._watched.note(
+                self._xid,
+                topic,
+                key,
+                values,
+                moved=HEADER_OLD_KEY in names,
+                secret=self._encoder.has_protected_key(oid),
+            )
 
     def _opened(self, step: Opened, now: float) -> None:
         self._transaction = step

@@ -41,15 +41,24 @@ class WatchedTables:
         """Whether changes of this topic's table matter."""
         return topic in self._windows or topic in self._owed_of
 
-    def note(self, xid: int, topic: str, key: bytes | None, values: Key | None, *, moved: bool) -> None:
-        """The committed transaction `xid` made a record with this key. `values` and `moved` are as in `Owed.note`."""
+    def note(
+        self,
+        xid: int,
+        topic: str,
+        key: bytes | None,
+        values: Key | None,
+        *,
+        moved: bool,
+        secret: bool = False,
+    ) -> None:
+        """The committed transaction `xid` made a record with this key. The other arguments are as in `Owed.note`."""
         window = self._windows.get(topic)
         if window is not None:
             window.note(xid, key)
         numbers = self._owed_of.get(topic)
         if numbers is not None and key is not None:
             for number in numbers:
-                self._owed[number].note(key, values, moved=moved)
+                self._owed[number].note(key, values, moved=moved, secret=secret)
 
     def truncated(self, xid: int, oids: Iterable[int]) -> None:
         """The committed transaction `xid` emptied these tables."""

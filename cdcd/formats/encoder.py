@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cdcd.protocol.messages import Relation
+from cdcd.rows.protection import Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
@@ -37,6 +38,7 @@ class EncoderSettings:
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
+        protections: which columns' values are left out or replaced.
     """
 
     version: str
@@ -50,6 +52,7 @@ class EncoderSettings:
     tombstones: bool = True
     truncate: bool = True
     unavailable: str = "__debezium_unavailable_value"
+    protections: Protections = field(default_factory=Protections)
 
     @property
     def topics(self) -> TopicNames:
@@ -121,6 +124,7 @@ class Encoder(Protocol):
 
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+            ConfigError: the rules that protect columns contradict each other, or the table's key.
         """
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
@@ -216,6 +220,9 @@ class Encoder(Protocol):
 
     def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
         """The names of the key's columns, in the key's order; () without a key."""
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        """Whether a column of a relation's key has other values in records than in the table."""
 
 
 class RowEncoder(Encoder, Protocol):

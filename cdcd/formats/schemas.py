@@ -17,6 +17,9 @@ The value:
 description of the relation tells it (`rows/numbering.py`). A column of an enum, of a domain over one or of an array of
 one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
 
+A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
+column that is left out of the records is not described.
+
 `default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
 NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how values are
 written, after domains, enums and arrays are looked through:
@@ -39,15 +42,17 @@ The finer rules are those of `debezium_json/converters.py`. A column's form foll
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
 from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.formats.debezium_json.protected import protect
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.logical import form_of, labels_of
 from cdcd.rows.numbering import column_ids
+from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import (
     CatalogColumn,
     ColumnForm,
@@ -95,6 +100,7 @@ class TableForm:
                 "form": column.form,
                 "default": None if column.default is None else json.loads(column.default),
                 **({"labels": [list(label) for label in column.labels]} if column.labels else {}),
+                **({} if column.protected is None else {"protected": column.protected}),
             }
             for column in self.columns
         ]
@@ -140,14 +146,21 @@ def _read_column(data: dict[str, Any]) -> ColumnForm:
 
 
 def table_form(
-    relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription], topic: str
+    relation: Relation,
+    table: TableDescription,
+    types: Mapping[int, TypeDescription],
+    topic: str,
+    rules: Sequence[ColumnRule | None] | None = None,
 ) -> TableForm:
-    """Describe a relation as a Relation message and the catalog have it."""
+    """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
     ids = column_ids(relation.columns, table.columns, table.former)
     columns = [
-        _column_form(column, number, None if number is None else now.get(number), types)
-        for column, number in zip(relation.columns, ids, strict=True)
+        _column_form(column, number, None if number is None else now.get(number), types, rule)
+        for column, number, rule in zip(
+            relation.columns, ids, rules or [None] * len(relation.columns), strict=True
+        )
+        if rule is None or rule.action != EXCLUDE
     ]
     return TableForm(
         relation.schema, relation.name, topic, key_columns(relation, table), tuple(columns), relation.oid
@@ -155,7 +168,11 @@ def table_form(
 
 
 def _column_form(
-    column: Column, number: int | None, known: CatalogColumn | None, types: Mapping[int, TypeDescription]
+    column: Column,
+    number: int | None,
+    known: CatalogColumn | None,
+    types: Mapping[int, TypeDescription],
+    rule: ColumnRule | None,
 ) -> ColumnForm:
     """`known`: the column of that number as the catalog has it now, maybe with another name and type."""
     oid, modifier = column.type_oid, column.type_modifier
@@ -166,15 +183,30 @@ def _column_form(
     else:
         described = types.get(oid) or BUILTIN_TYPES.get(oid)
         name = f"oid {oid}" if described is None else described.name
-    default = None if known is None else _default(column, known, types)
-    return ColumnForm(column.name, number, name, oid, modifier, form, labels=labels, default=default)
+    default = None if known is None else _default(column, known, types, rule)
+    if rule is not None:
+        # Whatever the type is, a replacement is a JSON string.
+        form, labels = "text", ()
+    return ColumnForm(
+        column.name,
+        number,
+        name,
+        oid,
+        modifier,
+        form,
+        labels=labels,
+        default=default,
+        protected=None if rule is None else rule.action,
+    )
 
 
-def _default(column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription]) -> str | None:
+def _default(
+    column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription], rule: ColumnRule | None
+) -> str | None:
     """What a record would have for the value of rows that are older than the column, as JSON."""
     if known.missing is None:
         return None
-    converter = converter_for(column.type_oid, column.type_modifier, types)
+    converter = protect(converter_for(column.type_oid, column.type_modifier, types), rule)
     try:
         return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
     except ValueError:

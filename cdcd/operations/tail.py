@@ -9,6 +9,7 @@ from typing import Any, Final, TextIO
 
 from cdcd import __version__
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import protections
 from cdcd.credentials.providers import access
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings, Record
@@ -204,6 +205,7 @@ class RecordDecoder:
                 message_topic=topics.message,
                 names=topics.by_table,
                 tombstones=False,
+                protections=protections(config.columns),
             ),
             False,
         )

@@ -5,10 +5,12 @@ not there: its description is empty, and the encoder does without.
 """
 
 from collections.abc import Collection
+from itertools import groupby
 from typing import Any, Final
 
 from cdcd.postgres.connection import Connection
 from cdcd.postgres.refusals import translated
+from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 
@@ -67,6 +69,21 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
 """
 
 
+# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all.
+_RELATIONS: Final = """
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+       a.attname::text, a.atttypid::int8, a.atttypmod,
+       c.relreplident = 'f' OR EXISTS (
+           SELECT FROM pg_index i
+            WHERE i.indrelid = c.oid AND a.attnum = ANY(i.indkey)
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+  FROM pg_class c
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE c.oid = ANY(%s)
+ ORDER BY c.oid, a.attnum
+"""
+
 _LABELS: Final = b"""
 SELECT coalesce(hashtext(string_agg(concat_ws(' ', enumtypid, oid, enumlabel), ',' ORDER BY oid)), 0) FROM pg_enum
 """
@@ -117,6 +134,23 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
         oid: TableDescription(primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]))
         for oid in relation_oids
     }
+
+
+async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:
+    """The tables as the stream would describe them now, but for columns that the publication leaves out.
+
+    Raises:
+        TransientError, SourceError.
+    """
+    with translated("reading the columns of tables", {}):
+        rows: list[Any] = await (await connection.execute(_RELATIONS, (list(oids),))).fetchall()
+    found: list[Relation] = []
+    for (oid, schema, name, identity), columns in groupby(rows, key=lambda row: tuple(row[:4])):
+        described = [
+            Column(int(is_key), column, kind, modifier) for *_, column, kind, modifier, is_key in columns
+        ]
+        found.append(Relation(None, oid, schema, name, identity, tuple(described)))
+    return found
 
 
 async def visibility(connection: Connection) -> Visibility:

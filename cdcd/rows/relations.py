@@ -81,6 +81,8 @@ class ColumnForm:
     labels: Labels = ()
     default: str | None = None
     """The JSON text of the description's `default`."""
+    protected: str | None = None
+    """What becomes of the column's values, if they are not as in the table: an action of `protection.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Patterns of tables, in the one dialect that every key of the configuration has.
+"""Patterns of tables and columns, in the one dialect that every key of the configuration has.
 
-A pattern is `schema.table`, in which `*` stands for any characters and `?` for one. A part in double quotes is taken
-literally ("" in it is one quote). Case counts, and a pattern matches whole names.
+A pattern is `schema.table`, or `schema.table.column`, in which `*` stands for any characters and `?` for one. A part in
+double quotes is taken literally ("" in it is one quote). Case counts, and a pattern matches whole names.
 """
 
 import re
@@ -37,28 +37,51 @@ class TablePattern:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnPattern:
+    """A pattern of columns, read."""
+
+    text: str
+    schema: re.Pattern[str]
+    table: re.Pattern[str]
+    column: re.Pattern[str]
+
+    def matches(self, schema: str, table: str, column: str) -> bool:
+        return all(
+            part.fullmatch(name) is not None
+            for part, name in ((self.schema, schema), (self.table, table), (self.column, column))
+        )
+
+
 def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
     """Read `schema.table`; ConfigError, which names the key of the configuration, when it is not of that form."""
-    schema = _PART.match(text)
-    table = (
-        _PART.fullmatch(text, schema.end() + 1)
-        if schema and text[schema.end() : schema.end() + 1] == "."
-        else None
-    )
-    if schema is None or table is None:
-        raise ConfigError(
-            f"{key}: {text!r} is not a pattern of the form schema.table.",
-            hint="* stands for any characters, ? for one; a name with a dot, a star or a quote goes in double quotes, "
-            'as in "a.b".*',
-        )
-    (schema_regex, schema_name), (table_regex, table_name) = _translate(schema[0]), _translate(table[0])
+    schema, table = _parts(text, key, "schema.table")
+    (schema_regex, schema_name), (table_regex, table_name) = _translate(schema), _translate(table)
     return TablePattern(
         text,
         schema_regex,
         table_regex,
         is_literal=schema_name is not None and table_name is not None,
-        whole_schema=schema_name if table[0] == "*" else None,
+        whole_schema=schema_name if table == "*" else None,
     )
+
+
+def parse_column_pattern(text: str, key: str) -> ColumnPattern:
+    """Read `schema.table.column`; ConfigError as in `parse_pattern`."""
+    schema, table, column = [_translate(part)[0] for part in _parts(text, key, "schema.table.column")]
+    return ColumnPattern(text, schema, table, column)
+
+
+def _parts(text: str, key: str, form: str) -> list[str]:
+    """The parts of a pattern of this form, as they are written."""
+    match = re.fullmatch(r"\.".join([f"({_PART.pattern})"] * (form.count(".") + 1)), text, re.DOTALL)
+    if match is None:
+        raise ConfigError(
+            f"{key}: {text!r} is not a pattern of the form {form}.",
+            hint="* stands for any characters, ? for one; a name with a dot, a star or a quote goes in double quotes, "
+            'as in "a.b".*',
+        )
+    return list(match.groups())
 
 
 def _translate(part: str) -> tuple[re.Pattern[str], str | None]:

@@ -111,19 +111,21 @@ class Owed:
         self.closed = False
         """Every page was delivered: whoever is not owed by now has had all of its values."""
         self._keys_max = keys_max
+        self._secret = False
         self._by_record: dict[bytes, Key] = {}
         self._former: dict[Key, None] = dict.fromkeys(keys)
 
     def __len__(self) -> int:
         return len(self._by_record) + len(self._former)
 
-    def note(self, record_key: bytes, values: Key | None, *, moved: bool) -> None:
+    def note(self, record_key: bytes, values: Key | None, *, moved: bool, secret: bool = False) -> None:
         """A change of the row was streamed.
 
         Args:
             values: those of the key columns if the change left a value of the row out; None if it sent all of them,
                 or deleted the row.
             moved: the row had another key before.
+            secret: the values must not be written down, because records do not have them in clear.
         """
         if values is None:
             if self._by_record or self._former:
@@ -135,6 +137,7 @@ class Owed:
             self.closed and not moved and record_key not in self._by_record and values not in self._former
         ):
             return
+        self._secret = self._secret or secret
         self._by_record[record_key] = values
         self._former.pop(values, None)
         if len(self) > self._keys_max:
@@ -174,8 +177,8 @@ class Owed:
         return former + [(record, key) for record, key in islice(self._by_record.items(), most - len(former))]
 
     def to_write_down(self) -> tuple[Key, ...] | None:
-        """All of them, for the checkpoint record; None: they have no room in it, or are not known any more."""
-        if self.gave_up or len(self) > OWED_KEYS_MAX:
+        """All of them, for the checkpoint record; None: it must not have them, has no room, or they are not known."""
+        if self.gave_up or len(self) > OWED_KEYS_MAX or (self._secret and self._by_record):
             return None
         keys = (*self._former, *self._by_record.values())
         return keys if not keys or len(owed_text(keys)) <= OWED_BYTES_MAX else None

@@ -13,6 +13,7 @@ receives every open transaction from its beginning anyway.
 import errno
 import marshal
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final
 
@@ -35,6 +36,18 @@ _MARSHAL_VERSION: Final = 2
 """Without references to objects that were written before, for which there is no use here."""
 
 
+class Cipher(ABC):
+    """Encrypts what goes to disk, so that a value which is protected in the topics is not in clear there."""
+
+    @abstractmethod
+    def seal(self, block: bytes) -> bytes:
+        """Ciphertext that `open` turns back."""
+
+    @abstractmethod
+    def open(self, sealed: bytes) -> bytes:
+        """The block that `seal` was given."""
+
+
 class _Transaction:
     def __init__(self) -> None:
         self.lists: list[list[SpoolItem]] = []
@@ -50,9 +63,17 @@ class Spool:
         directory: where the file is; must exist and be writable.
         memory_bytes_max: what is beyond this moves to disk.
         disk_bytes_max: `LimitError` beyond this; None: as much as the file system has.
+        cipher: encrypts what goes to the file; None: the file has what came.
     """
 
-    def __init__(self, directory: str, memory_bytes_max: int, disk_bytes_max: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: str,
+        memory_bytes_max: int,
+        disk_bytes_max: int | None = None,
+        cipher: Cipher | None = None,
+    ) -> None:
+        self._cipher = cipher
         self._directory = directory
         self._memory_bytes_max = memory_bytes_max
         self._disk_bytes_max = disk_bytes_max
@@ -120,7 +141,10 @@ class Spool:
         while at < part.size:
             size = int.from_bytes(self._read(xid, part, at, _LENGTH_BYTES), "big")
             at += _LENGTH_BYTES
-            items: list[SpoolItem] = marshal.loads(self._read(xid, part, at, size))  # noqa: S302  ours, without a name
+            block = self._read(xid, part, at, size)
+            if self._cipher is not None:
+                block = self._cipher.open(block)
+            items: list[SpoolItem] = marshal.loads(block)  # noqa: S302  ours, without a name
             at += size
             yield items
         yield from transaction.lists
@@ -138,7 +162,8 @@ class Spool:
     def _spill(self, xid: int) -> None:
         transaction = self._transactions[xid]
         for kept in transaction.lists:
-            self._write(xid, transaction, marshal.dumps(kept, _MARSHAL_VERSION))
+            block = marshal.dumps(kept, _MARSHAL_VERSION)
+            self._write(xid, transaction, block if self._cipher is None else self._cipher.seal(block))
         self.memory_bytes -= transaction.memory_bytes
         transaction.memory_bytes = 0
         transaction.lists = []

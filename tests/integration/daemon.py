@@ -248,6 +248,10 @@ class Daemon:
         assert self._process is not None, "the daemon was never started"
         self._process.send_signal(number)
 
+    def page(self, path: str) -> str:
+        """What its HTTP server answers."""
+        return self._get(path)
+
     def _get(self, path: str) -> str:
         started = self.await_event("daemon.started")
         with urllib.request.urlopen(f"http://{started['http']}{path}", timeout=WAIT_S) as answer:

@@ -348,6 +348,14 @@ def no_rights_on_topics(scene: Scene) -> None:
     scene.guarded()
 
 
+def a_rule_for_a_key(scene: Scene) -> None:
+    scene.configure(columns={"mask": {"*.*.id": "*"}})
+
+
+def two_rules_for_a_column(scene: Scene) -> None:
+    scene.configure(columns={"mask": {"public.t.note": "*"}, "exclude": ["public.*.note"]})
+
+
 def no_right_to_create_topics(scene: Scene) -> None:
     scene.guarded(*topic_rights(scene, AclOperation.CREATE), transactional(scene))
 
@@ -458,6 +466,8 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     row_level_security: (3, "table.policy", f"ALTER ROLE {ROLE} BYPASSRLS"),
     a_keyless_table_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
+    a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
+    two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),

@@ -9,7 +9,6 @@ import json
 from typing import Any, Final
 
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
-
 from cdcd.snapshots.visibility import Visibility
 from tests.sim.catalog import EVENT, Definition
 from tests.sim.database import Database

@@ -45,7 +45,16 @@ def incremental_with(*parts: Part) -> type[Incremental]:
 class ForgetsUnsentValues(WatchedTables):
     """A row that a change overtook counts as delivered, though the change left a value of it out."""
 
-    def note(self, xid: int, topic: str, key: bytes | None, values: Key | None, *, moved: bool) -> None:
+    def note(
+        self,
+        xid: int,
+        topic: str,
+        key: bytes | None,
+        values: Key | None,
+        *,
+        moved: bool,
+        secret: bool = False,
+    ) -> None:
         super().note(xid, topic, key, None, moved=moved)
 
 
@@ -73,7 +82,16 @@ class OwesFromThePlanOn(WatchedTables):
 class NotesNothing(WatchedTables):
     """Rows of a chunk are sent though a newer change of them stands before."""
 
-    def note(self, xid: int, topic: str, key: bytes | None, values: Key | None, *, moved: bool) -> None:
+    def note(
+        self,
+        xid: int,
+        topic: str,
+        key: bytes | None,
+        values: Key | None,
+        *,
+        moved: bool,
+        secret: bool = False,
+    ) -> None:
         for number in self._owed_of.get(topic, ()):
             if key is not None:
                 self._owed[number].note(key, values, moved=moved)

@@ -58,15 +58,17 @@ class Place:
 
     Attributes:
         fragment: the JSON before its value.
+        null: what stands there for NULL.
         is_key: it is of the key, in which `key_fragment` stands before it.
         begin, end: between which its value lies in what was written last, if it is of the key.
     """
 
-    __slots__ = ("begin", "converter", "end", "fragment", "is_key", "key_fragment")
+    __slots__ = ("begin", "converter", "end", "fragment", "is_key", "key_fragment", "null")
 
-    def __init__(self, fragment: bytes, converter: Converter) -> None:
+    def __init__(self, fragment: bytes, converter: Converter, null: bytes) -> None:
         self.fragment = fragment
         self.converter = converter
+        self.null = null
         self.is_key = False
         self.key_fragment = b""
         self.begin: i64 = 0
@@ -102,7 +104,7 @@ def write_row(frame: bytes, start: "i64", places: list[Place], out: BytesWriter)
                 place.converter.write_binary(frame, at, at + size, out)
             at += size
         elif kind == NULL:
-            out.write(b"null")
+            out.write(place.null)
             at += 1
         elif kind == UNCHANGED:
             return LEFT

@@ -289,6 +289,7 @@ class DebeziumJsonEncoder(KnownTables):
         if whole or kind == OLD_KEY:
             old = table.old_template.copy()
             at = read_row(frame, at, table.plan, table.converters, old, unchanged_old)
+            table.hide(old, unchanged_old)
             kind = frame[at]
             if row_width(frame, at) != table.width:
                 raise ValueError("the row has another number of columns than the relation")
@@ -455,6 +456,7 @@ def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[by
     unchanged: list[int] = []
     if read_row(frame, at, table.plan, table.converters, values, unchanged) != len(frame):
         raise ValueError("the row does not end with the frame")
+    table.hide(values, unchanged)
     return unchanged
 
 

@@ -58,6 +58,7 @@ class KnownTables:
 
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
+        ConfigError: the rules that protect columns contradict each other, or the table's key.
         """
         if self._binary:
             require_binary(relation, types)
@@ -67,11 +68,13 @@ class KnownTables:
         schema_id: str | None = None
         announcement: Record | None = None
         told = self._columns.get(relation.oid)
+        rules = self._settings.protections.of_columns(relation, key_columns(relation, table), types)
         form = table_form(
             relation,
             table if told is None else replace(table, former=(told, *table.former)),
             types,
             topic,
+            rules,
         )
         self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:
@@ -88,6 +91,7 @@ class KnownTables:
             relation,
             table,
             types=types,
+            rules=rules,
             topic=topic,
             tally=tally,
             unavailable=self._settings.unavailable,
@@ -160,6 +164,11 @@ class KnownTables:
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
         """Where the key's columns stand among a relation's columns, in the key's order; () without a key."""
         return tuple(self._tables[relation_oid].key_columns)
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        """Whether a column of a relation's key has other values in records than in the table."""
+        table = self._tables[relation_oid]
+        return any(table.protected[index] for index in table.key_columns)
 
     def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
         """The names of the key's columns, in the key's order; () without a key."""

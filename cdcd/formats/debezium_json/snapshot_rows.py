@@ -71,7 +71,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             columns = convert_rows(lines, table.converters)
         except (ValueError, IndexError) as cause:
             raise _refused(lines, table) from cause
-        values = [column for column, _ in columns]
+        values = [column for (column, _), shown in zip(columns, table.visible, strict=True) if shown]
         keys = _keys(table, columns)
         if keys is not None and dropped:
             kept = [key not in dropped for key in keys]
@@ -116,7 +116,9 @@ def _form(
 ) -> bytes:
     """A record with places for the values of the columns and the row's number."""
     parts: list[bytes] = []
-    for name, mode, (_, whole) in zip(table.names, table.modes, columns, strict=True):
+    for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
+        if not shown:
+            continue
         start = b",%b:" if parts else b"{%b:"
         parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
     row = b'{"before":null,"after":' + (b"".join(parts) or b"{") + b"}"

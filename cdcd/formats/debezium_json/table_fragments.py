@@ -9,17 +9,19 @@ What follows the row is in `source_block.py`. The quotes around what is usually 
 putting them around each value would cost two copies of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.formats.debezium_json.changes import Place, Plan, put_whole
 from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.formats.debezium_json.protected import protect
 from cdcd.formats.debezium_json.source_block import OPS, TableSource
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.encoder import Record
 from cdcd.protocol.messages import Relation
+from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.rows.wiretext import wire
 
@@ -51,6 +53,9 @@ class TableFragments:
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
         is_new: no record of the table has followed the description yet.
+        protected: of each column, whether its values are replaced or left out.
+        visible: of each column, whether it is in the records.
+        hidden_slots: the slots of those that are not.
         form: a number for what drafts of rows take from the description.
     """
 
@@ -59,6 +64,7 @@ class TableFragments:
         "converters",
         "event_template",
         "form",
+        "hidden_slots",
         "identity",
         "index",
         "is_new",
@@ -73,12 +79,14 @@ class TableFragments:
         "placeholders",
         "places",
         "plan",
+        "protected",
         "relation",
         "schema_id",
         "source",
         "tally",
         "topic",
         "transaction",
+        "visible",
         "width",
     )
 
@@ -88,6 +96,7 @@ class TableFragments:
         table: TableDescription,
         *,
         types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None] = (),
         topic: str,
         tally: Tally,
         unavailable: str,
@@ -106,7 +115,13 @@ class TableFragments:
         self.source = TableSource(relation.schema, relation.name, schema_id)
         columns = relation.columns
         self.width = len(columns)
-        self.converters = [converter_for(column.type_oid, column.type_modifier, types) for column in columns]
+        rules = rules or [None] * self.width
+        self.converters = [
+            protect(converter_for(column.type_oid, column.type_modifier, types), rule)
+            for column, rule in zip(columns, rules, strict=True)
+        ]
+        self.protected = [rule is not None for rule in rules]
+        self.visible = [rule is None or rule.action != EXCLUDE for rule in rules]
         self.placeholders = [
             converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
         ]
@@ -116,13 +131,23 @@ class TableFragments:
         self.plan: Plan = []
         self.places: list[Place] = []
         row: list[bytes] = []
+        opening = b"{"
         for column, name in enumerate(self.names):
-            row.append((b",%b:" if row else b"{%b:") % name)
-            self.places.append(Place(row[-1], self.converters[column]))
+            shown = self.visible[column]
+            row.append(opening + name + b":" if shown else b"")
+            opening = b"," if shown else opening
+            self.places.append(Place(row[-1], self.converters[column], b"null" if shown else b""))
             mode = self.converters[column].mode
             self.plan.append((_make_place(row, mode), mode, column))
         if not row:
-            row.append(b"{")
+            row.append(b"")
+        if opening == b"{":
+            row[0] = opening
+            if self.places:
+                self.places[0].fragment = opening
+        self.hidden_slots = [
+            slot for (slot, _, _), shown in zip(self.plan, self.visible, strict=True) if not shown
+        ]
         self.index = {place[0]: index for index, place in enumerate(self.plan)}
         fragments = [b'{"before":', b"null", b',"after":' + row[0], *row[1:]]
         self.event_template = [*fragments, b"}"]
@@ -152,6 +177,13 @@ class TableFragments:
             pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
         pieces.append(b"}")
         return b"".join(pieces)
+
+    def hide(self, values: list[bytes], unchanged: list[int]) -> None:
+        """Empty the slots of excluded columns, whether the server sent a value or not."""
+        for slot in self.hidden_slots:
+            values[slot] = b""
+            if slot in unchanged:
+                unchanged.remove(slot)
 
     def take_over(
         self,

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdcd.formats.encoder import Encoded
-
 from cdcd.engine.actions import Looked, Question, Writers
 from cdcd.errors import SinkError
 from cdcd.facts import Fact
+from cdcd.formats.encoder import Encoded
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import Marked

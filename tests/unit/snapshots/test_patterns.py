@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.errors import ConfigError
 from cdcd.snapshots.beginning import wanted
-from cdcd.snapshots.patterns import matcher, parse_pattern
+from cdcd.snapshots.patterns import matcher, parse_column_pattern, parse_pattern
 
 TABLES = [
     ("public", "orders"),
@@ -65,3 +65,27 @@ def test_the_keys_of_the_configuration_have_the_same_dialect(pattern: str, match
 def test_a_malformed_pattern_names_its_key():
     with pytest.raises(ConfigError, match=r"^snapshot\.exclude: "):
         wanted({}, ["orders"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [
+        ("public.users.email", True),
+        ("*.*.email", True),
+        ("public.user?.e*", True),
+        ("public.users.Email", False),
+        ("public.users.mail", False),
+        ('public."users"."email"', True),
+        ('"public.users".email.x', False),
+    ],
+)
+def test_a_pattern_of_columns_has_three_parts_of_the_same_dialect(pattern: str, matched: bool):
+    assert parse_column_pattern(pattern, "columns.mask").matches("public", "users", "email") is matched
+
+
+@pytest.mark.parametrize(
+    "pattern", ["email", "users.email", "public.users.", 'public."users.email', "a.b.c.d", ""]
+)
+def test_what_is_no_pattern_of_columns_is_refused_with_its_key(pattern: str):
+    with pytest.raises(ConfigError, match=r"^columns\.mask: .*schema\.table\.column"):
+        parse_column_pattern(pattern, "columns.mask")

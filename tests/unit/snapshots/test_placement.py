@@ -403,3 +403,12 @@ def test_whatever_the_order_the_chunk_leaves_no_row_that_is_out_of_date(data: st
         world.read()
         world.emit()
     assert world.mirror == world.source.snapshot()[1]
+
+
+def test_keys_that_records_do_not_show_are_not_written_down():
+    owed = Owed()
+    owed.note(b"hashed", ((True, b"ann@example.org"),), moved=False, secret=True)
+    assert owed.to_write_down() is None
+    assert [key for _, key in owed.some(9)] == [((True, b"ann@example.org"),)]
+    owed.delivered([b"hashed"])
+    assert owed.to_write_down() == ()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from cdcd.errors import LimitError
 from cdcd.transactions.drafts import make_draft
-from cdcd.transactions.spool import FRAME_BYTES, REPLAY_BYTES, WRITE_BYTES, Spool
-from cdcd.transactions.spool_file import UNIT_BYTES
+from cdcd.transactions.spool import FRAME_BYTES, REPLAY_BYTES, WRITE_BYTES, Cipher, Spool
+from cdcd.transactions.spool_file import UNIT_BYTES, Part, SpoolFile
 
 MIB = 1 << 20
 
@@ -41,6 +41,34 @@ def test_frames_come_back_in_their_order(roomy):
     fill(roomy, 7, b"three")
     assert replayed(roomy, 7) == [b"one", b"", b"two", b"three"]
     assert replayed(roomy, 8) == [b"other"]
+
+
+class Reversing(Cipher):
+    """What is on disk is backwards."""
+
+    def seal(self, block: bytes) -> bytes:
+        return block[::-1]
+
+    def open(self, sealed: bytes) -> bytes:
+        return sealed[::-1]
+
+
+def test_what_goes_to_disk_is_encrypted_and_comes_back_in_clear(tmp_path, monkeypatch):
+    written: list[bytes] = []
+    append = SpoolFile.append
+
+    def spied(file: SpoolFile, part: Part, data: bytes) -> None:
+        written.append(data)
+        append(file, part, data)
+
+    monkeypatch.setattr(SpoolFile, "append", spied)
+    frames = [b"a value in clear %d" % number for number in range(100)]
+    with closing(Spool(str(tmp_path), 1000, cipher=Reversing())) as spool:
+        fill(spool, 7, *frames)
+        assert replayed(spool, 7) == frames
+    on_disk = b"".join(written)
+    assert b"a value in clear"[::-1] in on_disk
+    assert b"a value in clear" not in on_disk
 
 
 def test_a_transaction_without_frames_replays_nothing(roomy):

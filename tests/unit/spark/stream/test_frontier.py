@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from cdcd.formats.encoder import HEADER_NEW_KEY
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from cdcd.errors import SinkError
+from cdcd.formats.encoder import HEADER_NEW_KEY
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.stream.consistency import newest_checkpoints
 from cdcd.spark.stream.frontier import PEEK, Tip, Tips, complete, first_change

@@ -1,0 +1,64 @@
+"""Whether the rules of `columns` can be followed for the published tables, and whether each protects something.
+
+`cdcd check` and every start of a session look. A rule that matches nothing is most often a name that was spelled wrong,
+and then values go out in clear.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from cdcd.checks.finding import Finding, of_error
+from cdcd.errors import ConfigError
+from cdcd.postgres import catalog
+from cdcd.postgres.connection import Connection
+from cdcd.rows.protection import ColumnRule, Protections
+from cdcd.rows.relations import key_columns
+from cdcd.rows.types import BUILTIN_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFacts:
+    """How the rules meet the tables.
+
+    Attributes:
+        refused: why a rule cannot be followed, at most one for each table.
+        unmatched: the rules that match no column of a published table.
+        columns: how many columns are protected.
+    """
+
+    refused: tuple[ConfigError, ...]
+    unmatched: tuple[ColumnRule, ...]
+    columns: int
+
+
+async def look_at_columns(connection: Connection, oids: Collection[int], rules: Protections) -> RuleFacts:
+    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    tables = await catalog.describe(connection, oids)
+    wanted = {column.type_oid for relation in relations for column in relation.columns}
+    types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+    refused: list[ConfigError] = []
+    columns = 0
+    for relation in relations:
+        try:
+            found = rules.of_columns(relation, key_columns(relation, tables[relation.oid]), types)
+            columns += sum(rule is not None for rule in found)
+        except ConfigError as error:
+            refused.append(error)
+    return RuleFacts(tuple(refused), tuple(rules.unmatched(relations)), columns)
+
+
+def check_columns(facts: RuleFacts) -> Iterator[Finding]:
+    """What `cdcd check` says of the rules."""
+    for error in facts.refused:
+        yield of_error("columns.rule", "columns", error)
+    for rule in facts.unmatched:
+        yield Finding(
+            "warning",
+            "columns.unmatched",
+            "columns",
+            f"{rule} matches no column of a published table",
+            "Correct the pattern, or take it out: <schema>.<table>.<column> as PostgreSQL spells them, case included.",
+        )
+    if not facts.refused and not facts.unmatched:
+        yield Finding("ok", "columns.rule", "columns", f"{facts.columns} columns are protected")

@@ -1,0 +1,73 @@
+"""The rules of `columns`, with their keys in hand, and the cipher of the spool that goes with them.
+
+AES is the library's (cryptography), which is imported only where a rule needs it.
+"""
+
+import hmac
+import os
+from base64 import b64encode
+from typing import Final
+
+from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
+from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal, hashing
+from cdcd.snapshots.patterns import parse_column_pattern
+from cdcd.transactions.spool import Cipher
+
+NONCE_BYTES: Final = 12
+"""Of AES-GCM (NIST SP 800-38D, 8.2)."""
+
+
+def protections(columns: ColumnsConfig) -> Protections:
+    """The rules of the configuration. Its model has checked patterns and keys."""
+    seals: dict[str, Seal] = {}
+    if columns.hash_key is not None:
+        seals[HASH] = hashing(columns.hash_key.get_secret_value().encode())
+    if columns.encryption_key is not None and columns.encrypt:
+        seals[ENCRYPT] = encrypting(encryption_key_bytes(columns.encryption_key))
+    return Protections(
+        [
+            ColumnRule(
+                parse_column_pattern(pattern, f"columns.{action}"),
+                action,
+                mask=columns.mask.get(pattern, ""),
+                length=columns.truncate.get(pattern, 0),
+                seal=seals.get(action),
+            )
+            for action, pattern in columns.patterns
+        ]
+    )
+
+
+def encrypting(key: bytes) -> Seal:
+    """AES-256-GCM with a nonce made from the value: base64 of nonce, ciphertext and tag.
+
+    A random nonce would make another text of a row each time it is sent, and of a key a key that no consumer finds
+    again. With the first 12 bytes of the value's HMAC as nonce, a nonce comes twice only with the same value, as in
+    AES-SIV (RFC 5297). What it gives away is which values are equal.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
+
+    cipher = AESGCM(key)
+    nonce_key = hmac.digest(key, b"cdcd: nonce of a column's value", "sha256")
+
+    def seal(value: bytes) -> bytes:
+        nonce = hmac.digest(nonce_key, value, "sha256")[:NONCE_BYTES]
+        return b64encode(nonce + cipher.encrypt(nonce, value, None))
+
+    return seal
+
+
+class SpoolCipher(Cipher):
+    """AES-256-GCM for blocks of the spool, with a key that this process alone has and that ends with it."""
+
+    def __init__(self) -> None:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed
+
+        self._cipher = AESGCM(AESGCM.generate_key(bit_length=256))
+
+    def seal(self, block: bytes) -> bytes:
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, block, None)
+
+    def open(self, sealed: bytes) -> bytes:
+        return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None)

@@ -1,0 +1,94 @@
+"""Converters of protected columns: what stands in JSON for a value that readers must not see (`rows/protection.py`)."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cdcd.formats.debezium_json.converter import Converter
+from cdcd.formats.debezium_json.strings import quote
+from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule
+from cdcd.rows.wiretext import wire
+
+
+class Masked(Converter):
+    """Every value is the same text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+        self._json = quote(wire(rule.mask))
+
+    def json(self, text: str) -> str:
+        return self._json
+
+    def binary(self, data: bytes) -> str:
+        return self._json
+
+
+class Excluded(Converter):
+    """There is no value: the record has no such field."""
+
+    def json(self, text: str) -> str:
+        return ""
+
+    def binary(self, data: bytes) -> str:
+        return ""
+
+
+class Replaced(Converter):
+    """A value of which something else is made: the first characters, an HMAC, ciphertext."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        self._column = column
+
+    def replacement(self, json_text: str) -> str:
+        """The JSON that stands for a value, given the value's own JSON; both wire text."""
+        raise NotImplementedError
+
+    def json(self, text: str) -> str:
+        return self.replacement(self._column.json(text))
+
+    def binary(self, data: bytes) -> str:
+        return self.replacement(self._column.binary(data))
+
+
+class Truncated(Replaced):
+    """The first characters of a text."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        self._length = rule.length
+
+    def replacement(self, json_text: str) -> str:
+        return quote(wire(_value_text(json_text)[: self._length]))
+
+
+class Sealed(Replaced):
+    """What `ColumnRule.seal` makes of a value's text, which is ASCII."""
+
+    def __init__(self, column: Converter, rule: ColumnRule) -> None:
+        Replaced.__init__(self, column, rule)
+        assert rule.seal is not None, "a rule that hashes or encrypts has a key"
+        self._seal = rule.seal
+
+    def replacement(self, json_text: str) -> str:
+        return f'"{self._seal(_value_text(json_text).encode("utf-8")).decode("ascii")}"'
+
+
+def _value_text(json_text: str) -> str:
+    """The value of a JSON string, or the JSON of any other value."""
+    text = json_text.encode("latin-1").decode("utf-8")
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+_CONVERTERS: Final[Mapping[str, Callable[[Converter, ColumnRule], Converter]]] = {
+    EXCLUDE: lambda _column, _rule: Excluded(),
+    MASK: Masked,
+    TRUNCATE: Truncated,
+    HASH: Sealed,
+    ENCRYPT: Sealed,
+}
+
+
+def protect(converter: Converter, rule: ColumnRule | None) -> Converter:
+    """The converter of a column under a rule."""
+    return converter if rule is None else _CONVERTERS[rule.action](converter, rule)

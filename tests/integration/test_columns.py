@@ -1,0 +1,152 @@
+"""Values that `columns` protects are in no byte that leaves the daemon: topics, disk, log, page.
+
+Every planted value holds the marker. It is looked for in whatever the daemon wrote: streamed and prepared transactions,
+snapshots by both methods, transactions that wait on disk, defaults of columns, and a daemon that was killed.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from deploy.demo.fold import await_flushed
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration, until
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+pytestmark = pytest.mark.postgres(only=18)
+
+MARKER: Final = "s3cr3t"
+KEYS: Final = {"hash_key": "correct horse battery staple", "encryption_key": "A" * 43 + "="}
+
+COLUMNS: Final = {
+    "email": "text",
+    "name": "varchar(200)",
+    "note": "text",
+    "data": "jsonb",
+    "raw": "bytea",
+    "tags": "text[]",
+    "pay": "numeric",
+}
+RULES: Final = {
+    "hash": ["public.people.email", "public.people.data", "public.by_name.name"],
+    "mask": {"public.people.name*": "***", "public.people.pay": "0"},
+    "truncate": {"public.people.note": 3},
+    "encrypt": ["public.people.raw", "public.people.tags"],
+    **KEYS,
+}
+
+
+def planted(number: str) -> str:
+    """The values of a row: each of the text types holds the marker, bytes hold it too, and so does its base64."""
+    text = f"'{MARKER}-' || {number}"
+    return (
+        f"{text}, {text}, 'n0-' || repeat({text}, 300), jsonb_build_object('k', {text}), convert_to({text}, 'UTF8'), "
+        f"ARRAY[{text}], 424242424200000 + {number}"
+    )
+
+
+def everything(broker: KafkaBroker, prefix: str) -> Iterator[bytes]:
+    """Keys, values and headers of every record of the pipeline's topics."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": prefix, "enable.partition.eof": True}
+    )
+    try:
+        for topic in [name for name in consumer.list_topics(timeout=30).topics if name.startswith(prefix)]:
+            consumer.assign([TopicPartition(topic, 0, 0)])
+            while True:
+                message = consumer.poll(30)
+                assert message is not None, f"{topic} has no end"
+                error = message.error()
+                if error is not None:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
+                    break
+                headers: Any = message.headers() or []
+                yield b"%b\n%b\n%r" % (message.key() or b"", message.value() or b"", headers)
+    finally:
+        consumer.close()
+
+
+def assert_hidden(where: str, data: bytes) -> None:
+    # 'czNjcjN0' is base64 of the marker; a row is found by its pay as well.
+    for trace in (MARKER.encode(), b"czNjcjN0", MARKER.encode().hex().encode(), b"4242424242"):
+        at = data.find(trace)
+        assert at < 0, f"{where}: {data[max(0, at - 60) : at + 60]!r}"
+
+
+def open_files(process: Daemon) -> Iterator[bytes]:
+    """What is in the spool's file, which has no name."""
+    for link in Path(f"/proc/{process.pid}/fd").iterdir():
+        target = str(link.readlink())
+        if "/spool/" in target:
+            yield link.read_bytes()
+
+
+@pytest.mark.parametrize("method", ["exported", "incremental"])
+def test_a_protected_value_is_in_no_topic_file_log_or_page(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
+):
+    # GIVEN rows with a secret in each column, in a table whose key is a secret as well
+    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+    database.execute(f"CREATE TABLE people (id int PRIMARY KEY, {columns})")
+    database.execute("CREATE TABLE by_name (name text, city text, PRIMARY KEY (name, city))")
+    database.execute(f"INSERT INTO people SELECT g, {planted('g')} FROM generate_series(1, 300) g")
+    database.execute(f"INSERT INTO by_name SELECT '{MARKER}' || g, 'x' FROM generate_series(1, 300) g")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(options="-c logical_decoding_work_mem=64kB"),
+            broker.bootstrap_servers,
+            columns=RULES,
+            postgres={"two_phase": True},
+            snapshot={"mode": "initial", "method": method, "chunk_bytes": 8192},
+            spool={"memory_bytes_max": 65_536},
+            log={"level": "debug"},
+        )
+    )
+    process.await_event("snapshot.finished")
+    process.await_streaming()
+
+    # WHEN every kind of transaction comes, one of them large enough to wait on disk
+    with database.connect(autocommit=False) as connection:
+        connection.execute(
+            f"INSERT INTO people SELECT g, {planted('g')} FROM generate_series(1001, 1600) g".encode()
+        )
+        connection.execute(b"UPDATE people SET id = id + 10000 WHERE id < 50")
+        process.await_event("spool.spilled")
+        for content in until(lambda: list(open_files(process)) or None, "nothing is on disk"):
+            assert_hidden("spool", content)
+        connection.commit()
+    database.execute("UPDATE people SET email = email || 'x' WHERE id % 2 = 0")
+    database.execute(f"ALTER TABLE people ADD COLUMN name2 text DEFAULT '{MARKER}-default'")
+    database.execute("ALTER TABLE people DROP COLUMN name2")
+    database.execute(f"UPDATE by_name SET name = name || '{MARKER}' WHERE name LIKE '%1'")
+    database.execute("ALTER TABLE people REPLICA IDENTITY FULL")
+    database.execute("UPDATE people SET name = name || 'y' WHERE id % 3 = 0")
+    with database.connect(autocommit=False) as connection:
+        connection.execute(
+            f"INSERT INTO people SELECT g, {planted('g')} FROM generate_series(2001, 2100) g".encode()
+        )
+        connection.execute(b"PREPARE TRANSACTION 'people'")
+    process.await_metric("cdcd_prepared_open", lambda count: count == 1)
+    process.kill()
+    process.start()
+    process.await_streaming()
+    database.execute("COMMIT PREPARED 'people'")
+    database.execute("DELETE FROM people WHERE id % 5 = 0")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+
+    # THEN no trace of a value is in a topic, on a page or in the log
+    records = 0
+    for data in everything(broker, unique):
+        assert_hidden("topics", data)
+        records += 1
+    assert records > 2000
+    for page in ("/", "/v1/status", "/metrics"):
+        assert_hidden(page, process.page(page).encode())
+    assert process.stop() == 0
+    assert_hidden("log", process.output(all_lives=True).encode())

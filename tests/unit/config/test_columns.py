@@ -1,0 +1,50 @@
+"""The section `columns`: patterns, keys, and keys that are never shown."""
+
+from base64 import b64encode
+
+import pytest
+
+from cdcd.config.reference import effective_yaml
+from tests.unit.config.test_loading import MINIMAL, parse, problem
+
+KEY = b64encode(bytes(32)).decode()
+HASH_KEY = "correct horse battery staple"
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ("exclude: [email]", "must be <schema>.<table>.<column>"),
+        ("mask: {users.email: x}", "must be <schema>.<table>.<column>"),
+        ("truncate: {a.b.c: -1}", "must be at least 0"),
+        ("hash: [a.b.c]", "hash_key or hash_key_file is missing"),
+        ("encrypt: [a.b.c]", "encryption_key or encryption_key_file is missing"),
+        ("hash_key: short", "at least 16 characters"),
+        ("encryption_key: c2hvcnQ=", "base64 of 32 bytes"),
+        ("encryption_key: '***'", "base64 of 32 bytes"),
+    ],
+)
+def test_what_is_wrong_is_named_without_the_key(section: str, says: str):
+    found = problem(f"{MINIMAL}columns: {{{section}}}\n")
+    assert says in found
+    assert "c2hvcnQ=" not in found
+
+
+def test_keys_come_from_files_and_are_never_shown(tmp_path):
+    (tmp_path / "hash").write_text(HASH_KEY + "\n")
+    (tmp_path / "encryption").write_text(KEY)
+    config = parse(
+        f"columns: {{hash: ['*.*.a'], hash_key_file: {tmp_path}/hash, encrypt: ['*.*.b'], "
+        f"encryption_key_file: {tmp_path}/encryption}}\n"
+    )
+    assert config.columns.hash_key is not None
+    assert config.columns.hash_key.get_secret_value() == HASH_KEY
+    shown = effective_yaml(config)
+    assert HASH_KEY not in shown
+    assert KEY not in shown
+    assert "correct horse" not in repr(config)
+
+
+def test_a_key_may_come_from_the_environment():
+    config = parse("columns: {hash: ['*.*.a']}\n", CDCD_COLUMNS__HASH_KEY=HASH_KEY)
+    assert config.columns.hash_key is not None
