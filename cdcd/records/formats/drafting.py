@@ -12,6 +12,8 @@ primary key that was added, `OutdatedDraftError` has the transaction sent once m
 
 from typing import Final
 
+from librt.strings import BytesWriter
+
 from cdcd.errors import WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from cdcd.records.envelope import Record
@@ -19,7 +21,13 @@ from cdcd.records.formats.table_fragments import DELETED, TableFragments
 from cdcd.transactions.drafts import PARTS, Draft, SpoolItem
 from cdcd.transactions.spool import FRAME_BYTES
 
-SERIALS: Final = [str(serial).encode("ascii") for serial in range(1024)]
+THOUSAND: Final = 1000
+
+SERIALS: Final = [str(serial).encode("ascii") for serial in range(THOUSAND)]
+"""The text of an event's number, if the number has up to three digits."""
+
+_LAST_DIGITS: Final = [b"%03d" % serial for serial in range(THOUSAND)]
+"""The last three digits of a larger number."""
 
 
 class OutdatedDraftError(WithoutStreamingError):
@@ -85,9 +93,18 @@ class DraftWriter:
 
 
 def finish(  # noqa: PLR0917  what a transaction has and a draft has not
-    draft: Draft, table: TableFragments, serial: int, processed_at: bytes, tombstones: bool, out: list[Record]
+    draft: Draft,
+    table: TableFragments,
+    serial: int,
+    processed_at: bytes,
+    tombstones: bool,
+    buffer: BytesWriter,
+    out: list[Record],
 ) -> int:
     """Append the records of a draft, whose first event has the number after `serial`; returns their bytes.
+
+    Consumers wait for this loop. So the digits of a number that are the same for a thousand rows are made once, and a
+    record is put together in `buffer`, which takes two thirds of the time that a list and its `join` take.
 
     `table` must have been renewed for the transaction.
     """
@@ -98,12 +115,29 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     ending = table.closings[op] + processed_at
     has_key = bool(table.key_slots)
     deletes = op == DELETED and tombstones and has_key
+    thousands = -1
+    until_digits = tail
     size = 0
     for at in range(0, len(parts), PARTS):
         serial += 1
-        number = SERIALS[serial] if serial < len(SERIALS) else str(serial).encode("ascii")
+        if serial < THOUSAND:
+            digits = SERIALS[serial]
+        else:
+            if serial // THOUSAND != thousands:
+                thousands = serial // THOUSAND
+                until_digits = tail + str(thousands).encode("ascii")
+            digits = _LAST_DIGITS[serial % THOUSAND]
         lsn = parts[at + 2]
-        value = b"".join([parts[at + 1], head, lsn, middle, lsn, tail, number, ending])
+        buffer.truncate(0)
+        buffer.write(parts[at + 1])
+        buffer.write(head)
+        buffer.write(lsn)
+        buffer.write(middle)
+        buffer.write(lsn)
+        buffer.write(until_digits)
+        buffer.write(digits)
+        buffer.write(ending)
+        value = buffer.getvalue()
         if has_key:
             key = parts[at]
             size += len(key) + len(value)
