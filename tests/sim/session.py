@@ -27,7 +27,8 @@ from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, Step
+from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings
+from cdcd.engine.startup_positions import Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact
 from cdcd.protocol.frames import read_status

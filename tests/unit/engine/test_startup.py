@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cdcd.engine.exported import ExportedTables
-from cdcd.engine.startup import JUDGE_AGAIN_S, JUDGEMENTS, STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup_positions import JUDGE_AGAIN_S, JUDGEMENTS
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
