@@ -11,7 +11,7 @@ answer, and decides. The daemon (`daemon/startup.py`) and the simulator only car
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
    because only now it can not change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
-   checkpoint. The creation may wait, so the published tables are listed again afterwards.
+   checkpoint. The creation may wait, so afterwards the published tables are listed again.
 5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
    covers is skipped by cdcd, because a server that was told to start later would leave out prepared transactions that
    are not decided yet. An initial snapshot is read before replication starts.
@@ -155,6 +155,8 @@ class Start:
         self._options: Options | None = None
         self.positions = Positions(accept_gap=accept_gap, when_needed=settings.snapshot_mode == WHEN_NEEDED)
         self._published: Mapping[int, str] = {}
+        self.slot_made = False
+        """This start created the slot."""
         self._snapshot: str | None = None
         self._beginning: Beginning | None = None
         self._progress = Progress()
@@ -267,6 +269,7 @@ class Start:
         export = beginning.initial and self.settings.snapshot_method == EXPORTED
         made: SlotMade = yield CreateSlot(export)
         positions.made(made.slot)
+        self.slot_made = True
         self._snapshot = made.snapshot
         # A slot in place of one that was lost belongs to a pipeline that has delivered.
         self._first.made = positions.found is None
@@ -289,10 +292,12 @@ class Start:
             self._exported = yield ImportSnapshot(self._snapshot)
 
     def choose_tables(self) -> Step:
-        """List the published tables again, because some may have been added while the slot's creation waited."""
+        """List the published tables again if the slot was created: its creation may have waited for hours."""
         beginning, exported = self._beginning, self._exported
         assert beginning is not None
-        before, self._published = self._published, (yield ListTables())
+        before = self._published
+        if self.slot_made:
+            self._published = yield ListTables()
         self._progress = beginning.progress
         if self.settings.exclude and not beginning.initial:
             self._progress = leave_out(beginning.progress, self._published, self.settings.exclude)

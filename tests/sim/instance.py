@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.engine.engine import StreamingAgainError
+from cdcd.engine.ending import StreamingAgainError
 from cdcd.errors import FencedError, SinkError, TransientError, WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from tests.sim.postgres import ConnectionLostError
