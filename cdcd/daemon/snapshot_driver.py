@@ -96,7 +96,7 @@ class SnapshotDriver:
                 return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
             return await self._list(question)
         except TableBusyError as error:
-            return Busy(str(error))
+            return Busy(error.message)
         except TransientError as error:
             return Lost(error)
 
@@ -130,7 +130,7 @@ class SnapshotDriver:
             look = await catalog.look([oid] if oid else [])
         except TableBusyError as error:
             holders = await catalog.lock_holders([oid])
-            raise TableBusyError(f"locked by {' and '.join(holders)}" if holders else str(error)) from error
+            raise TableBusyError(f"locked by {' and '.join(holders)}" if holders else error.message) from error
         if not look.tables:
             return Looked(None, TableDescription(), {}, "", look.seen, leaves)
         table = look.tables[0]

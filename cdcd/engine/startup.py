@@ -164,9 +164,11 @@ class Start:
         self._ready: Ready | None = None
         self._first = FirstStart() if first is None else first
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
         """What becomes of a slot that this start made, when the session ends (`FirstStart.leaves`)."""
-        return self._first.leaves(error, has_shipped=has_shipped)
+        return self._first.leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
 
     def run(self) -> Generator[Request[Any], Any, Ready]:
         """Take every step.

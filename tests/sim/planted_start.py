@@ -61,22 +61,37 @@ NOT_LOCKED: Final = without(Start.take_lock)
 class DropsWhatDelivered(FirstStart):
     """Takes the slot back whatever was delivered by it."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
-        return super().leaves(error, has_shipped=False)
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        return super().leaves(error, has_shipped=False, outcome_unknown=outcome_unknown)
 
 
 class DropsAnySlot(FirstStart):
     """Takes a slot back that another start made."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
         if not self.made and isinstance(error, SinkError):
             return Leaving.DROP
-        return super().leaves(error, has_shipped=has_shipped)
+        return super().leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
 
 
 class DropsWhatTheCheckpointNames(FirstStart):
     """Takes the slot back and leaves its checkpoint."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
-        leaving = super().leaves(error, has_shipped=has_shipped)
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        leaving = super().leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
         return Leaving.DROP if leaving is Leaving.FORGET else leaving
+
+
+class TakesARefusalForTheOutcome(FirstStart):
+    """Takes the slot back if Kafka refuses, though an earlier commit had no answer."""
+
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        return super().leaves(error, has_shipped=has_shipped, outcome_unknown=False)

@@ -115,9 +115,7 @@ class Session:
         self.settings = settings
         self.rng = around.rng
         self.ledger = parts.engine.ledger(instance.flushed)
-        self.sink = parts.sink(
-            around.broker, around.rng, self._prove_ownership, exactly_once=settings.exactly_once
-        )
+        self.sink = parts.sink(around.broker, around.rng, self._may_fence, exactly_once=settings.exactly_once)
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
         self.asker = parts.asker(settings, around.rng, around.postgres)
         self.asker.healthy = around.healthy
@@ -204,7 +202,9 @@ class Session:
         if self._start is None:
             return
         has_shipped = self.engine is not None and self.engine.has_shipped
-        leaving = self._start.leaves(error, has_shipped=has_shipped)
+        leaving = self._start.leaves(
+            error, has_shipped=has_shipped, outcome_unknown=self.sink.outcome_unknown
+        )
         if leaving in {Leaving.NOTHING, Leaving.KEEP}:
             return
         postgres, broker = self.around.postgres, self.around.broker
@@ -221,6 +221,11 @@ class Session:
             self.instance.say(f"the slot stays: {failure!r}")
         else:
             self.instance.say("it took back its slot")
+
+    def _may_fence(self) -> None:
+        """What a new producer needs: the lock, and rights."""
+        self._prove_ownership()
+        self._refuse("a new producer")
 
     def _refuse(self, what: str) -> None:
         """Something that a person must mend, at first: later on, somebody has mended it."""
