@@ -94,6 +94,7 @@ class Pipeline:
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
+        self._delivered_before = (telemetry.delivered_rows, telemetry.delivered_transactions)
         telemetry.reading = engine.is_reading
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -271,6 +272,9 @@ class Pipeline:
     def _update_telemetry(self) -> None:
         telemetry, engine = self._telemetry, self._engine
         ledger, assembler = engine.ledger, engine.assembler
+        rows, transactions = self._delivered_before
+        telemetry.delivered_rows = rows + engine.delivered_rows
+        telemetry.delivered_transactions = transactions + engine.delivered_transactions
         telemetry.received_lsn = ledger.received
         telemetry.sent_lsn = ledger.sent
         telemetry.acked_lsn = ledger.acked

@@ -130,7 +130,9 @@ class SnapshotDriver:
             look = await catalog.look([oid] if oid else [])
         except TableBusyError as error:
             holders = await catalog.lock_holders([oid])
-            raise TableBusyError(f"locked by {' and '.join(holders)}" if holders else error.message) from error
+            raise TableBusyError(
+                f"locked by {' and '.join(holders)}" if holders else error.message
+            ) from error
         if not look.tables:
             return Looked(None, TableDescription(), {}, "", look.seen, leaves)
         table = look.tables[0]

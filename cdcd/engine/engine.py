@@ -66,6 +66,7 @@ class Parts:
     exported: Callable[..., Exported] = Exported
     tables: Callable[..., PublishedTables] = PublishedTables
     requests: Callable[..., Requests] = Requests
+    delivery: Callable[..., Delivery] = Delivery
 
 
 ORDINARY: Final = Parts()
@@ -151,7 +152,7 @@ class Engine:
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )
-        self._delivery = Delivery(self.queue, ledger, start)
+        self._delivery = parts.delivery(self.queue, ledger, start)
         self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
@@ -228,6 +229,16 @@ class Engine:
     def cuts(self) -> int:
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
         return self._ingest.cuts
+
+    @property
+    def delivered_rows(self) -> int:
+        """How many changes and rows of snapshots the broker holds of this session."""
+        return self._delivery.rows
+
+    @property
+    def delivered_transactions(self) -> int:
+        """How many transactions with records the broker holds of this session."""
+        return self._delivery.transactions
 
     @property
     def is_reading(self) -> bool:

@@ -51,6 +51,7 @@ class Batch:
     Attributes:
         base, position: the positions before and after the batch.
         size: bytes of all keys and values.
+        rows: changes and rows of snapshots of which it has records.
         tickets: the ledger's tickets that are acknowledged with this batch.
         commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
         commit_times: of all commits in the batch that have records, likewise.
@@ -66,6 +67,7 @@ class Batch:
     position: Position
     records: list[Record] = field(default_factory=list)
     size: int = 0
+    rows: int = 0
     tickets: list[int] = field(default_factory=list)
     commit_time: int | None = None
     commit_times: list[int] = field(default_factory=list)
@@ -166,6 +168,7 @@ class BatchQueue:
         self._filling = Batch(position, position)
         self._tail: list[Record] = []
         self._tail_size = 0
+        self._tail_rows = 0
         self._whole_size = 0
         self._commit_lsn = 0
         self._events_done = 0
@@ -205,6 +208,8 @@ class BatchQueue:
         self.size += size
         self.waiting += len(records)
         self._tail_size += size
+        # TRUNCATE may make no record.
+        self._tail_rows += min(events, len(records))
         self._events_done += events
         self._tail += records
         records.clear()
@@ -269,14 +274,18 @@ class BatchQueue:
             self._filling.position = self._filling.position.moved(wal_end)
         self._asked |= asked and wal_end > ledger.flushed
 
-    def insert(self, records: list[Record], size: int) -> None:
-        """Take over records of a snapshot, `size` bytes, between two transactions. The progress counts them already."""
+    def insert(self, records: list[Record], size: int, rows: int = 0) -> None:
+        """Take over records of a snapshot, `size` bytes for `rows` rows, between two transactions.
+
+        The progress counts the rows already.
+        """
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
         self.waiting += len(records)
         filling = self._filling
         filling.records += records
         filling.size += size
+        filling.rows += rows
         filling.urgent = True
         records.clear()
         if filling.size >= self._bytes_max or len(filling.records) >= self._records_max:
@@ -327,8 +336,9 @@ class BatchQueue:
             filling.records = self._tail
             self._tail = []
         filling.size += self._tail_size
+        filling.rows += self._tail_rows
         filling.position = position
-        self._tail_size = 0
+        self._tail_size = self._tail_rows = 0
 
     def _turn(self) -> None:
         before = self._filling

@@ -87,6 +87,7 @@ class Instance:
 
     def _end_session(self) -> None:
         if self.session is not None:
+            self.around.counted_rows += self.session.counted_rows
             self.session.close()
             self.flushed = max(self.flushed, self.session.flushed)
             self.session = None

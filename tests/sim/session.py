@@ -99,6 +99,8 @@ class Surroundings:
     two_phase_from: int
     observe: Callable[[Fact], None]
     complete: Completeness
+    counted_rows: int = 0
+    """What sessions that are over counted as delivered."""
     now: float = 0.0
     ticks: int = 0
     healthy: bool = False
@@ -194,6 +196,11 @@ class Session:
             self._watch_lock()
         if self._tasks:
             self._move_on()
+
+    @property
+    def counted_rows(self) -> int:
+        """How many rows the engine says that it delivered."""
+        return 0 if self.engine is None else self.engine.delivered_rows
 
     # How it ends.
 
