@@ -12,7 +12,6 @@ from typing import Final
 
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread
-from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
@@ -79,5 +78,5 @@ class KafkaWatch:
         self._admin = Admin(self._given, ANSWER_S, self._stop)
 
     def _properties(self) -> dict[str, client.Value]:
-        connection, _ = client.split(*access(reread(self._config).kafka))
+        connection, _ = client.configured(reread(self._config).kafka)
         return connection

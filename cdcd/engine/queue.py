@@ -80,19 +80,9 @@ class Batch:
     def hand_over(self, produce: Produce) -> None:
         """Give `produce` the records from number `handed_over` on.
 
-        If `produce` raises, `handed_over` is the number of the record that it refused. The loop stands here, and not
-        with its caller, so that it is compiled.
+        If `produce` raises, `handed_over` is the number of the record that it refused.
         """
-        records = self.records
-        # By number: a copy of the list would touch each record once more, long after it was made.
-        for number in range(self.handed_over, len(records)):
-            topic, key, value, headers = records[number]
-            assert topic, "a record that was given away is never sent again"
-            if headers is None:
-                produce(topic, value, key)
-            else:
-                produce(topic, value, key, headers=list(headers))
-            self.handed_over += 1
+        self._hand_over(produce, -1)
 
     def give_away(self, produce: Produce, keep_over: int) -> None:
         """Do as `hand_over` does, and forget each record that `produce` has taken.
@@ -103,10 +93,19 @@ class Batch:
         Args:
             keep_over: a record with more bytes of key and value than this is kept, so that a refusal for size finds it.
         """
+        self._hand_over(produce, keep_over)
+
+    def _hand_over(self, produce: Produce, keep_over: int) -> None:
+        """Do so, and forget records of at most `keep_over` bytes; -1: forget none.
+
+        The loop stands here, and not with the caller, so that it is compiled.
+        """
         records = self.records
         last = ""
+        # By number: a copy of the list would touch each record once more, long after it was made.
         for number in range(self.handed_over, len(records)):
             topic, key, value, headers = records[number]
+            assert topic, "a record that was given away is never sent again"
             if headers is None:
                 produce(topic, value, key)
             else:

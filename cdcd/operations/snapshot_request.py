@@ -15,7 +15,8 @@ from typing import Final
 from cdcd.config.loading import Config
 from cdcd.engine.queries import page_query, sql_names
 from cdcd.errors import CdcdError, ConfigError, SourceError
-from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
+from cdcd.operations.sides import connect_to
+from cdcd.postgres.connection import Connection, Dsn, parse_dsn
 from cdcd.postgres.logical_message import emit_message
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
@@ -65,11 +66,7 @@ def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
 async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
     dsn = parse_dsn(*config.postgres.access())
     async with AsyncExitStack() as stack:
-        sql = await connect(
-            dsn,
-            application_name=f"{config.name} snapshot request",
-            connect_timeout_s=config.postgres.connect_timeout_s,
-        )
+        sql = await connect_to(config, "snapshot request")
         stack.push_async_callback(sql.close)
         if sql.info.server_version < MESSAGES_SINCE:
             raise ConfigError(

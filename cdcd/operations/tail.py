@@ -9,7 +9,6 @@ from typing import Any, Final, TextIO
 
 from cdcd import __version__
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
 from cdcd.kafka import client
 from cdcd.kafka.following import Follower
 from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
@@ -105,7 +104,7 @@ def follow_topics(
         SinkError: no topic is there, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
-    connection, _ = client.split(*access(config.kafka))
+    connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
         if not follower.topics:
