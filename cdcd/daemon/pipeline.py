@@ -177,7 +177,11 @@ class Pipeline:
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
         began = time.monotonic()
-        await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+        self._telemetry.writing = batch.topics
+        try:
+            await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+        finally:
+            self._telemetry.writing = ()
         now = time.monotonic()
         self._engine.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size

@@ -60,7 +60,7 @@ class Batch:
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
             transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` and `give_away` have given to the producer.
-        topics: the topics of the records that `give_away` has forgotten.
+        topics: the topics of the records that were handed over.
     """
 
     base: Position
@@ -110,12 +110,12 @@ class Batch:
                 produce(topic, value, key)
             else:
                 produce(topic, value, key, headers=list(headers))
+            if topic is not last:
+                last = topic
+                self.topics.add(topic)
             size = (0 if key is None else len(key)) + (0 if value is None else len(value))
             if size <= keep_over:
                 records[number] = GIVEN_AWAY
-                if topic is not last:
-                    last = topic
-                    self.topics.add(topic)
             self.handed_over += 1
 
 

@@ -7,6 +7,7 @@ they are walked.
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -86,6 +87,7 @@ class Telemetry:
         "transactions",
         "transactions_cut",
         "wal",
+        "writing",
     )
 
     def __init__(self, name: str = "", slot: str = "") -> None:
@@ -132,6 +134,8 @@ class Telemetry:
         self.reach = Reachability(self._waiting)
         """Which side answers. Both an outage and its end are events."""
 
+        self.writing: Collection[str] = ()
+        """The topics of the batch that is on its way to Kafka, so far as it is handed over."""
         self.kafka_transactions = 0
         self.kafka_bytes = 0
         self.kafka_token_failures = 0
