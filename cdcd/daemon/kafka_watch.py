@@ -77,8 +77,8 @@ class KafkaWatch:
         deadline = time.monotonic() + ANSWER_S
         try:
             self._admin.ask(self._config.topics.checkpoint)
-            # In one step, because the thread that hands the batch over may add to them.
-            written = list(self._written())
+            # A copy in one step, because the thread that hands the batch over adds to the set.
+            written = frozenset(self._written())
             if written:
                 self._leaders.ask(written, deadline)
         except CdcdError:
