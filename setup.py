@@ -29,6 +29,7 @@ INTERPRETED = {
     "cdcd/protocol/versions.py": "runs once a start",
     "cdcd/protocol/writer.py": "is of the tests and the simulation",
     "cdcd/engine/startup.py": "runs once a session",
+    "cdcd/engine/startup_positions.py": "likewise",
     "cdcd/engine/startup_requests.py": "a generic dataclass has no native form",
     "cdcd/snapshots/markers.py": "likewise",
 }

@@ -386,6 +386,19 @@ class SnapshotSignalled(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotPartitions(Fact):
+    """A snapshot request names a partitioned table that is published through its partitions, so cdcd reads them.
+
+    `partitions` has the first ten of `count` names.
+    """
+
+    event: ClassVar[str] = "snapshot.partitions"
+    table: str
+    partitions: list[str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotSignalRefused(Fact):
     """cdcd rejected a snapshot request (logical message `cdcd.snapshot`), because it is invalid or not allowed."""
 

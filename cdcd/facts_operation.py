@@ -81,8 +81,8 @@ class PostgresReachable(Fact):
 
 @dataclass(frozen=True, slots=True)
 class StreamProgressed(Fact):
-    """What was done in the last `seconds`: transactions and rows (snapshots' too) that were read, and the bytes of keys
-    and values that Kafka acknowledged. The event comes once a minute, unless nothing was done and nothing is left.
+    """What Kafka acknowledged in the last `seconds`: transactions, rows (snapshots' too), and the bytes of their keys
+    and values. The event comes once a minute, unless nothing was done and nothing is left.
 
     `lag_s` and `lag_bytes` are as in the metrics, and both 0 if all is delivered. `waiting_records` (`waiting_bytes`)
     wait for Kafka, and the slot holds `wal_bytes`.

@@ -14,7 +14,6 @@ from typing import Any, Final
 from cdcd.checks.rows import Reading
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Start
 from cdcd.engine.startup_requests import (
@@ -165,7 +164,7 @@ class _Rehearsal:
 
     async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
         config = self._config
-        connection, _ = client.split(*access(config.kafka))
+        connection, _ = client.configured(config.kafka)
         try:
             self._found = await asyncio.to_thread(
                 peek_at_start, connection, config.topics.checkpoint, config.name, CHECKPOINT_S, Event()

@@ -19,7 +19,6 @@ from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings
 from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
-from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, ConfigError, PositionError, SinkError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
@@ -169,7 +168,7 @@ def _ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:
 def kafka_wanted(config: Config) -> kafka.Wanted:
     """What the configuration asks of Kafka, whatever the tables are."""
     sink = config.kafka
-    _, producer = client.split(*access(sink))
+    _, producer = client.configured(sink)
     largest = str(producer.get("message.max.bytes", kafka.MESSAGE_MAX_BYTES))
     return kafka.Wanted(
         topics=own_topics(config, messages=config.postgres.messages),
@@ -184,7 +183,7 @@ def kafka_wanted(config: Config) -> kafka.Wanted:
 
 
 def _admin(config: Config) -> Admin:
-    connection, _ = client.split(*access(config.kafka))
+    connection, _ = client.configured(config.kafka)
     return Admin(connection, ANSWER_S)
 
 

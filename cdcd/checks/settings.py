@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
 from cdcd.engine.startup import StartSettings
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
@@ -41,7 +40,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
     Args:
         timeout_s: seconds after which the broker aborts an open transaction.
     """
-    connection, producer = client.split(*access(config.kafka))
+    connection, producer = client.configured(config.kafka)
     return SinkSettings(
         client=connection,
         producer=producer,

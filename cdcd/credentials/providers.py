@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.oauth import OAuthConfig
 from cdcd.credentials.command import SAID_LENGTH_MAX, Command, output_of, without_secrets
 from cdcd.credentials.tokens import Provider, Token, Tokens, bounded
@@ -20,7 +19,18 @@ _FORM: Final = (
 )
 
 
-def access(kafka: KafkaConfig) -> tuple[dict[str, str], Tokens | None]:
+class KafkaAccess(Protocol):
+    """The part of Kafka's configuration that says how a client gets in."""
+
+    @property
+    def oauth(self) -> OAuthConfig: ...
+
+    def librdkafka(self) -> dict[str, str]:
+        """librdkafka's properties, with secrets."""
+        ...
+
+
+def access(kafka: KafkaAccess) -> tuple[dict[str, str], Tokens | None]:
     """What clients of Kafka need: librdkafka's properties, and the tokens if there is a provider.
 
     The properties hold secrets: they must never be printed.

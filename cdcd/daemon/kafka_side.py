@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
 from cdcd.config.loading import Config
 from cdcd.config.secrets import reread
-from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientError
 from cdcd.facts import (
     Fact,
@@ -68,7 +67,7 @@ class KafkaSide:
             SinkUnavailableError: the broker is away.
         """
         config = self._config
-        connection, _ = client.split(*access(config.kafka))
+        connection, _ = client.configured(config.kafka)
         return await self.call(
             lambda: peek_at_start(
                 connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
@@ -79,7 +78,7 @@ class KafkaSide:
     async def forget(self) -> None:
         """Take back the checkpoint that this session wrote. The sink is of no more use then."""
         config = self._config
-        connection, producer = client.split(*access(config.kafka))
+        connection, producer = client.configured(config.kafka)
         transactional_id = config.kafka.transactional_id if config.kafka.delivery == "exactly_once" else None
         await self.call(
             lambda: forget_checkpoint(
@@ -93,7 +92,7 @@ class KafkaSide:
         topic = config.topics.schemas
         if not topic:
             return FormerDescriptions()
-        connection, _ = client.split(*access(config.kafka))
+        connection, _ = client.configured(config.kafka)
         return await self.call(
             lambda: read_descriptions(
                 connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up
@@ -207,7 +206,7 @@ class KafkaSide:
 
     def _admin(self) -> Admin:
         """A client for the calling thread, which must also drop it, because dropping it may block."""
-        connection, _ = client.split(*access(self._config.kafka))
+        connection, _ = client.configured(self._config.kafka)
         return Admin(connection, self._answer_s, self.giving_up)
 
     async def await_topics(

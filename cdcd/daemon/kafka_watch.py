@@ -2,20 +2,21 @@
 
 The sink can not tell: an idle daemon sends nothing, and librdkafka reports a broker that is frozen or cut off only when
 a request has timed out, after a minute. So the watch asks a broker who leads the checkpoint's partition, which every
-batch needs, and waits `ANSWER_S` for the answer. `engine/reachability.py` decides what an answer, or none, means.
+batch needs, and then the leaders of the topics of the batch that is on its way. It waits `ANSWER_S` for all answers
+together. `engine/reachability.py` decides what an answer, or none, means.
 """
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from cdcd.config.models import Config
 from cdcd.config.secrets import reread
-from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
+from cdcd.kafka.leaders import Leaders
 
 ASK_S: Final = 1.0
 """Seconds between two questions."""
@@ -31,13 +32,19 @@ Report = Callable[[float, CdcdError | None], None]
 
 
 class KafkaWatch:
-    """Runs from `start` to `stop`, and calls `report` from its own thread after each question."""
+    """Runs from `start` to `stop`, and calls `report` from its own thread after each question.
 
-    def __init__(self, config: Config, report: Report) -> None:
+    Args:
+        written: gives the topics that are being written at this moment.
+    """
+
+    def __init__(self, config: Config, report: Report, written: Callable[[], Collection[str]]) -> None:
         self._config = config
         self._report = report
+        self._written = written
         self._stop = threading.Event()
         self._admin: Admin | None = None
+        self._leaders: Leaders | None = None
         self._given: dict[str, client.Value] = {}
         self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
 
@@ -66,8 +73,14 @@ class KafkaWatch:
         if self._admin is None:
             self._connect()
         assert self._admin is not None
+        assert self._leaders is not None
+        deadline = time.monotonic() + ANSWER_S
         try:
             self._admin.ask(self._config.topics.checkpoint)
+            # A copy in one step, because the thread that hands the batch over adds to the set.
+            written = frozenset(self._written())
+            if written:
+                self._leaders.ask(written, deadline)
         except CdcdError:
             # A client keeps the credentials that it was made with. Those of now may be others.
             if self._given != self._properties():
@@ -77,7 +90,8 @@ class KafkaWatch:
     def _connect(self) -> None:
         self._given = self._properties()
         self._admin = Admin(self._given, ANSWER_S, self._stop)
+        self._leaders = Leaders(self._admin)
 
     def _properties(self) -> dict[str, client.Value]:
-        connection, _ = client.split(*access(reread(self._config).kafka))
+        connection, _ = client.configured(reread(self._config).kafka)
         return connection

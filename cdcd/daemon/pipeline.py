@@ -94,6 +94,7 @@ class Pipeline:
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
+        self._delivered_before = (telemetry.delivered_rows, telemetry.delivered_transactions)
         telemetry.reading = engine.is_reading
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -176,7 +177,11 @@ class Pipeline:
     async def _ship(self, action: Ship) -> None:
         batch = action.batch
         began = time.monotonic()
-        await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+        self._telemetry.writing = batch.topics
+        try:
+            await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
+        finally:
+            self._telemetry.writing = ()
         now = time.monotonic()
         self._engine.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size
@@ -271,6 +276,9 @@ class Pipeline:
     def _update_telemetry(self) -> None:
         telemetry, engine = self._telemetry, self._engine
         ledger, assembler = engine.ledger, engine.assembler
+        rows, transactions = self._delivered_before
+        telemetry.delivered_rows = rows + engine.delivered_rows
+        telemetry.delivered_transactions = transactions + engine.delivered_transactions
         telemetry.received_lsn = ledger.received
         telemetry.sent_lsn = ledger.sent
         telemetry.acked_lsn = ledger.acked

@@ -97,7 +97,7 @@ class SnapshotDriver:
                 return Enums(await self._catalog.tables_with_enums(await self._catalog.published()))
             return await self._list(question)
         except TableBusyError as error:
-            return Busy(str(error))
+            return Busy(error.message)
         except TransientError as error:
             return Lost(error)
 
@@ -119,12 +119,23 @@ class SnapshotDriver:
     async def _look(self, question: Look) -> Answer:
         catalog = self._catalog
         oid = question.oid
+        leaves: dict[int, str] = {}
         if not oid:
             published = await catalog.published()
             oid = next((each for each, name in published.items() if name == question.name), 0)
-        look = await catalog.look([oid] if oid else [])
+            if not oid:
+                leaves = {
+                    each: published[each] for each in await catalog.leaves(question.name) if each in published
+                }
+        try:
+            look = await catalog.look([oid] if oid else [])
+        except TableBusyError as error:
+            holders = await catalog.lock_holders([oid])
+            raise TableBusyError(
+                f"locked by {' and '.join(holders)}" if holders else error.message
+            ) from error
         if not look.tables:
-            return Looked(None, TableDescription(), {}, "", look.seen)
+            return Looked(None, TableDescription(), {}, "", look.seen, leaves)
         table = look.tables[0]
         description = (await catalog.describe([table.oid]))[table.oid]
         await self._know_types({column.type_oid for column in table.relation.columns})

@@ -160,7 +160,8 @@ class Startup:
             Why a slot that this session made stays; empty if there is none.
         """
         has_shipped = self._pipeline is not None and self._pipeline.has_shipped
-        leaving = self._start.leaves(error, has_shipped=has_shipped)
+        unknown = self._sink is not None and self._sink.outcome_unknown
+        leaving = self._start.leaves(error, has_shipped=has_shipped, outcome_unknown=unknown)
         if leaving is Leaving.NOTHING:
             return ""
         if leaving is Leaving.KEEP:

@@ -188,7 +188,7 @@ class Supervisor:
         _, tokens = access(self.config.kafka)
         if tokens is not None:
             tokens.on_failure = no_token
-        watch = KafkaWatch(self.config, report)
+        watch = KafkaWatch(self.config, report, lambda: self._telemetry.writing)
         watch.start()
         try:
             await self._run_sessions()

@@ -17,7 +17,7 @@ engine. While an action that takes time is under way, the shell goes on asking f
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError
@@ -153,6 +153,8 @@ class Looked:
 
     Attributes:
         table: None if the publication has no such table.
+        leaves: if there is none of the name that was asked for, because the table is partitioned and published through
+            its partitions: the published ones as `schema.table`, by oid.
         problem: why the request's condition can not be used; "" if it can.
         seen: a snapshot that was taken before the table was looked up.
     """
@@ -162,6 +164,7 @@ class Looked:
     types: Mapping[int, TypeDescription]
     problem: str
     seen: Visibility
+    leaves: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

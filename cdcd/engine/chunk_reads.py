@@ -152,7 +152,7 @@ class ChunkReads:
                     task, f"{LOSSES_MAX} connections that read rows with this where were lost: {reason}"
                 )
                 return
-        self._plans.begin_again(plan, reason, now)
+        self._plans.begin_again(plan, reason, now, is_locked=isinstance(answer, Busy))
 
     # Sending.
 

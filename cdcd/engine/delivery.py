@@ -19,11 +19,16 @@ class Delivery:
     Attributes:
         checkpoint: the newest one that the broker holds.
         has_shipped: rows or changes were taken so far, delivered or not. Progress and descriptions are neither.
+        rows, transactions: how many were delivered, rows of snapshots included. A part of a transaction counts when
+            the transaction's last part is delivered, because until then the next session may deliver it again.
     """
 
     def __init__(self, queue: BatchQueue, ledger: Ledger, start: Checkpoint) -> None:
         self.checkpoint = start
         self.has_shipped = False
+        self.rows = 0
+        self.transactions = 0
+        self._rows_of_parts = 0
         self._queue = queue
         self._ledger = ledger
         self._out: Batch | None = None
@@ -65,7 +70,11 @@ class Delivery:
         assert batch is self._out
         self._out = None
         self._queue.delivered(batch)
+        self._rows_of_parts += batch.rows
         if batch.closes:
+            self.rows += self._rows_of_parts
+            self._rows_of_parts = 0
+            self.transactions += len(batch.commit_times)
             for ticket in batch.tickets:
                 self._ledger.ack(ticket)
             self.checkpoint = self._shipped

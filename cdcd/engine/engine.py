@@ -15,28 +15,24 @@ costs only time, because the next one finds all that it needs in the slot and th
 first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
-stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables) and `Feedback` (when a
-status update is sent). The order of `next_action` is the order of urgency: status updates, batches, frames, tables.
+stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
+status update is sent) and `Ending` (why the session ends). The order of `next_action` is the order of urgency: status
+updates, batches, frames, tables.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from cdcd.engine.actions import (
-    Action,
-    Answer,
-    End,
-    Status,
-    Turn,
-    Wait,
-)
+from cdcd.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.engine.delivery import Delivery
+from cdcd.engine.ending import Ending, shut_down
 from cdcd.engine.exported import Exported, ExportedTables
 from cdcd.engine.feedback import Feedback, reply_requested
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
 from cdcd.engine.labels import Labels
+from cdcd.engine.prepared_age import PreparedAge
 from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
 from cdcd.engine.rendering import SnapshotRows
@@ -44,16 +40,10 @@ from cdcd.engine.requests import Requests
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
-from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import (
-    LockLost,
-    Observer,
-    PostgresStopping,
-    PreparedOld,
-)
+from cdcd.errors import CdcdError
+from cdcd.facts import Observer
 from cdcd.formats.encoder import Encoder, RowEncoder
 from cdcd.protocol.frames import write_frame
-from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import Progress
@@ -61,13 +51,6 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
-
-UNSTREAMED_S: Final = 60.0
-"""Minimum time to run with streaming off. A workload that needed it once will probably need it again."""
-
-
-class StreamingAgainError(TransientError):
-    """The transactions that had to be received without streaming are delivered, so a new session can stream again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +65,10 @@ class Parts:
     exported: Callable[..., Exported] = Exported
     tables: Callable[..., PublishedTables] = PublishedTables
     requests: Callable[..., Requests] = Requests
+    delivery: Callable[..., Delivery] = Delivery
 
 
 ORDINARY: Final = Parts()
-
-
-def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
-    """The flushed position that a session begins with: PostgreSQL may forget everything before it.
-
-    Args:
-        told: the position that former sessions of this process reported. Another instance may have been active since,
-            and may hold an undecided PREPARE before that position. So the position in the checkpoint is the limit.
-    """
-    return max(slot_confirmed, min(told, start.flushed_lsn))
 
 
 def _nothing(_table: str) -> bool:
@@ -137,9 +111,10 @@ class Engine:
         self.encoder = encoder
         self.rows = rows
         self._settings = settings
-        self._observe = observe
-        self._unstreamed_until = unstreamed_until
-        self._stream_again_at = now + UNSTREAMED_S
+        self._ending = Ending(
+            unstreamed_until=unstreamed_until, grace_s=settings.shutdown_grace_s, observe=observe, now=now
+        )
+        self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
             bytes_max=settings.bytes_max,
@@ -176,7 +151,7 @@ class Engine:
         requests = parts.requests(
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )
-        self._delivery = Delivery(self.queue, ledger, start)
+        self._delivery = parts.delivery(self.queue, ledger, start)
         self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
@@ -203,11 +178,7 @@ class Engine:
             now=now,
         )
         self._streams = False
-        self._stopping = False
-        self._stopped = False
-        self._error: CdcdError | None = None
-        self._grace_until: float | None = None
-        self._warned: set[str] = set()
+        self._told_last = False
 
     def _owns(self, oid: int, name: str) -> bool:
         """Whether the table has the name where the stream is."""
@@ -241,7 +212,7 @@ class Engine:
     @property
     def wants_frames(self) -> bool:
         """Whether the shell should go on reading the stream. If not, PostgreSQL waits."""
-        return self._streams and self._ingest.is_idle and not self._stopping and self.queue.room
+        return self._streams and self._ingest.is_idle and not self._ending.is_stopping and self.queue.room
 
     @property
     def caught_up(self) -> bool | None:
@@ -257,6 +228,16 @@ class Engine:
     def cuts(self) -> int:
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
         return self._ingest.cuts
+
+    @property
+    def delivered_rows(self) -> int:
+        """How many changes and rows of snapshots the broker holds of this session."""
+        return self._delivery.rows
+
+    @property
+    def delivered_transactions(self) -> int:
+        """How many transactions with records the broker holds of this session."""
+        return self._delivery.transactions
 
     @property
     def is_reading(self) -> bool:
@@ -307,19 +288,15 @@ class Engine:
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
         self._questions.answered(ticket, answer, now)
-        self._error = self._error or self._questions.failure
+        self._ending.fail(self._questions.failure)
         self._ingest.between(now)
 
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
         self._delivery.delivered(batch)
         self._ingest.delivered()
-        if (
-            batch.closes
-            and 0 < self._unstreamed_until < batch.position.end_lsn
-            and now > self._stream_again_at
-        ):
-            self._error = StreamingAgainError("Streaming of large transactions is possible again.")
+        if batch.closes:
+            self._ending.delivered(batch.position.end_lsn, now)
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """The connection that holds the advisory lock is gone.
@@ -329,21 +306,15 @@ class Engine:
                 waits until we have confirmed everything. So the session goes on delivering, at most for the grace
                 period, and then ends. What an undecided PREPARE holds up can not be confirmed.
         """
-        self._observe(LockLost(sqlstate=sqlstate, reason=error.message))
-        if not shutting_down:
-            self._error = self._error or error
-            return
-        grace_s = self._settings.shutdown_grace_s
-        self._observe(PostgresStopping(sqlstate=sqlstate, grace_s=grace_s))
-        self._grace_until = now + grace_s
+        self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
 
     def warn_of_prepared(self, age_s: float) -> None:
         """Warn of prepared transactions from this age on, in seconds."""
-        self._settings = replace(self._settings, prepared_warning_age_s=age_s)
+        self._prepared_age.warning_age_s = age_s
 
     def stop(self) -> None:
         """End in good order: wait until the batch that is out is delivered, and report that to PostgreSQL."""
-        self._stopping = True
+        self._ending.is_stopping = True
 
     # What is to be done.
 
@@ -358,19 +329,16 @@ class Engine:
         """
         self._rendering.unix_us = unix_us
         self.incremental.tasks.unix_s = unix_us // 1_000_000
-        if self._error is not None:
-            return End(self._error)
+        ending = self._ending
+        if ending.error is not None:
+            return End(ending.error)
         status = self._status(now, unix_us)
         if status is not None:
             return status
-        if self._stopping:
+        if ending.is_stopping:
             return self._finish(now)
-        if self._grace_until is not None and (now >= self._grace_until or not self._undelivered()):
-            return self._end_with(
-                TransientError(
-                    "PostgreSQL is shutting down.", hint="Reconnecting until it, or its successor, is back."
-                )
-            )
+        if ending.is_over(now, undelivered=self._undelivered()):
+            return self._end_with(shut_down())
         action: Action | None = self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
@@ -380,7 +348,7 @@ class Engine:
         if action is not None:
             return action
         if self._settings.snapshot_only and self._all_is_read():
-            self._stopping = True
+            ending.is_stopping = True
             return Turn()
         return Wait(self._next_at(now))
 
@@ -398,8 +366,8 @@ class Engine:
 
     def _end_with(self, error: CdcdError | None) -> Action:
         """End the session, after one more status update that says what is delivered."""
-        if self._streams and not self._stopped:
-            self._stopped = True
+        if self._streams and not self._told_last:
+            self._told_last = True
             self._feedback.ask()
             return Turn()
         return End(error)
@@ -415,7 +383,7 @@ class Engine:
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
             times.append(self._questions.next_at())
-        times += [self._grace_until, self._ingest.relations.ask_at]
+        times += [self._ending.grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 
     def _all_is_read(self) -> bool:
@@ -424,15 +392,7 @@ class Engine:
 
     def tick(self, now: float, unix_us: int) -> None:
         """Report prepared transactions that have become old. Call it about once a second."""
-        oldest = self.assembler.oldest_prepared()
-        if oldest is None or oldest[0] in self._warned:
-            return
-        age_s = (unix_us - oldest[1] - POSTGRES_EPOCH_US) / 1e6
-        if age_s >= self._settings.prepared_warning_age_s:
-            self._warned.add(oldest[0])
-            self._observe(
-                PreparedOld(gid=oldest[0], age_s=round(age_s), held_at=str(Lsn(self.ledger.flushed)))
-            )
+        self._prepared_age.check(self.assembler.oldest_prepared(), self.ledger.flushed, unix_us)
 
     def _before_cut(self) -> None:
         self._ingest.apply_deferred()

@@ -156,8 +156,13 @@ class Incremental:
         return None if self.progress.paused else min(times, default=None)
 
     def _next_table(self, now: float) -> tuple[object, Question] | None:
-        """Begin with another table. As many are read at a time as there are connections."""
-        if len(self.plans) >= self._parallelism:
+        """Begin with another table. As many are read at a time as there are connections.
+
+        A table that somebody has locked uses no connection while it waits, so another table has its turn meanwhile.
+        That is so for as many locked tables as there are connections, because each of them takes memory.
+        """
+        locked = sum(plan.is_locked for plan in self.plans)
+        if len(self.plans) - min(locked, self._parallelism) >= self._parallelism:
             return None
         names = {plan.task.name for plan in self.plans}
         oids = {plan.task.oid for plan in self.plans}
@@ -185,6 +190,7 @@ class Incremental:
             return
         if isinstance(answer, Busy | Lost):
             reason = answer.reason if isinstance(answer, Busy) else answer.error.message
+            asked.is_locked = isinstance(answer, Busy)
             self.plans.say_waiting(asked, [reason], now)
             asked.retry_later(now)
         elif isinstance(answer, Looked):

@@ -232,18 +232,19 @@ class Ingest:
         for topic, key, value, headers in self._records[known:]:
             if value is None or not self._watched.is_watched(topic):
                 continue
-            values = None
+            values, secret = None, False
             names = {name for name, _ in headers or ()}
             if HEADER_UNCHANGED in names and HEADER_NEW_KEY not in names and tag != peek.DELETE:
                 (oid,) = peek.relation_oids(frame, in_stream)
                 values = peek.key_values(frame, in_stream, list(self._encoder.key_indexes(oid)))
+                secret = self._encoder.has_protected_key(oid)
             self._watched.note(
                 self._xid,
                 topic,
                 key,
                 values,
                 moved=HEADER_OLD_KEY in names,
-                secret=self._encoder.has_protected_key(oid),
+                secret=secret,
             )
 
     def _opened(self, step: Opened, now: float) -> None:

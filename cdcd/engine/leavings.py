@@ -47,12 +47,15 @@ class FirstStart:
     reads_rows: bool = False
     checkpoint: Literal["none", "asked", "written"] = "none"
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
         """What to do when the session ends.
 
         Args:
             error: why it ends; None: somebody stopped it.
             has_shipped: whether rows or changes were handed over, delivered or not.
+            outcome_unknown: whether Kafka gave no answer to the last commit.
         """
         if not self.made or isinstance(error, PositionError):
             # The error of a slot that was dropped or lost since is about that slot.
@@ -66,7 +69,9 @@ class FirstStart:
             passes = isinstance(error, TransientError) and not self.reads_rows
             return Leaving.KEEP if passes else Leaving.DROP
         if self.checkpoint == "asked":
-            # A refusal comes instead of the commit. Without one, nobody knows whether it was committed.
-            return Leaving.DROP if isinstance(error, SinkError) else Leaving.KEEP
+            # A refusal comes instead of the commit, unless an earlier commit of the same checkpoint had no answer.
+            # Without a refusal, nobody knows whether it was committed.
+            refused = isinstance(error, SinkError) and not outcome_unknown
+            return Leaving.DROP if refused else Leaving.KEEP
         undone = isinstance(error, FatalError) and not has_shipped and self.reads_rows
         return Leaving.FORGET if undone else Leaving.KEEP

@@ -11,20 +11,26 @@ moment is waited for, as CREATE INDEX CONCURRENTLY does (by the locks, which go 
 CommitTransaction).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
 
 from cdcd.engine.actions import FindWriters, Look, Looked, Question, Writers
 from cdcd.engine.chunk_reads import ChunkReads
+from cdcd.engine.pending import excess
 from cdcd.engine.plans import RENAMED, Plans, PlanState, TablePlan
 from cdcd.engine.queries import sql_names
 from cdcd.engine.rendering import Rendering
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.watched import WatchedTables
 from cdcd.errors import ConfigError, SinkError, SourceError
-from cdcd.facts import Observer, SnapshotRestarted
+from cdcd.facts import Observer, SnapshotPartitions, SnapshotRestarted
 from cdcd.snapshots.chunks import Chunks
 from cdcd.snapshots.reading import SourceTable
 from cdcd.snapshots.table_task import Part, TableTask, form_of
+
+PARTITIONS_NAMED: Final = 10
+"""How many of the partitions that stand for a table a fact names."""
 
 _NO_KEY = "it has no key, by which a row could be told from its changes"
 
@@ -79,7 +85,10 @@ class LookUps:
         """The catalog's answer, for a new plan or for one that needs its pages."""
         task, table = plan.task, answer.table
         if table is None:
-            self._plans.end(task, "there is no such table in the publication")
+            if answer.leaves:
+                self._expand(task, answer.leaves)
+            else:
+                self._plans.end(task, "there is no such table in the publication")
             return
         if answer.problem:
             self._plans.end(task, f"the where can not be used: {answer.problem}", code=ConfigError.exit_code)
@@ -104,6 +113,25 @@ class LookUps:
             self._planned(plan, table, answer, now)
         else:
             self._open(plan, table, answer, topic, now)
+
+    def _expand(self, task: TableTask, leaves: Mapping[int, str]) -> None:
+        """The table is published through its partitions, so they are read in its place."""
+        current = self._present(task)
+        tasks = self._tasks
+        others = replace(
+            tasks.progress, tasks=tuple(each for each in tasks.progress.tasks if each is not current)
+        )
+        problem = excess(others, [replace(current, name=name, oid=oid) for oid, name in leaves.items()])
+        if problem:
+            problem = f"it is published through {len(leaves)} partitions: {problem}"
+            self._plans.end(task, problem, code=ConfigError.exit_code)
+            return
+        self._plans.forget_task(task)
+        tasks.replace(tasks.progress.expand(task, leaves))
+        names = list(leaves.values())
+        self._observe(
+            SnapshotPartitions(table=task.name, partitions=names[:PARTITIONS_NAMED], count=len(names))
+        )
 
     def _is_planned_by_another(self, plan: TablePlan, table: SourceTable) -> bool:
         return any(

@@ -74,6 +74,7 @@ class TablePlan:
         asked: a question of this plan is under way.
         retry_at: when the next question may be asked (monotonic seconds).
         has_said_waiting: it was reported that the table waits.
+        is_locked: the last answer was that somebody has locked the table.
         writers: who wrote when the window opened and has not ended yet; None: not looked for yet.
         latest: the newest snapshot that an answer came with. Every later answer sees no less.
         sql_names: how SQL calls the table's parts, by oid.
@@ -88,6 +89,7 @@ class TablePlan:
         self.backoff = Backoff(RETRY_S, RETRY_S_MAX)
         self.began = now
         self.has_said_waiting = False
+        self.is_locked = False
         self.table: SourceTable | None = None
         self.topic = ""
         self.window: Window | None = None
@@ -105,6 +107,7 @@ class TablePlan:
     def enter(self, state: PlanState, now: float) -> None:
         """Go on to another state, whose question may be asked at once."""
         self.state = state
+        self.is_locked = False
         self.retry_at = now
         self.backoff.reset()
 
@@ -200,12 +203,13 @@ class Plans:
         if plan is not None:
             self.forget(plan)
 
-    def begin_again(self, plan: TablePlan, reason: str, now: float) -> None:
+    def begin_again(self, plan: TablePlan, reason: str, now: float, *, is_locked: bool = False) -> None:
         """The plan is over because of `reason`. The next one for its task waits a while, longer each time."""
         self.forget(plan)
         again = self.begin(plan.task, now)
         again.backoff, again.began = plan.backoff, plan.began
         again.has_said_waiting = plan.has_said_waiting
+        again.is_locked = is_locked
         again.retry_later(now)
         self.say_waiting(again, [reason], now)
 

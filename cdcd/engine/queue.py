@@ -51,6 +51,7 @@ class Batch:
     Attributes:
         base, position: the positions before and after the batch.
         size: bytes of all keys and values.
+        rows: changes and rows of snapshots of which it has records.
         tickets: the ledger's tickets that are acknowledged with this batch.
         commit_time: of the last commit in the batch, in microseconds since PostgreSQL's epoch; None: it has no commit.
         commit_times: of all commits in the batch that have records, likewise.
@@ -59,13 +60,14 @@ class Batch:
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
             transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` and `give_away` have given to the producer.
-        topics: the topics of the records that `give_away` has forgotten.
+        topics: the topics of the records that were handed over.
     """
 
     base: Position
     position: Position
     records: list[Record] = field(default_factory=list)
     size: int = 0
+    rows: int = 0
     tickets: list[int] = field(default_factory=list)
     commit_time: int | None = None
     commit_times: list[int] = field(default_factory=list)
@@ -78,19 +80,9 @@ class Batch:
     def hand_over(self, produce: Produce) -> None:
         """Give `produce` the records from number `handed_over` on.
 
-        If `produce` raises, `handed_over` is the number of the record that it refused. The loop stands here, and not
-        with its caller, so that it is compiled.
+        If `produce` raises, `handed_over` is the number of the record that it refused.
         """
-        records = self.records
-        # By number: a copy of the list would touch each record once more, long after it was made.
-        for number in range(self.handed_over, len(records)):
-            topic, key, value, headers = records[number]
-            assert topic, "a record that was given away is never sent again"
-            if headers is None:
-                produce(topic, value, key)
-            else:
-                produce(topic, value, key, headers=list(headers))
-            self.handed_over += 1
+        self._hand_over(produce, -1)
 
     def give_away(self, produce: Produce, keep_over: int) -> None:
         """Do as `hand_over` does, and forget each record that `produce` has taken.
@@ -101,20 +93,29 @@ class Batch:
         Args:
             keep_over: a record with more bytes of key and value than this is kept, so that a refusal for size finds it.
         """
+        self._hand_over(produce, keep_over)
+
+    def _hand_over(self, produce: Produce, keep_over: int) -> None:
+        """Do so, and forget records of at most `keep_over` bytes; -1: forget none.
+
+        The loop stands here, and not with the caller, so that it is compiled.
+        """
         records = self.records
         last = ""
+        # By number: a copy of the list would touch each record once more, long after it was made.
         for number in range(self.handed_over, len(records)):
             topic, key, value, headers = records[number]
+            assert topic, "a record that was given away is never sent again"
             if headers is None:
                 produce(topic, value, key)
             else:
                 produce(topic, value, key, headers=list(headers))
+            if topic is not last:
+                last = topic
+                self.topics.add(topic)
             size = (0 if key is None else len(key)) + (0 if value is None else len(value))
             if size <= keep_over:
                 records[number] = GIVEN_AWAY
-                if topic is not last:
-                    last = topic
-                    self.topics.add(topic)
             self.handed_over += 1
 
 
@@ -166,6 +167,7 @@ class BatchQueue:
         self._filling = Batch(position, position)
         self._tail: list[Record] = []
         self._tail_size = 0
+        self._tail_rows = 0
         self._whole_size = 0
         self._commit_lsn = 0
         self._events_done = 0
@@ -205,6 +207,8 @@ class BatchQueue:
         self.size += size
         self.waiting += len(records)
         self._tail_size += size
+        # TRUNCATE may make no record.
+        self._tail_rows += min(events, len(records))
         self._events_done += events
         self._tail += records
         records.clear()
@@ -269,14 +273,18 @@ class BatchQueue:
             self._filling.position = self._filling.position.moved(wal_end)
         self._asked |= asked and wal_end > ledger.flushed
 
-    def insert(self, records: list[Record], size: int) -> None:
-        """Take over records of a snapshot, `size` bytes, between two transactions. The progress counts them already."""
+    def insert(self, records: list[Record], size: int, rows: int = 0) -> None:
+        """Take over records of a snapshot, `size` bytes for `rows` rows, between two transactions.
+
+        The progress counts the rows already.
+        """
         assert not self._open, "rows of a snapshot stand between transactions"
         self.size += size
         self.waiting += len(records)
         filling = self._filling
         filling.records += records
         filling.size += size
+        filling.rows += rows
         filling.urgent = True
         records.clear()
         if filling.size >= self._bytes_max or len(filling.records) >= self._records_max:
@@ -327,8 +335,9 @@ class BatchQueue:
             filling.records = self._tail
             self._tail = []
         filling.size += self._tail_size
+        filling.rows += self._tail_rows
         filling.position = position
-        self._tail_size = 0
+        self._tail_size = self._tail_rows = 0
 
     def _turn(self) -> None:
         before = self._filling

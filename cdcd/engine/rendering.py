@@ -118,7 +118,7 @@ class SnapshotRows:
         )
         encoded = self.encoder.encode_rows(oid, rows.lines, position, self.unix_us, self._records, dropped)
         progress(encoded)
-        self._queue.insert(self._records, encoded.bytes)
+        self._queue.insert(self._records, encoded.bytes, encoded.rows)
 
     def end_former_rows(self, oid: int, event_no: int) -> None:
         """Put a truncate record into the topic of a table that was defined: the rows before it are another table's.

@@ -6,21 +6,18 @@ sender's words cut short. A request can pause what the configuration asks for (t
 added or replaced), but can not cancel it.
 """
 
-import json
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
 from cdcd.engine.incremental import Incremental
+from cdcd.engine.pending import excess
 from cdcd.errors import ConfigError
 from cdcd.facts import Observer, SnapshotSignalled, SnapshotSignalRefused, cut_short
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.outcomes import CANCELLED
 from cdcd.snapshots.signals import OWN_REQUESTS, PREFIX, Signal
 from cdcd.snapshots.table_task import TableTask
-
-PENDING_BYTES_MAX: Final = 16_384
-"""Bytes that all requests which are not done may take of the checkpoint record."""
 
 HELD_BYTES_MAX: Final = 262_144
 """What the requests of one transaction may hold until it ends. Further ones are refused together.
@@ -110,29 +107,15 @@ class Requests:
             TableTask(name, request=request, where=signal.where, askers=askers, asked=own.unix_s)
             for name in signal.tables
         ]
-        pending = [task for task in self._incremental.progress.tasks if task.request not in OWN_REQUESTS]
-        size = sum(_size(task.name, task.request, task.where) for task in (*pending, *tasks))
-        size += sum(_size(each.id) for each in self._incremental.progress.requests if not each.has_ended)
-        size += sum(
-            _size(asker)
-            for task in self._incremental.progress.tasks
-            for asker in task.askers
-            if asker != task.request
-        )
-        if size > PENDING_BYTES_MAX:
-            raise ValueError(
-                f"the requests that wait would take {size} bytes of the checkpoint, and {PENDING_BYTES_MAX} are allowed"
-            )
-        before = self._awaited(signal.request)
+        problem = excess(self._incremental.progress, tasks)
+        if problem:
+            raise ValueError(problem)
+        before = own.progress.awaited(signal.request)
         own.add(tasks)
         # A table that it asks for again, before it was begun with, is one table.
-        added = self._awaited(signal.request) - before
+        added = own.progress.awaited(signal.request) - before
         if signal.request and added:
             own.replace(own.progress.request(signal.request, added, own.unix_s))
-
-    def _awaited(self, request: str) -> int:
-        """How many tables the request with this name waits for."""
-        return sum(request in task.askers for task in self._incremental.progress.tasks)
 
     def _refuse(self, request: str, error: str) -> None:
         own = self._incremental.tasks
@@ -165,9 +148,3 @@ _ACTIONS: Final[dict[str, Callable[[Requests, Signal], None]]] = {
     "resume": Requests._resume,
     "cancel": Requests._cancel,
 }
-
-
-@lru_cache(maxsize=1024)
-def _size(name: str, request: str = "", where: str = "") -> int:
-    """Bytes of the checkpoint record; remembered for those that wait, which each further request counts again."""
-    return len(json.dumps([name, request, where], ensure_ascii=False).encode()) + 30

@@ -4,7 +4,7 @@ The rule: a transient failure ends a session, not the process. Until a session h
 `startup_timeout_s`, so that a wrong address is noticed.
 """
 
-from cdcd.engine.engine import StreamingAgainError
+from cdcd.engine.ending import StreamingAgainError
 from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
 from cdcd.facts import BinaryPaused, Observer, ReconnectScheduled, Side, StreamingPaused, StreamingResumed
 from cdcd.retry import Backoff

@@ -11,7 +11,7 @@ answer, and decides. The daemon (`daemon/startup.py`) and the simulator only car
 3. Fence: `init_transactions` shuts out a former instance that is still alive somewhere. Read the checkpoint again,
    because only now it can not change any more, and compare again. This second comparison is the one that counts.
 4. Ensure the publication and the slot, which are created if they are missing. A missing slot is a gap if there is a
-   checkpoint. The creation may wait, so the published tables are listed again afterwards.
+   checkpoint. The creation may wait, so afterwards the published tables are listed again.
 5. Write the checkpoint to resume from. Replication is then started from the slot's own position. What the checkpoint
    covers is skipped by cdcd, because a server that was told to start later would leave out prepared transactions that
    are not decided yet. An initial snapshot is read before replication starts.
@@ -21,10 +21,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from cdcd.engine.engine import first_flush
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.queue import Batch
+from cdcd.engine.startup_positions import Positions, Step, first_flush
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
@@ -33,14 +33,9 @@ from cdcd.engine.startup_requests import (
     EndFormerStream,
     EndTwoPhase,
     EnsurePublication,
-    Fence,
     ImportSnapshot,
     ListTables,
-    LookAtSlot,
-    Pause,
-    PeekCheckpoint,
     PrepareSink,
-    ReadSource,
     Request,
     SetFailover,
     SlotMade,
@@ -49,7 +44,7 @@ from cdcd.engine.startup_requests import (
     TakeLock,
     WriteCheckpoint,
 )
-from cdcd.errors import PositionError, TransientError
+from cdcd.errors import TransientError
 from cdcd.facts import (
     CheckpointRead,
     GapAccepted,
@@ -63,14 +58,7 @@ from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode
 from cdcd.rows.routing import TopicNames, collisions
 from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out
 from cdcd.snapshots.progress import EXPORTED, Progress
-from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
-
-JUDGE_AGAIN_S: Final = 1.0
-"""Seconds until slot and checkpoint are read again, if they do not fit. A commit may become visible in the checkpoint
-topic this long after PostgreSQL was told of it."""
-
-JUDGEMENTS: Final = 3
-"""How often a checkpoint is read before cdcd believes that it does not fit the slot."""
+from cdcd.transactions.position import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +111,6 @@ class Ready:
     slot_confirmed: int
 
 
-Step = Generator[Request[Any], Any, None]
-
 Tables = Mapping[int, str]
 """Published tables as `schema.table`, by oid."""
 
@@ -162,18 +148,15 @@ class Start:
         self._flushed = flushed
         self._unstreamed_until = unstreamed_until
         self._binary = binary
-        self._accept_gap = accept_gap
         self._steps = STEPS if steps is None else steps
         self._first_tables = first_tables
         # What the steps find out, in this order.
         self._server_version = 0
         self._options: Options | None = None
-        self._slot: SlotSeen | None = None
-        self._unusable: PositionError | None = None
-        self._found: Checkpoint | None = None
-        self._source: Source | None = None
-        self._gap: PositionError | None = None
+        self.positions = Positions(accept_gap=accept_gap, when_needed=settings.snapshot_mode == WHEN_NEEDED)
         self._published: Mapping[int, str] = {}
+        self.slot_made = False
+        """This start created the slot."""
         self._snapshot: str | None = None
         self._beginning: Beginning | None = None
         self._progress = Progress()
@@ -181,9 +164,11 @@ class Start:
         self._ready: Ready | None = None
         self._first = FirstStart() if first is None else first
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
         """What becomes of a slot that this start made, when the session ends (`FirstStart.leaves`)."""
-        return self._first.leaves(error, has_shipped=has_shipped)
+        return self._first.leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
 
     def run(self) -> Generator[Request[Any], Any, Ready]:
         """Take every step.
@@ -242,65 +227,16 @@ class Start:
 
     def judge(self) -> Step:
         """Refuse before anybody is shut out, if the comparison that counts is bound to refuse too."""
-        for left in reversed(range(JUDGEMENTS)):
-            # Again each time: an instance that stood still after its look may find what another one has done since.
-            yield from self._look_at_slot()
-            self._found = yield PeekCheckpoint()
-            try:
-                yield from self._compare()
-            except PositionError:
-                if not left:
-                    raise
-                yield Pause(JUDGE_AGAIN_S)
-            else:
-                return
+        yield from self.positions.judge()
 
     def fence(self) -> Step:
-        """The slot is looked at afterwards: a former instance may have moved it until it was shut out."""
-        self._found = yield Fence()
-        yield from self._look_at_slot()
-        yield from self._compare()
-
-    def _look_at_slot(self) -> Step:
-        """To be done before the checkpoint is read: a running instance writes it first, and moves the slot later."""
-        slot: SlotSeen | None = yield LookAtSlot()
-        self._unusable = None if slot is None else slot.problem
-        if self._unusable is not None and self.settings.snapshot_mode != WHEN_NEEDED:
-            raise self._unusable
-        self._slot = None if self._unusable is not None else slot
-
-    def _compare(self) -> Step:
-        """Find out whether the slot continues where the checkpoint ends.
-
-        Raises:
-            PositionError: it does not, and nobody accepts the gap.
-        """
-        slot, found = self._slot, self._found
-        source = self._source = yield ReadSource(found, None if slot is None else slot.confirmed)
-        try:
-            resume(found, source, accept_gap=False)
-        except PositionError as gap:
-            if not (self._accept_gap or self._reads_again(source)):
-                raise
-            self._gap = gap
-        else:
-            self._gap = None
-
-    def _reads_again(self, source: Source) -> bool:
-        """Whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
-        found = self._found
-        return (
-            self.settings.snapshot_mode == WHEN_NEEDED
-            and found is not None
-            and only_slot_is_lost(found, source)
-        )
+        """The comparison that counts: the checkpoint can not change any more."""
+        yield from self.positions.fence()
 
     def ensure_publication(self) -> Step:
-        assert self._source is not None
-        if self._unusable is not None:
-            self._observe(SnapshotNeeded(message=self._unusable.message))
-        elif self._gap is not None and self._reads_again(self._source):
-            self._observe(SnapshotNeeded(message=self._gap.message))
+        reason = self.positions.reads_because
+        if reason is not None:
+            self._observe(SnapshotNeeded(message=reason.message))
         self._published = yield EnsurePublication()
 
     def refuse_collisions(self) -> Step:
@@ -311,33 +247,35 @@ class Start:
         yield from ()
 
     def ensure_slot(self) -> Step:
-        settings = self.settings
+        settings, positions = self.settings, self.positions
+        found = positions.found
         beginning = self._beginning = begin(
             settings.snapshot_mode,
-            None if self._found is None else self._found.snapshot,
-            has_checkpoint=self._found is not None,
-            has_gap=self._gap is not None,
+            None if found is None else found.snapshot,
+            has_checkpoint=found is not None,
+            has_gap=positions.gap is not None,
         )
-        if self._slot is None:
+        if positions.slot is None:
             yield from self._create_slot(beginning)
         else:
-            yield from self._settle_two_phase(self._slot)
-        assert self._slot is not None
+            yield from self._settle_two_phase(positions.slot)
+        assert positions.slot is not None
         # After a slot was created with an exported snapshot, another command would end that snapshot.
-        if self._snapshot is None and settings.failover and not self._slot.failover:
+        if self._snapshot is None and settings.failover and not positions.slot.failover:
             yield SetFailover()
 
     def _create_slot(self, beginning: Beginning) -> Step:
-        assert self._source is not None
-        if self._unusable is not None:
+        positions = self.positions
+        if positions.unusable is not None:
             yield DropSlot()
         export = beginning.initial and self.settings.snapshot_method == EXPORTED
         made: SlotMade = yield CreateSlot(export)
-        self._slot, self._snapshot = made.slot, made.snapshot
+        positions.made(made.slot)
+        self.slot_made = True
+        self._snapshot = made.snapshot
         # A slot in place of one that was lost belongs to a pipeline that has delivered.
-        self._first.made = self._found is None
+        self._first.made = positions.found is None
         self._first.reads_rows = beginning.initial
-        self._source = replace(self._source, slot_confirmed=made.slot.confirmed)
 
     def _settle_two_phase(self, slot: SlotSeen) -> Step:
         """A slot that has two_phase, against the configuration, loses it where the server can take it away."""
@@ -356,10 +294,12 @@ class Start:
             self._exported = yield ImportSnapshot(self._snapshot)
 
     def choose_tables(self) -> Step:
-        """List the published tables again, because some may have been added while the slot's creation waited."""
+        """List the published tables again if the slot was created: its creation may have waited for hours."""
         beginning, exported = self._beginning, self._exported
         assert beginning is not None
-        before, self._published = self._published, (yield ListTables())
+        before = self._published
+        if self.slot_made:
+            self._published = yield ListTables()
         self._progress = beginning.progress
         if self.settings.exclude and not beginning.initial:
             self._progress = leave_out(beginning.progress, self._published, self.settings.exclude)
@@ -380,25 +320,25 @@ class Start:
 
     def write_checkpoint(self) -> Step:
         """Write where this session begins, if the former one did not end there."""
-        settings, source, slot = self.settings, self._source, self._slot
-        assert source is not None
+        settings, positions = self.settings, self.positions
+        slot, gap = positions.slot, positions.gap
         assert slot is not None
         assert slot.confirmed is not None
         assert self._options is not None
-        start = resume(self._found, source, accept_gap=self._gap is not None)
+        start = positions.resumed()
         position = start.position
-        if self._gap is not None:
-            self._observe(GapAccepted(message=self._gap.message, position=str(position)))
+        if gap is not None:
+            self._observe(GapAccepted(message=gap.message, position=str(position)))
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
         start = replace(start, snapshot=snapshot)
         self._observe(
             CheckpointRead(
-                topic=settings.checkpoint_topic, found=self._found is not None, position=str(position)
+                topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
             )
         )
-        if start != self._found:
+        if start != positions.found:
             self._first.checkpoint = "asked"
             yield WriteCheckpoint(Batch(position, position, snapshot=snapshot), start)
             self._first.checkpoint = "written"

@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
 
-from cdcd.errors import CdcdError, FatalError, SinkError, TransientError
+from cdcd.errors import CdcdError, FatalError, SinkError
 from cdcd.kafka.client import Properties, prepare
-from cdcd.kafka.errors import map_kafka_error, property_error
+from cdcd.kafka.errors import Partition, map_kafka_error, no_leader, property_error, silent_leader
 
 _SLICE_S: Final = 0.05
 
@@ -84,14 +85,14 @@ class Admin:
         self.timeout_s = timeout_s
         self._stopping = stopping
         self._heard: list[KafkaError] = []
-        self._where = f"Kafka at {properties.get('bootstrap.servers')}"
+        self.where = f"Kafka at {properties.get('bootstrap.servers')}"
         config: dict[str, Any] = {**properties, "error_cb": self._heard.append}
         prepare(properties)
         try:
             self._client = AdminClient(config)
         except KafkaException as error:
             # A file that is not there or not a certificate, a name or a value that librdkafka does not know.
-            raise property_error(error.args[0], self._where) from error
+            raise property_error(error.args[0], self.where) from error
 
     @property
     def is_stopping(self) -> bool:
@@ -126,7 +127,7 @@ class Admin:
             try:
                 found = self._client.list_topics(topic, timeout=max(deadline - time.monotonic(), _SLICE_S))
             except KafkaException as error:
-                raise self._mapped(error, self._where) from error
+                raise self._mapped(error, self.where) from error
             partition = found.topics[topic].partitions.get(0)
             if partition is None:
                 return
@@ -134,31 +135,43 @@ class Admin:
                 self._ask_leader(topic, partition.leader, max(deadline - time.monotonic(), _SLICE_S))
                 return
             if self.is_stopping or time.monotonic() > deadline:
-                raise TransientError(
-                    f"{self._where}: partition 0 of topic {topic} has no leader",
-                    hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",
-                )
+                raise no_leader(self.where, (topic, 0))
             time.sleep(_SLICE_S)
 
     def _ask_leader(self, topic: str, leader: int, timeout_s: float) -> None:
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._client.list_offsets({TopicPartition(topic, 0): latest}, request_timeout=timeout_s)
-        (future,) = asked.values()
-        try:
-            # Without an answer in time, the result of librdkafka 2.x is no error but an offset that there is not.
-            if self._wait_raw(future).offset >= 0:
-                return
-        except KafkaException as error:
-            if error.args[0].code() not in UNANSWERED:
-                return
+        if not self.silent([(topic, 0)], timeout_s):
+            return
         explained = self._explained()
         if isinstance(explained, FatalError):
             raise explained
-        raise TransientError(
-            f"{self._where}: broker {leader}, which leads partition 0 of topic {topic}, does not answer",
-            hint="Find out whether that broker is frozen or cut off from this machine. cdcd goes on by itself when the "
-            "broker is back, or when another one leads the partition.",
+        raise silent_leader(self.where, leader, (topic, 0))
+
+    def silent(self, partitions: Sequence[Partition], timeout_s: float) -> list[Partition]:
+        """Those of the partitions whose leaders do not answer in time. A leader that refuses to tell has answered."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._client.list_offsets(
+            {TopicPartition(topic, number): latest for topic, number in partitions}, request_timeout=timeout_s
         )
+        found = []
+        for partition, future in asked.items():
+            try:
+                # Without an answer in time, the result of librdkafka 2.x is no error but an offset that there is not.
+                is_silent = self._wait_raw(future).offset < 0
+            except KafkaException as error:
+                is_silent = error.args[0].code() in UNANSWERED
+            if is_silent:
+                found.append((partition.topic, partition.partition))
+        return found
+
+    def leaders(self, topics: Sequence[str], timeout_s: float) -> dict[Partition, int]:
+        """The leader of each partition of these topics, -1 if it has none. What nobody tells of is left out."""
+        asked = self._client.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_s)
+        found: dict[Partition, int] = {}
+        for name, future in asked.items():
+            with suppress(KafkaException):
+                for each in self._wait_raw(future).partitions:
+                    found[name, each.id] = -1 if each.leader is None else each.leader.id
+        return found
 
     def topics(self, names: Sequence[str]) -> dict[str, TopicInfo | None]:
         """Each topic, or None where there is none. Never creates one, as a metadata request may."""
@@ -205,7 +218,7 @@ class Admin:
         try:
             return set(self._client.list_topics(timeout=self.timeout_s).topics)
         except KafkaException as error:
-            raise self._mapped(error, self._where) from error
+            raise self._mapped(error, self.where) from error
 
     def create(
         self, topics: Sequence[NewTopicSpec], *, only_ask: bool = False
@@ -331,7 +344,7 @@ class Admin:
         try:
             return self._wait_raw(future)
         except KafkaException as error:
-            raise self._mapped(error, self._where) from error
+            raise self._mapped(error, self.where) from error
 
     def _wait_raw(self, future: "Future[T]") -> T:
         """The result, or a KafkaException; earlier than that when the callback heard what is fatal."""
@@ -351,7 +364,7 @@ class Admin:
     def _explained(self) -> CdcdError | None:
         """What the callback heard that says most: what is fatal, else the first that is not about all brokers."""
         heard = [error for error in self._heard if error.code() != KafkaError._ALL_BROKERS_DOWN]
-        errors = [map_kafka_error(error, self._where) for error in heard]
+        errors = [map_kafka_error(error, self.where) for error in heard]
         return next(
             (error for error in errors if isinstance(error, FatalError)), errors[0] if errors else None
         )

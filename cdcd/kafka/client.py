@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from cdcd.credentials.providers import KafkaAccess, access
 from cdcd.credentials.tokens import Tokens
 
 Value = str | int | float | bool | logging.Logger | Tokens
@@ -80,6 +81,11 @@ def split(given: Properties, tokens: Tokens | None = None) -> tuple[dict[str, Va
     producer = {name: value for name, value in given.items() if not name.startswith(CONNECTION)}
     own: Properties = {"logger": LOGGER} if tokens is None else {"logger": LOGGER, CALLBACK: tokens}
     return {**CONNECTION_DEFAULTS, **own, **connection}, {**PRODUCER_DEFAULTS, **producer}
+
+
+def configured(kafka: KafkaAccess) -> tuple[dict[str, Value], dict[str, Value]]:
+    """As `split`, of a configuration, with its secrets and tokens as they are now."""
+    return split(*access(kafka))
 
 
 def prepare(client: Properties) -> None:

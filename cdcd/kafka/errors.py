@@ -17,6 +17,9 @@ from confluent_kafka import KafkaError
 
 from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, SinkUnavailableError, TransientError
 
+Partition = tuple[str, int]
+"""A topic, and the number of one of its partitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Row:
@@ -234,3 +237,20 @@ def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
             else _Row(name, SinkError, "See the broker's log.")
         )
     return row.kind(f"{context}: {error.str()} [{name}]", hint=row.hint)
+
+
+def silent_leader(where: str, leader: int, partition: Partition) -> TransientError:
+    """A broker does not answer that leads a partition which is needed."""
+    return TransientError(
+        f"{where}: broker {leader}, which leads partition {partition[1]} of topic {partition[0]}, does not answer",
+        hint="Find out whether that broker is frozen or cut off from this machine. cdcd goes on by itself when the "
+        "broker is back, or when another one leads the partition.",
+    )
+
+
+def no_leader(where: str, partition: Partition) -> TransientError:
+    """A partition that is needed has no leader."""
+    return TransientError(
+        f"{where}: partition {partition[1]} of topic {partition[0]} has no leader",
+        hint="Bring back a broker that has a replica of the partition. cdcd goes on by itself.",
+    )

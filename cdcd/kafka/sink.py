@@ -169,6 +169,11 @@ class Sink:
         self._carry_out(self._state.open())
         return self._state.committed
 
+    @property
+    def outcome_unknown(self) -> bool:
+        """Whether Kafka may hold the checkpoint of the last `deliver`, which failed."""
+        return self._state.outcome_unknown
+
     def close(self) -> None:
         """Give up everything that is not committed. An open transaction is aborted, now or by the next producer."""
         self._carry_out(self._state.close())

@@ -278,18 +278,23 @@ AT_LEAST_ONCE: Final[Transitions] = {
 }
 
 
+_UNANSWERED: Final = (Event.SILENT, Event.FAILED)
+
+
 class TransactionState:
     """The state of the current producer, and the checkpoint that Kafka holds.
 
     Call `open` once, then `deliver` for each batch, and `close` at any moment. Each returns the first action. Carry the
     action out, and call `done` or `failed`, until an action has an `end`. An event that the table lacks is our own bug.
 
-    `committed` is the newest checkpoint that Kafka is known to hold.
+    `committed` is the newest checkpoint that Kafka is known to hold. `outcome_unknown` is true from a commit without an
+    answer until the checkpoint is read back: Kafka may hold the checkpoint that was given last.
     """
 
     def __init__(self, transitions: Transitions) -> None:
         self.state = State.CLOSED
         self.committed: Checkpoint | None = None
+        self.outcome_unknown = False
         self._transitions = transitions
         self._action = RETURN
         self._checkpoint: Checkpoint | None = None
@@ -318,13 +323,18 @@ class TransactionState:
         if Step.READ in steps:
             event = self._judge(found)
             self.committed = found
+            # A producer that is kept may send its request again, so what is read tells nothing for good.
+            self.outcome_unknown &= self.state is State.HELD_NOTE
             return self._take(event)
         if Step.NOTE in steps or self.state is State.NOTING:
             self.committed = self._checkpoint
+            self.outcome_unknown = False
         return self._take(Event.DONE)
 
     def failed(self, event: Event) -> Action:
         """A step of the last action failed, and the steps after it were not begun. `event_of` gives the event."""
+        if event in _UNANSWERED and (Step.NOTE in self._action.steps or self.state is State.NOTING):
+            self.outcome_unknown = True
         return self._take(event)
 
     def _judge(self, found: Checkpoint | None) -> Event:

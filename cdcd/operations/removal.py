@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, suppress
 from typing import Final, TypeVar
 
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
 from cdcd.errors import CdcdError, FencedError, PositionError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
@@ -19,7 +18,8 @@ from cdcd.kafka.descriptions import read_described_topics
 from cdcd.kafka.errors import unavailable
 from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
-from cdcd.postgres.connection import Connection, connect, parse_dsn
+from cdcd.operations.sides import connect_to
+from cdcd.postgres.connection import Connection, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.pipeline_state import read_state
 from cdcd.postgres.publication import drop_publication
@@ -88,13 +88,8 @@ async def _run(  # noqa: PLR0917  as `run`
     done: Callable[[Step], None] | None,
 ) -> Plan:
     pipeline = pipeline_of(config, file)
-    postgres = config.postgres
     async with AsyncExitStack() as stack:
-        sql = await connect(
-            parse_dsn(*postgres.access()),
-            application_name=f"{config.name} {command}",
-            connect_timeout_s=postgres.connect_timeout_s,
-        )
+        sql = await connect_to(config, command)
         stack.push_async_callback(sql.close)
         found = await _find(config, pipeline, sql)
         plan = decide(command, pipeline, found, with_topics=with_topics)
@@ -132,7 +127,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
 def _ask_kafka(
     config: Config, pipeline: Pipeline
 ) -> tuple[Checkpoint | PositionError | None, dict[str, int], set[str]]:
-    connection, _ = client.split(*access(config.kafka))
+    connection, _ = client.configured(config.kafka)
     checkpoint: Checkpoint | PositionError | None
     try:
         checkpoint = peek_checkpoint(connection, pipeline.checkpoint_topic, pipeline.name, ANSWER_S)
@@ -182,7 +177,7 @@ async def _drop_slot(config: Config, sql: Connection, _step: Step) -> None:
 
 
 async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> None:
-    connection, producer = client.split(*access(config.kafka))
+    connection, producer = client.configured(config.kafka)
     await _in_thread(
         lambda: forget_checkpoint(
             connection,
@@ -196,7 +191,7 @@ async def _forget_checkpoint(config: Config, _sql: Connection, _step: Step) -> N
 
 
 async def _delete_topics(config: Config, _sql: Connection, step: Step) -> None:
-    connection, _ = client.split(*access(config.kafka))
+    connection, _ = client.configured(config.kafka)
     outcomes = await _in_thread(lambda: Admin(connection, ANSWER_S).delete(step.topics))
     for outcome in outcomes.values():
         if isinstance(outcome, CdcdError):

@@ -10,16 +10,18 @@ import difflib
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from cdcd.config.loading import Config
 from cdcd.engine.queries import page_query, sql_names
 from cdcd.errors import CdcdError, ConfigError, SourceError
-from cdcd.postgres.connection import Connection, Dsn, connect, parse_dsn
+from cdcd.operations.sides import connect_to
+from cdcd.postgres.connection import Connection, Dsn, parse_dsn
 from cdcd.postgres.logical_message import emit_message
-from cdcd.postgres.refusals import TableBusyError, translated
+from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.tables import relatives
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.relations import key_columns
 from cdcd.snapshots.chunks import Chunk
@@ -32,15 +34,6 @@ MESSAGES_SINCE: Final = 140000
 
 _NOTHING_READ_BYTES: Final = 1 << 20
 """Bytes that a chunk without pages may have: it has none."""
-
-# What a name that is not published may stand for: a partitioned table with its leaves, a partition with its parents.
-_RELATIVES: Final = """
-SELECT c.relkind::text,
-       ARRAY(SELECT t.relid::oid::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf ORDER BY t.relid::oid),
-       ARRAY(SELECT a.relid::oid::int8 FROM pg_partition_ancestors(c.oid) a)
-  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-"""
 
 Notice = Callable[[str], None]
 
@@ -73,11 +66,7 @@ def ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
 async def _ask(config: Config, signal: Signal, notice: Notice) -> tuple[Signal, Lsn]:
     dsn = parse_dsn(*config.postgres.access())
     async with AsyncExitStack() as stack:
-        sql = await connect(
-            dsn,
-            application_name=f"{config.name} snapshot request",
-            connect_timeout_s=config.postgres.connect_timeout_s,
-        )
+        sql = await connect_to(config, "snapshot request")
         stack.push_async_callback(sql.close)
         if sql.info.server_version < MESSAGES_SINCE:
             raise ConfigError(
@@ -125,21 +114,19 @@ async def _find(sql: Connection, published: Mapping[int, str], table: str, publi
     exact = [oid for oid, name in published.items() if name == table]
     if exact:
         return exact
-    with translated("looking for a table", {}):
-        rows: Any = await (await sql.execute(_RELATIVES, (table,))).fetchall()
-    if not rows:
+    found = await relatives(sql, table)
+    if found is None:
         raise ConfigError(f"There is no table {table}.", hint=_meant(published, table))
-    kind, leaves, ancestors = rows[0]
-    parts = [oid for oid in leaves if oid in published]
-    if kind == "p" and parts:
+    parts = [oid for oid in found.leaves if oid in published]
+    if found.kind == "p" and parts:
         return parts
-    parents = [published[oid] for oid in ancestors if oid in published]
+    parents = [published[oid] for oid in found.ancestors if oid in published]
     if parents:
         raise ConfigError(
             f"{table} is a partition of {parents[0]}, through which its rows are published.",
             hint=f"Ask for the whole table: --table {parents[0]}; a condition chooses among its rows: --where.",
         )
-    if kind in "vmf":
+    if found.kind in "vmf":
         raise ConfigError(
             f"{table} is no table: PostgreSQL does not publish views, materialized views and foreign tables.",
             hint="Name the tables that have the rows.",

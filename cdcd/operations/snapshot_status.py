@@ -10,23 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
-from cdcd.errors import CdcdError, TransientError
-from cdcd.kafka import client
-from cdcd.kafka.checkpoint import peek_checkpoint
-from cdcd.kafka.errors import unavailable
-from cdcd.operations.status import AWAY_HINT
-from cdcd.postgres.connection import connect, parse_dsn
+from cdcd.errors import CdcdError
+from cdcd.operations.sides import connect_to, peek
 from cdcd.postgres.tables import published_tables
 from cdcd.snapshots.outcomes import CANCELLED, Outcome, Requested
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.table_task import TableTask
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import cut, number, plain, seconds
-from cdcd.transactions.position import Checkpoint
-
-CHECKPOINT_S: Final = 15.0
-"""Seconds that the broker may take for the checkpoint."""
 
 State = Literal["reading", "paused", "waiting", "failed", "complete"]
 
@@ -152,17 +143,8 @@ def _of_outcome(outcome: Outcome, now: int) -> Table:
     )
 
 
-def peek(config: Config) -> Checkpoint | None:
-    """The newest checkpoint; None: there is none. Raises SinkUnavailableError, SinkError and PositionError."""
-    connection, _ = client.split(*access(config.kafka))
-    try:
-        return peek_checkpoint(connection, config.topics.checkpoint, config.name, CHECKPOINT_S)
-    except TransientError as error:
-        raise unavailable(error, error.hint or AWAY_HINT) from error
-
-
 def look(config: Config) -> SnapshotStatus:
-    """How far the daemon's snapshots have got, by what is committed in Kafka. Raises as `peek`."""
+    """How far the daemon's snapshots have got, by what is committed in Kafka. Raises as `sides.peek`."""
     found = peek(config)
     if found is None:
         return SnapshotStatus(None, now=int(time.time()))
@@ -175,11 +157,7 @@ def look(config: Config) -> SnapshotStatus:
 async def _names(config: Config) -> Mapping[int, str]:
     """The published tables; empty if PostgreSQL cannot be asked: then the status names their oids."""
     try:
-        sql = await connect(
-            parse_dsn(*config.postgres.access()),
-            application_name=f"{config.name} snapshot status",
-            connect_timeout_s=config.postgres.connect_timeout_s,
-        )
+        sql = await connect_to(config, "snapshot status")
         try:
             return await published_tables(sql, config.postgres.publication)
         finally:

@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from cdcd.config.loading import Config
 from cdcd.errors import SinkUnavailableError
-from cdcd.operations.snapshot_status import SnapshotStatus, lines, peek
+from cdcd.operations.sides import peek
+from cdcd.operations.snapshot_status import SnapshotStatus, lines
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.outcomes import CANCELLED, Requested, find_request
 from cdcd.snapshots.progress import Progress

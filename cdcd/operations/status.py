@@ -9,13 +9,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cdcd.config.loading import Config
-from cdcd.credentials.providers import access
-from cdcd.errors import CdcdError, TransientError
-from cdcd.kafka import client
-from cdcd.kafka.checkpoint import peek_checkpoint
-from cdcd.kafka.errors import unavailable
+from cdcd.errors import CdcdError
 from cdcd.operations.pipeline_status import Named, Numbers, PipelineStatus
-from cdcd.postgres.connection import connect, parse_dsn
+from cdcd.operations.sides import connect_to, peek
+from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.pipeline_state import PipelineState, read_state
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.source import read_source
@@ -24,11 +21,6 @@ from cdcd.transactions.position import Checkpoint, resume
 
 CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""
-
-AWAY_HINT: Final = (
-    "Check: 1. the broker runs; 2. kafka.bootstrap_servers is reachable from this machine; 3. security.protocol in "
-    "kafka.properties matches the broker's listener."
-)
 
 
 def look(config: Config, file: str, url: str = "") -> PipelineStatus:
@@ -66,11 +58,7 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
 async def _server(config: Config) -> PipelineState | CdcdError:
     postgres = config.postgres
     try:
-        sql = await connect(
-            parse_dsn(*postgres.access()),
-            application_name=f"{config.name} status",
-            connect_timeout_s=postgres.connect_timeout_s,
-        )
+        sql = await connect_to(config, "status")
         try:
             return await read_state(sql, config.name, postgres.slot, postgres.publication)
         finally:
@@ -80,13 +68,8 @@ async def _server(config: Config) -> PipelineState | CdcdError:
 
 
 async def _checkpoint(config: Config) -> Checkpoint | CdcdError | None:
-    connection, _ = client.split(*access(config.kafka))
     try:
-        return await asyncio.to_thread(
-            peek_checkpoint, connection, config.topics.checkpoint, config.name, CHECKPOINT_S
-        )
-    except TransientError as error:
-        return unavailable(error, error.hint or AWAY_HINT)
+        return await asyncio.to_thread(peek, config, CHECKPOINT_S)
     except CdcdError as error:
         return error
 

@@ -10,7 +10,6 @@ from typing import Any, Final, TextIO
 from cdcd import __version__
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
-from cdcd.credentials.providers import access
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.kafka import client
@@ -106,7 +105,7 @@ def follow_topics(
         SinkError: no topic is there, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
-    connection, _ = client.split(*access(config.kafka))
+    connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
         if not follower.topics:

@@ -64,6 +64,15 @@ SELECT tree.root::int8, sum(CASE WHEN c.reltuples > 0 THEN c.reltuples
  GROUP BY tree.root
 """
 
+_INSERT_POSITION: Final = (
+    b"SELECT pg_current_wal_insert_lsn()::text, current_setting('wal_block_size')::int8, "
+    b"pg_size_bytes(current_setting('wal_segment_size'))"
+)
+
+_PAGE_HEADER: Final = 24
+_SEGMENT_HEADER: Final = 40
+"""Bytes of the header of a WAL page, and of the first page of a segment (xlog_internal.h)."""
+
 T = TypeVar("T")
 
 
@@ -122,15 +131,28 @@ class SnapshotCatalog:
         """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
+    async def leaves(self, table: str) -> list[int]:
+        """The oids of the partitions that hold the rows of `schema.table`; none if it is not partitioned."""
+        found = await self._ask(lambda sql: tables.relatives(sql, table))
+        return [] if found is None or found.kind != "p" else found.leaves
+
     async def position(self) -> int:
-        """An LSN behind the commit of every transaction that earlier queries could see."""
+        """An LSN behind the commit of every transaction that earlier queries could see.
+
+        Queries may see a commit that is not written yet (synchronous_commit = off). So this is where the next record
+        is inserted, not how far the WAL is written.
+        """
 
         async def ask(sql: Connection) -> int:
             with translated("asking for the WAL's end", {}):
-                row: Any = await (await sql.execute(b"SELECT pg_current_wal_insert_lsn()::text")).fetchone()
-            return Lsn.parse(row[0])
+                row: Any = await (await sql.execute(_INSERT_POSITION)).fetchone()
+            return end_of_records(Lsn.parse(row[0]), row[1], row[2])
 
         return await self._ask(ask)
+
+    async def lock_holders(self, oids: Collection[int]) -> list[str]:
+        """Who keeps everybody from reading the tables with these oids, as `tables.lock_holders` finds them."""
+        return await self._ask(lambda sql: tables.lock_holders(sql, oids))
 
     async def labels(self) -> int:
         """The checksum of the labels of all enums, as `catalog.labels` gives it."""
@@ -283,6 +305,19 @@ class SnapshotCatalog:
         except BaseException:
             await self.close()
             raise
+
+
+def end_of_records(insert: int, block: int, segment: int) -> int:
+    """Where the last record of the WAL ends, if the next one is inserted at `insert`.
+
+    The two differ at the beginning of a page, by the page's header. What is streamed of an idle server ends where the
+    last record ends, so that nothing would ever reach the position behind the header.
+
+    Args:
+        block, segment: the sizes of a page and of a segment in bytes.
+    """
+    header = _SEGMENT_HEADER if insert % segment < block else _PAGE_HEADER
+    return insert - header if insert % block == header else insert
 
 
 async def _set_timeout(connection: Connection, name: str, seconds: float) -> None:

@@ -6,6 +6,7 @@ sizes, which may only have grown.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cdcd.postgres.connection import Connection
@@ -34,6 +35,9 @@ _PUBLISHED: Final = _PUBLISHED_OF.format(only="")
 
 _PUBLISHED_ONLY: Final = _PUBLISHED_OF.format(only="AND c.oid = ANY(%s::oid[])")
 """For some of many tables: the lists of columns of 2,000 tables take PostgreSQL 50 ms, that of one 2 ms."""
+
+LOCKS_SINCE: Final = 160000
+"""The server version since which pg_publication_tables locks all published tables that have no list of columns."""
 
 # What pg_get_publication_tables (pg_publication.c) lists, without its locks: since PostgreSQL 16 it opens every table
 # that has no column list, and so waits for whoever alters one of them.
@@ -69,6 +73,44 @@ _SCHEMAS: Final = """
 
 _SCHEMAS_SINCE: Final = 150000
 """The server version that can publish all tables of a schema."""
+
+# What `_PUBLISHED_ONLY` gives, since PostgreSQL 16, where the view waits for whoever has locked any published table.
+# Lists of columns and row filters count in publications that name their tables (pg_publication.c,
+# pg_get_publication_tables). Without a list, stored generated columns are published if the publication says so (18).
+# Only pg_get_expr locks: the table whose filter it prints.
+_PUBLISHED_UNLOCKED: Final = f"""
+SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
+       CASE WHEN r.prattrs IS NOT NULL OR to_jsonb(p) ->> 'pubgencols' = 's' THEN (
+           SELECT jsonb_agg(a.attname) FROM pg_attribute a
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated IN ('', 's')
+                       ELSE a.attnum = ANY(r.prattrs::int2[]) END) END,
+       coalesce(pg_get_expr(r.prqual, r.prrelid), ''), format('%%I.%%I', n.nspname, c.relname), c.relkind = 'p'
+  FROM ({_LISTED.format(schemas=_SCHEMAS)}) AS listed(oid, schema, name)
+  JOIN pg_publication p ON p.pubname = %s
+  JOIN pg_class c ON c.oid = listed.oid
+  JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid AND NOT p.puballtables
+       AND NOT EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+ WHERE c.oid = ANY(%s::oid[])
+ ORDER BY c.oid
+"""
+
+# What a name that is not published may stand for: a partitioned table with its leaves, a partition with its parents.
+_RELATIVES: Final = """
+SELECT c.relkind::text,
+       ARRAY(SELECT t.relid::oid::int8 FROM pg_partition_tree(c.oid) t WHERE t.isleaf ORDER BY t.relid::oid),
+       ARRAY(SELECT a.relid::oid::int8 FROM pg_partition_ancestors(c.oid) a)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+"""
+
+_HOLDERS: Final = """
+SELECT DISTINCT pid FROM pg_locks
+ WHERE locktype = 'relation' AND relation = ANY(%s::oid[]) AND granted AND mode = 'AccessExclusiveLock'
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ ORDER BY pid
+"""
 
 # Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
 _COLUMNS: Final = """
@@ -127,6 +169,28 @@ async def published_tables(connection: Connection, publication: str) -> dict[int
     return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
 
 
+@dataclass(frozen=True, slots=True)
+class Relatives:
+    """What belongs to a relation.
+
+    Attributes:
+        kind: as in pg_class: r, p (partitioned), v, m or f.
+        leaves: if it is partitioned, the oids of the partitions that hold its rows.
+        ancestors: oids of the partitioned tables that it is a part of, and its own.
+    """
+
+    kind: str
+    leaves: list[int]
+    ancestors: list[int]
+
+
+async def relatives(connection: Connection, table: str) -> Relatives | None:
+    """What belongs to `schema.table`; None: there is none. Raises TransientError and SourceError."""
+    with translated("looking for a table", {}):
+        rows: Any = await (await connection.execute(_RELATIVES, (table,))).fetchall()
+    return Relatives(*rows[0]) if rows else None
+
+
 async def source_tables(
     connection: Connection, publication: str, only: Collection[int] | None = None
 ) -> list[SourceTable]:
@@ -134,6 +198,10 @@ async def source_tables(
     with translated("looking at the tables to be read", {"publication": publication}):
         if only is None:
             asked = await connection.execute(_PUBLISHED.encode(), (publication,))
+        elif connection.info.server_version >= LOCKS_SINCE:
+            asked = await connection.execute(
+                _PUBLISHED_UNLOCKED.encode(), (publication, publication, list(only))
+            )
         else:
             asked = await connection.execute(_PUBLISHED_ONLY.encode(), (publication, list(only)))
         tables: Any = await asked.fetchall()
@@ -174,6 +242,13 @@ def _relation(table: Any, columns: list[Any], version: int) -> Relation:
     return Relation(
         xid=None, oid=oid, namespace=schema, name=name, replica_identity=identity, columns=published
     )
+
+
+async def lock_holders(connection: Connection, oids: Collection[int]) -> list[str]:
+    """Who keeps everybody from reading the tables with these oids: server processes, or prepared transactions."""
+    with translated("looking who has locked a table", {}):
+        rows: Any = await (await connection.execute(_HOLDERS, (list(oids),))).fetchall()
+    return ["a prepared transaction" if pid is None else f"server process {pid}" for (pid,) in rows]
 
 
 async def writers(connection: Connection, oids: Collection[int]) -> frozenset[str]:

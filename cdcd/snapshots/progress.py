@@ -128,6 +128,25 @@ class Progress:
             return self
         return replace(self, tasks=tuple(added), next_number=number)
 
+    def expand(self, task: TableTask, leaves: Mapping[int, str]) -> Self:
+        """These tables, by oid, stand for the task's table. Whoever waits for the task waits for each of them."""
+        current = self.find(task)
+        if current is None:
+            return self
+        others = replace(self, tasks=tuple(each for each in self.tasks if each is not current))
+        made = others.add(replace(current, name=name, oid=oid) for oid, name in leaves.items())
+        requests = self.requests
+        for name in current.askers:
+            request = find_request(requests, name)
+            if request is not None and not request.has_ended:
+                more = made.awaited(name) - self.awaited(name)
+                requests = with_request(requests, replace(request, tables=request.tables + more))
+        return replace(made, requests=requests)
+
+    def awaited(self, request: str) -> int:
+        """How many tables the request with this name waits for."""
+        return sum(request in task.askers for task in self.tasks)
+
     def begin_next(self, names: Mapping[int, str]) -> tuple[Self, TableTask] | None:
         """Take the next table of `waiting` among the tasks; None: there is none. `names` are by oid."""
         if self.begun >= len(self.waiting):

@@ -7,6 +7,7 @@ they are walked.
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -28,9 +29,6 @@ TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "abo
 """plain, streamed, prepared: committed and delivered; rolled_back: prepared ones that were; aborted: streamed
 ones that were, whole or in part; message: logical decoding messages outside of transactions.
 """
-
-DELIVERED_KINDS: Final = ("plain", "streamed", "prepared")
-"""The kinds of transactions that reach Kafka."""
 
 COMMIT_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -54,6 +52,8 @@ class Telemetry:
         "acked_lsn",
         "commits",
         "delays",
+        "delivered_rows",
+        "delivered_transactions",
         "events",
         "flushed_lsn",
         "kafka_bytes",
@@ -87,6 +87,7 @@ class Telemetry:
         "transactions",
         "transactions_cut",
         "wal",
+        "writing",
     )
 
     def __init__(self, name: str = "", slot: str = "") -> None:
@@ -118,6 +119,10 @@ class Telemetry:
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
+        self.delivered_rows = 0
+        self.delivered_transactions = 0
+        """Those of which records were made and that Kafka acknowledged. `events` and `transactions` count what was
+        worked off, and count it again after a session that failed."""
         self.streamed_open = 0
         self.prepared_open = 0
         self.prepared_oldest_time: float | None = None
@@ -129,6 +134,8 @@ class Telemetry:
         self.reach = Reachability(self._waiting)
         """Which side answers. Both an outage and its end are events."""
 
+        self.writing: Collection[str] = ()
+        """The topics of the batch that is on its way to Kafka, so far as it is handed over."""
         self.kafka_transactions = 0
         self.kafka_bytes = 0
         self.kafka_token_failures = 0
@@ -149,13 +156,8 @@ class Telemetry:
         return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
 
     def totals(self) -> Totals:
-        """What went through since the process started."""
-        transactions = self.transactions
-        return Totals(
-            sum([transactions.get(kind, 0) for kind in DELIVERED_KINDS]),
-            sum(self.events.copy().values()),
-            self.kafka_bytes,
-        )
+        """What Kafka acknowledged since the process started."""
+        return Totals(self.delivered_transactions, self.delivered_rows, self.kafka_bytes)
 
     @property
     def caught_up(self) -> bool:

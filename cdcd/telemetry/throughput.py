@@ -21,8 +21,8 @@ LOOKS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Since the process started: transactions and rows (changes, and rows of snapshots) of which records were made, and
-    bytes of keys and values that Kafka acknowledged, before compression.
+    """What Kafka acknowledged since the process started: transactions with records, rows (changes, and rows of
+    snapshots), and bytes of keys and values, before compression.
     """
 
     transactions: int = 0

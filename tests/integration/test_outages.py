@@ -201,6 +201,7 @@ def test_sighup_changes_what_may_change_and_names_what_needs_a_restart(
     assert_json(running)
 
 
+PRODUCE = 0
 LIST_OFFSETS = 2
 """The kind of request that only the leader of a partition answers."""
 
@@ -209,6 +210,7 @@ LIST_OFFSETS = 2
 def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
     unique: str, database: Any, scratch: Path, daemon: Callable[[Any], Daemon]
 ):
+    prepare(database.dsn())
     # GIVEN a broker that answers everything but what is asked of it as a leader
     broker = KafkaBroker(scratch / f"kafka-{unique}")
     with Proxy(broker.port, kafka_frame, requests=True) as proxy:
@@ -228,5 +230,20 @@ def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
         assert "which leads partition 0" in told["message"]
         proxy.spoil(None)
         streaming.await_event("kafka.reachable")
+        # AND one that is silent only as the leader of a table's topic
+        mark = len(streaming.events)
+        topic = f"{unique}.public.t".encode()
+
+        def swallow_of_topic(message: bytes) -> bytes | None:
+            kind = int.from_bytes(message[4:6], "big")
+            return b"" if kind in {PRODUCE, LIST_OFFSETS} and topic in message else None
+
+        proxy.spoil(swallow_of_topic, times=1000)
+        with psycopg.connect(database.dsn(), autocommit=True) as connection:
+            connection.execute("INSERT INTO t (note) VALUES ('a note')")
+        told = streaming.await_event("kafka.unreachable", after=mark, timeout_s=OUTAGE_S + BUSY_S)
+        assert f"which leads partition 0 of topic {unique}.public.t" in told["message"]
+        proxy.spoil(None)
+        streaming.await_event("kafka.reachable", after=mark)
         assert streaming.stop() == 0
     broker.destroy()

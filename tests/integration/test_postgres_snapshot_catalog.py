@@ -15,7 +15,7 @@ from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.slot import create_slot
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
-from cdcd.snapshots.reading import PageQuery, Refused, Rows
+from cdcd.snapshots.reading import PageQuery, Refused, Rows, SourceTable
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.hostile_conditions import ATTACKS, FUNCTIONS, GOOD
@@ -70,18 +70,23 @@ def test_a_look_says_of_a_table_all_that_a_query_is_made_of(database: Database):
 
 @CHECKED
 def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Database):
-    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    for name in ("t", "u"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t, u")
 
     async def look() -> None:
         async with opened(database, lock_timeout_s=0.1) as catalog:
-            (oid,) = await catalog.published()
+            oid, other = await catalog.published()
             (table,) = (await catalog.look([oid])).tables
             with database.connect(autocommit=False) as connection:
                 connection.execute("LOCK TABLE t")
                 began = time.monotonic()
                 # A daemon that starts now must not wait for hours.
-                assert list(await catalog.published()) == [oid]
+                assert list(await catalog.published()) == [oid, other]
+                # The lock of one table is nothing to another one.
+                assert [each.name for each in (await catalog.look([other])).tables] == ["public.u"]
+                assert await catalog.lock_holders([other]) == []
+                assert await catalog.lock_holders([oid]) == [f"server process {connection.info.backend_pid}"]
                 with pytest.raises(TableBusyError):
                     await catalog.look([oid])
                 with pytest.raises(TableBusyError):
@@ -105,9 +110,14 @@ PUBLICATIONS = {
     "FOR TABLE t (id), p_1 (id, a) WHERE (id > 5)": 15,
     "FOR TABLES IN SCHEMA other, public WITH (publish_via_partition_root)": 15,
     "FOR TABLES IN SCHEMA other, TABLE p": 15,
+    "FOR TABLE t, g": 15,
+    "FOR TABLE g (id, stored)": 18,
+    "FOR TABLE t, g WITH (publish_generated_columns = stored)": 18,
 }
 TREE = """
 CREATE TABLE t (id int PRIMARY KEY);
+CREATE TABLE g (id int PRIMARY KEY, stored int GENERATED ALWAYS AS (id + 1) STORED, dropped int);
+ALTER TABLE g DROP COLUMN dropped;
 CREATE UNLOGGED TABLE u (id int PRIMARY KEY);
 CREATE VIEW v AS SELECT * FROM t;
 CREATE TABLE p (id int, a int, PRIMARY KEY (id, a)) PARTITION BY LIST (id);
@@ -134,10 +144,68 @@ def test_what_is_published_is_what_the_server_says(database: Database):
                 "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = 'p'"
             )
             async with opened(database) as catalog:
-                assert sorted((await catalog.published()).values()) == sorted(name for (name,) in said), what
+                published = await catalog.published()
+                assert sorted(published.values()) == sorted(name for (name,) in said), what
+                looked = (await catalog.look(list(published))).tables
+                assert [each.oid for each in looked] == sorted(published), what
+            if database.version >= 15:
+                assert {each.name: described(each) for each in looked} == server_describes(database), what
             database.execute("DROP PUBLICATION p")
 
     asyncio.run(look())
+
+
+def described(table: SourceTable) -> tuple[set[str], str]:
+    return {column.name for column in table.relation.columns}, table.row_filter
+
+
+def server_describes(database: Database) -> dict[str, tuple[set[str], str]]:
+    """The published columns and the row filter of each table, as the server's view has them."""
+    rows = database.execute(
+        "SELECT t.schemaname || '.' || t.tablename, array_agg(a.attname::text), coalesce(t.rowfilter, '') "
+        "  FROM pg_publication_tables t JOIN pg_attribute a ON a.attname = ANY(t.attnames) "
+        "   AND a.attrelid = format('%I.%I', t.schemaname, t.tablename)::regclass "
+        " WHERE t.pubname = 'p' AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) "
+        " GROUP BY 1, 3"
+    )
+    return {name: (set(columns), row_filter) for name, columns, row_filter in rows}
+
+
+@CHECKED
+def test_the_end_of_the_wal_is_where_an_idle_server_ends_its_stream(database: Database):
+    """At the beginning of a page, the next record is inserted behind the page's header, where no record ends."""
+    insert = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
+    emit = insert.replace("SELECT", "SELECT pg_logical_emit_message(false, 'x', repeat('x', %s)),")
+    ((block,),) = database.execute("SELECT current_setting('wal_block_size')::int8")
+
+    def fill() -> bool:
+        """Write up to the end of a page; whether nobody else wrote meanwhile."""
+        with database.connect() as connection:
+            before = int(connection.execute(insert).fetchall()[0][0])
+            ends = [int(connection.execute(emit, (300,)).fetchall()[0][1]) for _ in range(2)]
+            room = block - ends[-1] % block
+            overhead = ends[-1] - ends[-2] - 300
+            if before // block != ends[-1] // block or room <= overhead + 300:
+                return False
+            connection.execute(emit, (room - overhead,))
+            return int(connection.execute(insert).fetchall()[0][0]) % block in (24, 40)
+
+    async def ask() -> int:
+        async with opened(database) as catalog:
+            return await catalog.position()
+
+    database.execute("CREATE PUBLICATION p")
+    tries = 0
+    while not fill():
+        tries += 1
+        assert tries < 300, "no page was ever filled"
+    position = asyncio.run(ask())
+    assert position % block == 0
+    # THEN the server's WAL writer gets there, though nobody writes any more
+    flushed = "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn"
+    until(
+        lambda: True if int(database.execute(flushed)[0][0]) >= position else None, "the WAL is not written"
+    )
 
 
 @CHECKED

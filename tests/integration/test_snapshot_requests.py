@@ -179,6 +179,30 @@ def test_a_partitioned_table_is_read_by_its_published_name_or_through_its_leaves
     leaf = cdcd(process, "start", "--table", "public.p_1")
     assert leaf.returncode == (2 if via_root else 0)
     assert ("--table public.p;" in leaf.stderr) is via_root
+    # A request by SQL means the same as the command.
+    ask(database, action="start", tables=["public.p"], where="id > 20", id="sql")
+    process.await_event("table.read", table=f"public.{tables[-1]}", rows=9)
+    if not via_root:
+        process.await_event("snapshot.partitions", table="public.p", partitions=["public.p_1", "public.p_2"])
+    assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=[15, 16, 18])
+def test_a_table_that_somebody_has_locked_keeps_no_other_one_waiting(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    create(database, 10)
+    database.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    database.execute("INSERT INTO u VALUES (1)")
+    process = daemon(settings(unique, database, broker, parallelism=1))
+    process.await_streaming()
+    with database.connect(autocommit=False) as holder:
+        holder.execute("LOCK TABLE t")
+        ask(database, action="start", tables=["public.t", "public.u"])
+        process.await_event("table.read", table="public.u", rows=1)
+        waits = process.await_event("snapshot.waiting", table="public.t")
+        assert waits["writers"] == [f"locked by server process {holder.info.backend_pid}"]
+    process.await_event("table.read", table="public.t", rows=10)
     assert process.stop() == 0
 
 

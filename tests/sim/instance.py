@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdcd.engine.engine import StreamingAgainError
+from cdcd.engine.ending import StreamingAgainError
 from cdcd.errors import FencedError, SinkError, TransientError, WithoutStreamingError
 from cdcd.protocol.lsn import Lsn
 from tests.sim.postgres import ConnectionLostError
@@ -87,6 +87,7 @@ class Instance:
 
     def _end_session(self) -> None:
         if self.session is not None:
+            self.around.counted_rows += self.session.counted_rows
             self.session.close()
             self.flushed = max(self.flushed, self.session.flushed)
             self.session = None

@@ -48,6 +48,8 @@ class Oracle:
         self.begun = False
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
+        self.rows = 0
+        """Records that Kafka holds, tombstones among them: no fewer than rows."""
         self.has_rows = False
         """Whether rows of a snapshot were delivered."""
         self._sizes: list[int] = []
@@ -104,6 +106,7 @@ class Oracle:
 
     def append(self, records: Sequence[Record]) -> None:
         """A Kafka transaction with these records became visible."""
+        self.rows += len(records)
         at = -1
         first = self.delivered
         for record in records:
@@ -227,6 +230,13 @@ class Oracle:
                 raise PromiseBrokenError(
                     f"G1: told {Lsn(flushed)}, past the PREPARE of {xid} at {Lsn(prepared.lsn)}"
                 )
+
+    def count(self, rows: int) -> None:
+        """The daemon says that it delivered so many rows. It may know of fewer, if an answer of Kafka was lost."""
+        if self.exactly_once and rows > self.rows:
+            raise PromiseBrokenError(
+                f"{rows} rows are said to be delivered, and Kafka holds {self.rows} records"
+            )
 
     def finish(self) -> None:
         """Everything was decided, and quiet."""

@@ -315,9 +315,18 @@ HOSTILE: Final[Mapping[str, Any]] = {
 }
 """Requests that are meant badly."""
 
+UNKNOWN_AND_REFUSED: Final[Mapping[str, Any]] = {
+    **REFUSED,
+    "p_refuse": 0.2,
+    "p_unknown": 0.5,
+    "p_lost": 0.3,
+}
+"""First starts whose commits have no answer, and a broker that then refuses."""
+
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
     {
         "confirm_on_receive": _in_engine(feedback=stream.ConfirmsOnReceive),
+        "rows_counted_before_delivery": _in_engine(delivery=stream.CountsWhatIsShipped),
         "ack_before_delivery": _in_engine(ledger=stream.AcksWhenSent),
         "entry_opened_late": _in_engine(ledger=stream.OpensLate),
         "idle_ticket_resealed": _in_engine(ledger=stream.ResealsIdleTickets),
@@ -363,6 +372,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "drops_a_slot_of_another_start": _in_session(focus=REFUSED, first_start=start.DropsAnySlot),
         "drops_a_slot_that_the_checkpoint_names": _in_session(
             focus=REFUSED, first_start=start.DropsWhatTheCheckpointNames
+        ),
+        "drops_a_slot_after_an_unknown_commit": _in_session(
+            focus=UNKNOWN_AND_REFUSED, first_start=start.TakesARefusalForTheOutcome
         ),
         "unsent_value_forgotten": _in_incremental(snapshots.ForgetsUnsentValues),
         "unsent_value_not_written_down": _in_incremental(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from cdcd.engine.leavings import FirstStart, Leaving
-from cdcd.engine.startup import STEPS, Start, Step
+from cdcd.engine.startup import STEPS, Start
+from cdcd.engine.startup_positions import Step
 from cdcd.errors import SinkError
 
 Steps = tuple[Callable[[Start], Step], ...]
@@ -25,14 +26,16 @@ def replaced(step: Callable[[Start], Step], by: Callable[[Start], Step]) -> Step
 
 def fences_without_reading(start: Start) -> Step:
     """Believes the checkpoint that was read before the former instance was shut out."""
-    peeked = start._found
+    positions = start.positions
+    peeked = positions.found
     yield from start.fence()
-    start._found = peeked
+    positions.found = peeked
 
 
 def looks_at_the_slot_once(start: Start) -> Step:
     """Compares each checkpoint with the slot as it was at first."""
-    seen = start._look_at_slot
+    positions = start.positions
+    seen = positions._look_at_slot
     asked = False
 
     def look() -> Step:
@@ -41,11 +44,11 @@ def looks_at_the_slot_once(start: Start) -> Step:
             asked = True
             yield from seen()
 
-    start._look_at_slot = look  # type: ignore[method-assign]
+    positions._look_at_slot = look  # type: ignore[method-assign]
     try:
         yield from start.judge()
     finally:
-        start._look_at_slot = seen  # type: ignore[method-assign]
+        positions._look_at_slot = seen  # type: ignore[method-assign]
 
 
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
@@ -58,22 +61,37 @@ NOT_LOCKED: Final = without(Start.take_lock)
 class DropsWhatDelivered(FirstStart):
     """Takes the slot back whatever was delivered by it."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
-        return super().leaves(error, has_shipped=False)
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        return super().leaves(error, has_shipped=False, outcome_unknown=outcome_unknown)
 
 
 class DropsAnySlot(FirstStart):
     """Takes a slot back that another start made."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
         if not self.made and isinstance(error, SinkError):
             return Leaving.DROP
-        return super().leaves(error, has_shipped=has_shipped)
+        return super().leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
 
 
 class DropsWhatTheCheckpointNames(FirstStart):
     """Takes the slot back and leaves its checkpoint."""
 
-    def leaves(self, error: BaseException | None, *, has_shipped: bool) -> Leaving:
-        leaving = super().leaves(error, has_shipped=has_shipped)
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        leaving = super().leaves(error, has_shipped=has_shipped, outcome_unknown=outcome_unknown)
         return Leaving.DROP if leaving is Leaving.FORGET else leaving
+
+
+class TakesARefusalForTheOutcome(FirstStart):
+    """Takes the slot back if Kafka refuses, though an earlier commit had no answer."""
+
+    def leaves(
+        self, error: BaseException | None, *, has_shipped: bool, outcome_unknown: bool = False
+    ) -> Leaving:
+        return super().leaves(error, has_shipped=has_shipped, outcome_unknown=False)

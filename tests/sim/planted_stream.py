@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+from cdcd.engine.actions import Ship
+from cdcd.engine.delivery import Delivery
 from cdcd.engine.feedback import Feedback
-from cdcd.engine.queue import BatchQueue, Record
+from cdcd.engine.queue import Batch, BatchQueue, Record
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
@@ -20,6 +22,21 @@ from cdcd.transactions.streamed_transactions import StreamedTransactions
 class ConfirmsOnReceive(Feedback):
     def due(self, received: int, flushed: int, now: float, server_time_us: int) -> StatusUpdate | None:
         return super().due(received, received, now, server_time_us)
+
+
+class CountsWhatIsShipped(Delivery):
+    """Counts rows when they are handed over, so that those that come again count again."""
+
+    def next(self, now: float) -> Ship | None:
+        ship = super().next(now)
+        if ship is not None:
+            self.rows += ship.batch.rows
+        return ship
+
+    def delivered(self, batch: Batch) -> None:
+        rows = self.rows
+        super().delivered(batch)
+        self.rows = rows
 
 
 class AcksWhenSent(Ledger):

@@ -27,7 +27,8 @@ from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.settings import EngineSettings
-from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings, Step
+from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings
+from cdcd.engine.startup_positions import Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -98,6 +99,8 @@ class Surroundings:
     two_phase_from: int
     observe: Callable[[Fact], None]
     complete: Completeness
+    counted_rows: int = 0
+    """What sessions that are over counted as delivered."""
     now: float = 0.0
     ticks: int = 0
     healthy: bool = False
@@ -114,9 +117,7 @@ class Session:
         self.settings = settings
         self.rng = around.rng
         self.ledger = parts.engine.ledger(instance.flushed)
-        self.sink = parts.sink(
-            around.broker, around.rng, self._prove_ownership, exactly_once=settings.exactly_once
-        )
+        self.sink = parts.sink(around.broker, around.rng, self._may_fence, exactly_once=settings.exactly_once)
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
         self.asker = parts.asker(settings, around.rng, around.postgres)
         self.asker.healthy = around.healthy
@@ -196,6 +197,11 @@ class Session:
         if self._tasks:
             self._move_on()
 
+    @property
+    def counted_rows(self) -> int:
+        """How many rows the engine says that it delivered."""
+        return 0 if self.engine is None else self.engine.delivered_rows
+
     # How it ends.
 
     def leave(self, error: CdcdError | None) -> None:
@@ -203,7 +209,9 @@ class Session:
         if self._start is None:
             return
         has_shipped = self.engine is not None and self.engine.has_shipped
-        leaving = self._start.leaves(error, has_shipped=has_shipped)
+        leaving = self._start.leaves(
+            error, has_shipped=has_shipped, outcome_unknown=self.sink.outcome_unknown
+        )
         if leaving in {Leaving.NOTHING, Leaving.KEEP}:
             return
         postgres, broker = self.around.postgres, self.around.broker
@@ -220,6 +228,11 @@ class Session:
             self.instance.say(f"the slot stays: {failure!r}")
         else:
             self.instance.say("it took back its slot")
+
+    def _may_fence(self) -> None:
+        """What a new producer needs: the lock, and rights."""
+        self._prove_ownership()
+        self._refuse("a new producer")
 
     def _refuse(self, what: str) -> None:
         """Something that a person must mend, at first: later on, somebody has mended it."""

@@ -79,6 +79,10 @@ class Sink:
         self._backoff.reset()
         yield from self._carry_out(self._state.deliver(checkpoint, closes=batch.closes))
 
+    @property
+    def outcome_unknown(self) -> bool:
+        return self._state.outcome_unknown
+
     def close(self) -> Iterator[None]:
         yield from self._carry_out(self._state.close())
 

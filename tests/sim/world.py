@@ -276,6 +276,8 @@ class World:
         else:
             self._stalled()
         oracle.finish()
+        sessions = [one.session for one in self.instances if one.session is not None]
+        oracle.count(self.around.counted_rows + sum(each.counted_rows for each in sessions))
         session = self._active()
         if session is None or not session.is_quiet:
             raise PromiseBrokenError("something is left open")

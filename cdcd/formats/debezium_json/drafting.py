@@ -12,6 +12,8 @@ primary key that was added, `OutdatedDraftError` has the transaction sent once m
 
 from typing import Final, cast
 
+from librt.strings import BytesWriter
+
 from cdcd.errors import WithoutStreamingError
 from cdcd.formats.debezium_json.source_block import DELETED
 from cdcd.formats.debezium_json.table_fragments import TableFragments
@@ -92,7 +94,13 @@ class DraftWriter:
 
 
 def finish(  # noqa: PLR0917  what a transaction has and a draft has not
-    draft: Draft, table: TableFragments, serial: int, processed_at: bytes, tombstones: bool, out: list[Record]
+    draft: Draft,
+    table: TableFragments,
+    serial: int,
+    processed_at: bytes,
+    tombstones: bool,
+    buffer: BytesWriter,
+    out: list[Record],
 ) -> int:
     """Append the records of a draft, whose first event has the number after `serial`; returns their bytes.
 
@@ -107,7 +115,7 @@ def finish(  # noqa: PLR0917  what a transaction has and a draft has not
     deletes = op == DELETED and tombstones and has_key
     size = 0
     at = gone * PARTS
-    values = source.joined_all(parts[at + 1 :: PARTS], parts[at + 2 :: PARTS], serial + 1, ending)
+    values = source.joined_all(parts[at + 1 :: PARTS], parts[at + 2 :: PARTS], serial + 1, ending, buffer)
     for value in values:
         if has_key:
             key = parts[at]

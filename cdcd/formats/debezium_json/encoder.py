@@ -194,7 +194,15 @@ class DebeziumJsonEncoder(KnownTables):
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
         count = row_count(draft)
-        size = finish(draft, table, self._serial, self._processed_at, self._settings.tombstones, out)
+        size = finish(
+            draft,
+            table,
+            self._serial,
+            self._processed_at,
+            self._settings.tombstones,
+            self._writer.buffer(),
+            out,
+        )
         self._serial += count
         table.tally.counts[op] += count
         return size

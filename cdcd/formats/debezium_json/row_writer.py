@@ -42,6 +42,14 @@ class RowWriter:
         self.key: bytes | None = None
         """Of the event that was begun; None: its table has none."""
 
+    def buffer(self) -> BytesWriter:
+        """The buffer, emptied. What was begun in it is gone."""
+        if len(self._out) > _BUFFER_BYTES_MAX:
+            self._out = BytesWriter()
+        out = self._out
+        out.truncate(0)
+        return out
+
     def begin(self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int) -> int:
         """Write `before` and `after` of a row frame whose first row's values are at `frame[at]`.
 
@@ -51,10 +59,7 @@ class RowWriter:
         Raises:
             ValueError, IndexError: the frame is malformed.
         """
-        if len(self._out) > _BUFFER_BYTES_MAX:
-            self._out = BytesWriter()
-        out = self._out
-        out.truncate(0)
+        out = self.buffer()
         if not table.width:
             return LEFT
         end: i64 = at

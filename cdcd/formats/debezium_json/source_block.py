@@ -33,8 +33,13 @@ TRUNCATED: Final = 4
 """A record's `op`, by its place in `OPS`."""
 
 
-EVENT_NOS: Final = [str(event_no).encode("ascii") for event_no in range(1024)]
-"""Most transactions have fewer events: their numbers as text."""
+THOUSAND: Final = 1000
+
+EVENT_NOS: Final = [str(event_no).encode("ascii") for event_no in range(THOUSAND)]
+"""The text of an event's number, if the number has up to three digits. Most transactions have fewer events."""
+
+_LAST_DIGITS: Final = [b"%03d" % event_no for event_no in range(THOUSAND)]
+"""The last three digits of a larger number."""
 
 
 class SourceBlock:
@@ -118,13 +123,36 @@ class TableSource:
         """A record: its row, and all that follows."""
         return b"".join((row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
 
-    def joined_all(self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes) -> list[bytes]:
-        """As `joined`, for rows that follow each other; `event_no` is that of the first."""
+    def joined_all(
+        self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes, buffer: BytesWriter
+    ) -> list[bytes]:
+        """As `joined`, for rows that follow each other; `event_no` is that of the first.
+
+        Consumers wait for this loop. So the digits of a number that are the same for a thousand rows are made once, and
+        a record is put together in `buffer`, which takes two thirds of the time that a list and its `join` take.
+        """
         head, middle, tail = self._head, self._middle, self._tail
+        thousands = -1
+        until_digits = tail
         records: list[bytes] = []
         for row, lsn in zip(rows, lsns, strict=True):
-            number = EVENT_NOS[event_no] if event_no < len(EVENT_NOS) else str(event_no).encode("ascii")
-            records.append(b"".join((row, head, lsn, middle, lsn, tail, number, ending)))
+            if event_no < THOUSAND:
+                digits = EVENT_NOS[event_no]
+            else:
+                if event_no // THOUSAND != thousands:
+                    thousands = event_no // THOUSAND
+                    until_digits = tail + str(thousands).encode("ascii")
+                digits = _LAST_DIGITS[event_no % THOUSAND]
+            buffer.truncate(0)
+            buffer.write(row)
+            buffer.write(head)
+            buffer.write(lsn)
+            buffer.write(middle)
+            buffer.write(lsn)
+            buffer.write(until_digits)
+            buffer.write(digits)
+            buffer.write(ending)
+            records.append(buffer.getvalue())
             event_no += 1
         return records
 

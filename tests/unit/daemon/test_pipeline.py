@@ -65,6 +65,8 @@ class Engine:
     caught_up: bool | None = None
     cuts: int = 0
     server_wal_end: int = 0
+    delivered_rows: int = 0
+    delivered_transactions: int = 0
 
     def __post_init__(self) -> None:
         self.ledger = SimpleNamespace(received=1, sent=2, acked=3, flushed=4)

@@ -111,3 +111,42 @@ def test_a_change_that_is_handed_over_may_be_with_a_reader():
     assert ship is not None
     assert not ship.batch.closes
     assert session.delivery.has_shipped
+
+
+def deliver_all(session: Session) -> list[tuple[int, int]]:
+    """Rows and transactions that count after each batch."""
+    counted = []
+    while (ship := session.delivery.next(0.0)) is not None:
+        session.delivery.delivered(ship.batch)
+        counted.append((session.delivery.rows, session.delivery.transactions))
+    return counted
+
+
+def test_rows_count_when_they_are_delivered():
+    session = Session()
+    session.transaction(100, 10, 10)
+    session.transaction(200, 10)
+    assert (session.delivery.rows, session.delivery.transactions) == (0, 0)
+    assert deliver_all(session) == [(3, 2)]
+    session.queue.insert([("t", b"k", b"v", None)] * 3, 9, rows=2)
+    assert deliver_all(session) == [(5, 2)]
+
+
+def test_the_rows_of_a_large_transaction_count_with_its_last_part():
+    session = Session(whole_bytes_max=10_000)
+    session.transaction(100, *[90] * 10)
+    counted = deliver_all(session)
+    assert len(counted) > 1
+    assert set(counted[:-1]) == {(0, 0)}
+    assert counted[-1] == (10, 1)
+
+
+def test_an_event_without_a_record_is_no_row():
+    session = Session()
+    ticket = session.ledger.open()
+    session.queue.begin(100, 0)
+    session.queue.add([], 0, 1)
+    session.ledger.seal(ticket, 110)
+    session.queue.close(100, 110, 1, (ticket,))
+    session.delivery.next(20.0)
+    assert session.delivery.rows == 0

@@ -28,7 +28,8 @@ from cdcd.engine.actions import (
     Wait,
     Writers,
 )
-from cdcd.engine.engine import UNSTREAMED_S, Engine, StreamingAgainError
+from cdcd.engine.ending import UNSTREAMED_S, StreamingAgainError
+from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.engine.settings import EngineSettings

@@ -48,3 +48,11 @@ def test_without_rows_that_are_read_again_a_slot_stays_as_soon_as_changes_may_co
     assert first.leaves(AWAY, has_shipped=False) is Leaving.KEEP
     first.checkpoint = "written"
     assert first.leaves(REFUSED, has_shipped=False) is Leaving.KEEP
+
+
+def test_a_refusal_after_a_commit_without_an_answer_leaves_the_slot_that_a_checkpoint_may_name():
+    asked = FirstStart(made=True, reads_rows=True, checkpoint="asked")
+    assert asked.leaves(KAFKA, has_shipped=False, outcome_unknown=False) is Leaving.DROP
+    assert asked.leaves(KAFKA, has_shipped=False, outcome_unknown=True) is Leaving.KEEP
+    # THEN a start that has not got to its checkpoint is not concerned
+    assert FirstStart(made=True).leaves(KAFKA, has_shipped=False, outcome_unknown=True) is Leaving.DROP

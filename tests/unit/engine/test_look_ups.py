@@ -5,13 +5,10 @@ from typing import Any
 
 import pytest
 
-from cdcd.engine.actions import FindWriters, Look, Read, Writers
+from cdcd.engine.actions import FindWriters, Look, Looked, Read, Writers
 from cdcd.engine.plans import RETRY_S
-from cdcd.errors import SourceError
-from cdcd.facts import (
-    SnapshotRestarted,
-    SnapshotTableFailed,
-)
+from cdcd.errors import ConfigError, SourceError
+from cdcd.facts import SnapshotPartitions, SnapshotRestarted, SnapshotTableFailed
 from cdcd.snapshots.reading import Changed, PageQuery
 from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
@@ -178,3 +175,55 @@ def test_changes_go_on_while_a_renamed_table_waits_for_another_request_of_it():
     daemon.incremental.answered(again, looked(table(name="renamed")), daemon.now)
     # THEN nobody asks what a change means to it
     daemon.incremental.watched.note(150, "public.renamed", key(1), values(1), moved=False)
+
+
+PARENT = TableTask("public.parent", request="me", where="id > 1", askers=("me",), asked=7)
+
+
+def of_partitions(leaves: dict[int, str]) -> Looked:
+    return replace(looked(None), leaves=leaves)
+
+
+def test_a_partitioned_table_that_is_published_through_its_partitions_stands_for_them():
+    progress = asked_for(PARENT).request("me", 1, 7)
+    daemon = Daemon(progress, parallelism=1)
+    assert daemon.answer(of_partitions({11: "public.p_1", 12: "public.p_2"})) == Look(
+        0, "public.parent", "id > 1"
+    )
+    assert [(task.oid, task.name) for task in daemon.progress.tasks] == [
+        (11, "public.p_1"),
+        (12, "public.p_2"),
+    ]
+    assert {(task.request, task.where, task.askers, task.asked) for task in daemon.progress.tasks} == {
+        ("me", "id > 1", ("me",), 7)
+    }
+    assert [request.tables for request in daemon.progress.requests] == [2]
+    assert daemon.facts.of(SnapshotPartitions) == [
+        SnapshotPartitions(table="public.parent", partitions=["public.p_1", "public.p_2"], count=2)
+    ]
+    # THEN each is looked up by its oid, with the condition
+    assert daemon.ask()[1] == Look(11, "public.p_1", "id > 1")
+
+
+def test_a_request_for_a_table_and_one_of_its_partitions_waits_for_each_partition_once():
+    part = replace(PARENT, name="public.p_1")
+    progress = asked_for(PARENT, part).request("me", 2, 7)
+    daemon = Daemon(progress, parallelism=1)
+    daemon.answer(of_partitions({11: "public.p_1"}))
+    assert [task.name for task in daemon.progress.tasks] == ["public.p_1"]
+    assert [request.tables for request in daemon.progress.requests] == [1]
+
+
+def test_more_partitions_than_the_checkpoint_has_room_for_are_refused():
+    daemon = Daemon(asked_for(PARENT).request("me", 1, 7))
+    daemon.answer(of_partitions({number: f"public.partition_{number}" for number in range(1, 1001)}))
+    assert daemon.is_done()
+    (failed,) = daemon.facts.of(SnapshotTableFailed)
+    assert "published through 1000 partitions" in failed.error
+    assert [request.code for request in daemon.progress.requests] == [ConfigError.exit_code]
+
+
+def test_a_table_that_nobody_publishes_has_no_partitions_either():
+    daemon = Daemon(asked_for(PARENT))
+    daemon.answer(looked(None))
+    assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == ["public.parent"]

@@ -2,15 +2,13 @@
 
 import pytest
 
-from cdcd.engine.actions import Busy, Writers
+from cdcd.engine.actions import Busy, FindWriters, Look, Writers
 from cdcd.engine.plans import RETRY_S, WAITING_S
-from cdcd.facts import (
-    SnapshotWaiting,
-)
+from cdcd.facts import SnapshotWaiting
 from cdcd.snapshots.table_task import TableTask
 from cdcd.snapshots.visibility import Visibility
 from tests.unit.engine.beside import Daemon, T, asked_for, reading
-from tests.unit.engine.tables import PAGE, looked, rows, table
+from tests.unit.engine.tables import PAGE, looked, nobody, rows, table
 
 
 def test_whom_a_table_waits_for_is_said_once_after_a_while():
@@ -104,3 +102,48 @@ def test_rows_that_were_read_under_a_name_which_another_table_took_in_the_stream
     daemon.between()
     assert daemon.rendering.ids == [1, 2]
     assert daemon.is_done()
+
+
+LOCKED = Busy("locked by server process 7")
+THREE = (TableTask(T, 1), TableTask("public.u", 2), TableTask("public.v", 3))
+
+
+def test_a_table_that_is_locked_keeps_no_other_one_waiting():
+    daemon = Daemon(asked_for(*THREE), parallelism=1)
+    daemon.answer(LOCKED)
+    assert daemon.answer(looked(table(2, "u"))) == Look(2, "public.u")
+    # THEN as many wait for locks as there are connections, and the table that is read has one for itself
+    assert daemon.answer(nobody()) == FindWriters((2, 2))
+    daemon.now += 1.0
+    assert daemon.ask()[1] == Look(1, T)
+
+
+def test_only_so_many_locked_tables_are_waited_for_as_there_are_connections():
+    daemon = Daemon(asked_for(*THREE), parallelism=1)
+    daemon.answers(LOCKED, LOCKED)
+    assert daemon.asks_nothing()
+    daemon.now += 1.0
+    assert daemon.answer(looked(table())) == Look(1, T)
+    daemon.now += 1.0
+    # THEN the first table is free and takes its turn, and the third one still waits
+    assert {str(daemon.ask()[1]) for _ in range(2)} == {str(FindWriters((1, 1))), str(Look(2, "public.u"))}
+    assert daemon.asks_nothing()
+
+
+def test_a_table_that_is_locked_while_it_is_read_lets_another_one_go_on():
+    daemon = reading(asked_for(*THREE), parallelism=1)
+    asked, _ = daemon.ask()
+    assert daemon.asks_nothing()
+    daemon.incremental.answered(asked, LOCKED, daemon.now)
+    assert daemon.ask()[1] == Look(2, "public.u")
+
+
+def test_who_has_locked_a_table_is_said_with_its_name():
+    daemon = Daemon(asked_for())
+    while daemon.now <= WAITING_S:
+        daemon.answer(LOCKED)
+        daemon.now += 1.0
+    daemon.answer(LOCKED)
+    assert daemon.facts.of(SnapshotWaiting) == [
+        SnapshotWaiting(table=T, writers=["locked by server process 7"])
+    ]

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from cdcd.engine.incremental import Incremental
-from cdcd.engine.requests import HELD_BYTES_MAX, PENDING_BYTES_MAX, WORDS_MAX, Requests
+from cdcd.engine.pending import PENDING_BYTES_MAX
+from cdcd.engine.requests import HELD_BYTES_MAX, WORDS_MAX, Requests
 from cdcd.facts import SnapshotSignalled, SnapshotSignalRefused
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.snapshots.outcomes import CANCELLED, OUTCOMES_MAX

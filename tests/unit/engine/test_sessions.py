@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.engine.engine import StreamingAgainError
+from cdcd.engine.ending import StreamingAgainError
 from cdcd.engine.sessions import Sessions
 from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
 from cdcd.facts import BinaryPaused, Fact, ReconnectScheduled, StreamingPaused, StreamingResumed

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cdcd.engine.exported import ExportedTables
-from cdcd.engine.startup import JUDGE_AGAIN_S, JUDGEMENTS, STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
+from cdcd.engine.startup_positions import JUDGE_AGAIN_S, JUDGEMENTS
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
     ConnectStream,
@@ -146,7 +147,6 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         LookAtSlot,
         ReadSource,
         EnsurePublication,
-        ListTables,
     ]
     assert ready.checkpoint == HERE
     assert ready.exported is None
@@ -259,6 +259,15 @@ def test_when_needed_drops_an_invalidated_slot_after_the_fence():
     world.start(replace(SETTINGS, snapshot_mode="when_needed"))
     assert world.order.index(Fence) < world.order.index(DropSlot) < world.order.index(CreateSlot)
     assert [fact.message for fact in world.said(SnapshotNeeded)] == [INVALID.message]  # type: ignore[attr-defined]
+
+
+def test_published_tables_are_listed_again_only_if_the_creation_of_the_slot_may_have_waited():
+    later = {1: "public.t", 2: "public.later"}
+    there = World(listed=later)
+    assert there.start().published == {1: "public.t"}
+    assert ListTables not in there.order
+    missing = World(slot=None, found=None, listed=later)
+    assert missing.start().published == later
 
 
 def test_two_tables_with_one_topic_are_refused_before_there_is_a_slot():

@@ -391,3 +391,53 @@ def test_how_a_call_ends_says_what_is_raised():
     assert isinstance(over, TransientError)
     assert "no such topic" in over.message
     assert "Create it." in over.hint
+
+
+def sent_with(table: Transitions, events: list[Event]) -> TransactionState:
+    """A machine that had `BEFORE` in Kafka and was given `OURS`, after these events."""
+    state = TransactionState(table)
+    state.open()
+    state.done(BEFORE)
+    state.deliver(OURS, closes=True)
+    for event in events:
+        if event is Event.DONE:
+            state.done()
+        else:
+            state.failed(event)
+    return state
+
+
+UNANSWERED = [
+    (EXACTLY_ONCE, [Event.SILENT], [Event.REFUSED]),
+    (EXACTLY_ONCE, [Event.FAILED, Event.SILENT], [Event.STOPPED]),
+    (AT_LEAST_ONCE, [Event.DONE, Event.SILENT], [Event.REFUSED]),
+    (AT_LEAST_ONCE, [Event.DONE, Event.FAILED, Event.FAILED], [Event.REFUSED]),
+]
+
+
+@pytest.mark.parametrize(("table", "unanswered", "end"), UNANSWERED)
+def test_a_commit_without_an_answer_is_unknown_until_the_checkpoint_is_read_back(
+    table: Transitions, unanswered: list[Event], end: list[Event]
+):
+    # A refusal that comes instead of an answer to another commit says nothing of the first one.
+    assert sent_with(table, [*unanswered, *end]).outcome_unknown
+    state = sent_with(table, unanswered)
+    if state.state is State.REOPENING:
+        state.done(BEFORE)
+        assert not state.outcome_unknown
+        state.failed(Event.REFUSED)
+        assert not state.outcome_unknown
+
+
+def test_a_producer_that_is_kept_may_still_send_its_checkpoint_whatever_is_read():
+    state = sent_with(AT_LEAST_ONCE, [Event.DONE, Event.SILENT])
+    looks = [(state.done(BEFORE), state.outcome_unknown), (state.done(), state.outcome_unknown)]
+    assert [unknown for _, unknown in looks] == [True, False]
+    assert state.committed == OURS
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_refusal_at_once_and_a_delivery_are_known(table: Transitions):
+    assert not sent_with(table, [Event.REFUSED]).outcome_unknown
+    steps = [Event.DONE] if table is EXACTLY_ONCE else [Event.DONE, Event.DONE]
+    assert not sent_with(table, steps).outcome_unknown

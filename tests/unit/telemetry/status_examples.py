@@ -21,6 +21,7 @@ def busy(name: str = "shop", table: str = "public.orders", message: str = "conne
     now, unix_now = time.monotonic(), time.time()
     telemetry.role, telemetry.streaming = "active", True
     telemetry.events = {(table, "c"): 5, (table, "u"): 2, ("public.items", "d"): 1, ("public.items", "r"): 9}
+    telemetry.delivered_rows = 17
     telemetry.throughput.look(now - 10, unix_now - 10, telemetry.totals(), {})
     telemetry.server_wal_end, telemetry.received_lsn, telemetry.flushed_lsn = 0x2000, 0x1F00, 0x1000
     telemetry.last_commit_time = unix_now - 30

@@ -192,6 +192,17 @@ def test_events_that_are_delivered_already_are_left_out_of_a_draft():
     assert records_of(encoder, [without_first(draft, 3)], skip=3) == records_of(encoder_of(), frames)[3:]
 
 
+@pytest.mark.parametrize("before", [0, 7, 95, 997, 999, 1_997, 9_997, 99_997, 999_997, 12_345_678])
+def test_events_of_a_draft_are_numbered_as_their_frames_are(before):
+    frames = framed(*[Insert(XID, OID, row(str(number), "a", "x")) for number in range(5)])
+    encoder = encoder_of()
+    records = records_of(encoder, drafted(encoder, frames), skip=before)
+    assert records == records_of(encoder_of(), frames, skip=before)
+    for number, (_, _, value, _) in enumerate(records, before + 1):
+        assert value is not None
+        assert b'"event_serial_no":%d}' % number in value
+
+
 def test_rows_of_other_transactions_stand_between_a_draft_and_its_end():
     encoder, plain = encoder_of(), encoder_of()
     frames = every_change()

@@ -1,0 +1,133 @@
+"""Steps of a session's start: whether the slot continues where the checkpoint ends, and where the session resumes.
+
+The rule: slot and checkpoint are compared twice. The first comparison (`judge`) comes before another instance could
+notice anything, so that a daemon that must refuse to start disturbs no healthy one. The second (`fence`) counts,
+because the checkpoint can not change any more. Each time the slot is looked at before the comparison.
+"""
+
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, Final
+
+from cdcd.engine.startup_requests import (
+    Fence,
+    LookAtSlot,
+    Pause,
+    PeekCheckpoint,
+    ReadSource,
+    Request,
+    SlotSeen,
+)
+from cdcd.errors import PositionError
+from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
+
+JUDGE_AGAIN_S: Final = 1.0
+"""Seconds until slot and checkpoint are read again, if they do not fit. A commit may become visible in the checkpoint
+topic this long after PostgreSQL was told of it."""
+
+JUDGEMENTS: Final = 3
+"""How often a checkpoint is read before cdcd believes that it does not fit the slot."""
+
+Step = Generator[Request[Any], Any, None]
+
+
+def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
+    """The flushed position that a session begins with: PostgreSQL may forget everything before it.
+
+    Args:
+        told: the position that former sessions of this process reported. Another instance may have been active since,
+            and may hold an undecided PREPARE before that position. So the position in the checkpoint is the limit.
+    """
+    return max(slot_confirmed, min(told, start.flushed_lsn))
+
+
+class Positions:
+    """What is known of slot and checkpoint. `judge` first, then `fence`; then `made` if the slot was created.
+
+    Args:
+        accept_gap: start although slot and checkpoint do not meet.
+        when_needed: `snapshot.mode: when_needed`: a slot that is lost is replaced, and the tables are read again.
+    """
+
+    def __init__(self, *, accept_gap: bool, when_needed: bool) -> None:
+        self._accept_gap = accept_gap
+        self._when_needed = when_needed
+        self.slot: SlotSeen | None = None
+        """The slot, if there is one that can be used."""
+        self.unusable: PositionError | None = None
+        """Why the slot that is there cannot be used."""
+        self.found: Checkpoint | None = None
+        """The newest checkpoint."""
+        self.gap: PositionError | None = None
+        """What lies between checkpoint and slot, if that is accepted."""
+        self._source: Source | None = None
+
+    def judge(self) -> Step:
+        """Compare, and repeat that if the two do not fit: a commit may not be visible yet."""
+        for left in reversed(range(JUDGEMENTS)):
+            # Again each time: an instance that stood still after its look may find what another one has done since.
+            yield from self._look_at_slot()
+            self.found = yield PeekCheckpoint()
+            try:
+                yield from self._compare()
+            except PositionError:
+                if not left:
+                    raise
+                yield Pause(JUDGE_AGAIN_S)
+            else:
+                return
+
+    def fence(self) -> Step:
+        """The slot is looked at afterwards: a former instance may have moved it until it was shut out."""
+        self.found = yield Fence()
+        yield from self._look_at_slot()
+        yield from self._compare()
+
+    def _look_at_slot(self) -> Step:
+        """To be done before the checkpoint is read: a running instance writes it first, and moves the slot later."""
+        slot: SlotSeen | None = yield LookAtSlot()
+        self.unusable = None if slot is None else slot.problem
+        if self.unusable is not None and not self._when_needed:
+            raise self.unusable
+        self.slot = None if self.unusable is not None else slot
+
+    def _compare(self) -> Step:
+        """Find out whether the slot continues where the checkpoint ends.
+
+        Raises:
+            PositionError: it does not, and nobody accepts the gap.
+        """
+        slot, found = self.slot, self.found
+        source = self._source = yield ReadSource(found, None if slot is None else slot.confirmed)
+        try:
+            resume(found, source, accept_gap=False)
+        except PositionError as gap:
+            if not (self._accept_gap or self._reads_again(source)):
+                raise
+            self.gap = gap
+        else:
+            self.gap = None
+
+    def _reads_again(self, source: Source) -> bool:
+        """Whether `snapshot.mode: when_needed` closes the gap by reading the tables again."""
+        found = self.found
+        return self._when_needed and found is not None and only_slot_is_lost(found, source)
+
+    @property
+    def reads_because(self) -> PositionError | None:
+        """Why the tables are read again; None: they are not."""
+        if self.unusable is not None:
+            return self.unusable
+        assert self._source is not None
+        return self.gap if self._reads_again(self._source) else None
+
+    def made(self, slot: SlotSeen) -> None:
+        """The slot was created."""
+        assert self._source is not None
+        self.slot = slot
+        self._source = replace(self._source, slot_confirmed=slot.confirmed)
+
+    def resumed(self) -> Checkpoint:
+        """The checkpoint from which the session goes on."""
+        assert self._source is not None
+        return resume(self.found, self._source, accept_gap=self.gap is not None)
