@@ -1,15 +1,10 @@
 """`make demo` as a person runs it: to its end, broken off, and with a daemon that dies; and how it reads topics."""
 
-import fcntl
 import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,6 +16,8 @@ from confluent_kafka import Producer
 from deploy.demo.topics import Reader, TopicError
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.daemon import WAIT_S
+from tests.integration.terminal import ESCAPE, Terminal
 
 REPOSITORY = Path(__file__).parents[2]
 OPEN = "Ctrl-C ends it"
@@ -145,47 +142,6 @@ def test_ctrl_c_twice_leaves_at_once(demo: Callable[..., Demo], pause_s: float) 
     run.await_no_children()
 
 
-class OnTerminal:
-    """A demo on a terminal of its own. `drawn` is every byte that it wrote there."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.drawn = b""
-        self._terminal, side = pty.openpty()
-        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        self._before = termios.tcgetattr(side)
-        self._side = side
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.demo", *arguments],
-            cwd=REPOSITORY,
-            env={**os.environ, "TMPDIR": str(folder), "TERM": "xterm-256color"},
-            stdin=side,
-            stdout=side,
-            stderr=side,
-        )
-
-    def read_until(self, words: bytes | None, timeout_s: float = 120) -> None:
-        """Read until the words come; None: until the demo has ended and everything is read."""
-        deadline = time.monotonic() + timeout_s
-        while words is None or words not in self.drawn:
-            ended = self.process.poll() is not None
-            if select.select([self._terminal], [], [], 0 if ended else 0.1)[0]:
-                self.drawn += os.read(self._terminal, 65536)
-            elif ended:
-                assert words is None, f"the demo ended without {words!r}"
-                return
-            assert time.monotonic() < deadline, self.drawn[-2000:]
-
-    def settings_are_as_before(self) -> bool:
-        return termios.tcgetattr(self._side) == self._before
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._side)
-        os.close(self._terminal)
-
-
-ESCAPE = re.compile(rb"\x1b(?:\[[0-9;?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)", re.DOTALL)
 DRAWING = re.compile(rb"\x1b\[(?:[0-9;]*m|2K|[0-9]*A)")
 """Colours, erase a line, a line up: what is over when it is written."""
 
@@ -194,24 +150,23 @@ DRAWING = re.compile(rb"\x1b\[(?:[0-9;]*m|2K|[0-9]*A)")
 def test_nothing_is_left_on_a_terminal_however_it_ends(scratch: Path, ending: str) -> None:
     folder = scratch / f"terminal-{time.monotonic_ns()}"
     folder.mkdir(mode=0o711)
-    demo = OnTerminal(folder, *(["--seconds", "3"] if ending == "by itself" else []))
-    try:
+    arguments = ["--seconds", "3"] if ending == "by itself" else []
+    command = [sys.executable, "-m", "deploy.demo", *arguments]
+    with Terminal(command, environment={"TMPDIR": str(folder)}) as terminal:
         if ending != "by itself":
-            demo.read_until(b"records/s")
-            demo.process.send_signal(signal.SIGKILL if ending == "killed" else signal.SIGINT)
+            terminal.read_until("records/s", 2 * WAIT_S)
+            terminal.process.send_signal(signal.SIGKILL if ending == "killed" else signal.SIGINT)
         if ending == "Ctrl-C twice":
-            demo.read_until(b"closing the shop")
-            demo.process.send_signal(signal.SIGINT)
-        demo.read_until(None)
-        assert b"records/s" in demo.drawn, "it drew a picture"
-        escapes = ESCAPE.findall(demo.drawn)
+            terminal.read_until("closing the shop", 2 * WAIT_S)
+            terminal.process.send_signal(signal.SIGINT)
+        terminal.read_to_end()
+        assert "records/s" in terminal.plain(), "it drew a picture"
+        escapes = ESCAPE.findall(terminal.drawn)
         assert {one for one in escapes if not DRAWING.fullmatch(one)} == set()
         assert [one for one in escapes if one.endswith(b"m")][-1] == b"\x1b[0m"
-        assert demo.settings_are_as_before()
+        assert terminal.is_as_before()
         if ending != "killed":
-            assert demo.drawn.endswith(b"\r\n")
-    finally:
-        demo.close()
+            assert terminal.drawn.endswith(b"\r\n")
 
 
 def test_ctrl_c_while_the_servers_start_leaves_nothing(demo: Callable[..., Demo]) -> None:
