@@ -83,18 +83,25 @@ STREAMED_AGAIN: Final[Mapping[str, Any]] = {
     "version": 17,
     "streaming": ("on",),
     "two_phase": "later",
-    "work_mem_max": 3,
+    "work_mem_max": 20,
+    "snapshot_mode": "never",
     "operations": 250,
     "p_workload": 0.3,
     "p_decode": 1.0,
+    "p_end": 0.3,
+    "multi_insert_max": 4,
     "p_abort": 0.1,
     "p_prepare": 0.7,
-    "p_keep_prepared": 0.9,
+    "p_keep_prepared": 0.98,
     "p_message": 0.0,
     "faults": RESTARTS,
     "p_fault": 0.03,
 }
-"""What was prepared before the slot knew of two phases is streamed once more after a restart, and rolled back."""
+"""What was prepared before the slot knew of two phases is streamed once more after a restart, and rolled back.
+
+PostgreSQL streams it once more if it is the largest transaction in memory, so work_mem must be large enough that it was
+not written to disk when it was decoded again up to the start.
+"""
 
 AT_LEAST_ONCE: Final[Mapping[str, Any]] = {
     "exactly_once": False,
