@@ -58,7 +58,7 @@ def keep_storage(storage: Path, folder: Path) -> None:
 
 def copy_storage(folder: Path, storage: Path) -> None:
     """Give a broker its storage, as of a new cluster."""
-    shutil.copytree(folder / _STORAGE, storage)
+    shutil.copytree(folder / _STORAGE, storage, dirs_exist_ok=True)
     properties = storage / "meta.properties"
     lines = properties.read_text().splitlines()
     kept = [line for line in lines if not line.startswith("cluster.id=")]

@@ -96,7 +96,7 @@ def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None
 
 @pytest.fixture(scope="module")
 def compiled(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that is compiled from the source archive: that of `make compiled` if it has our sources, else a new one.
+    """The wheel compiled from the source archive: that of `make compiled` if it has our sources, else a new one.
 
     To compile takes minutes, and `make test` does so right before.
     """
