@@ -6,7 +6,7 @@ later. The broker answers DescribeAcls from that authorizer.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -19,6 +19,9 @@ from confluent_kafka.admin import (
 )
 
 _WAIT_S: Final = 30.0
+
+_ANYTHING: Final[Any] = None
+"""Of a filter; its annotations have str alone."""
 
 
 def allow(servers: str, bindings: Sequence[AclBinding]) -> None:
@@ -51,10 +54,10 @@ def _that(binding: AclBinding) -> AclBindingFilter:
 
 _ALL: Final = AclBindingFilter(
     ResourceType.ANY,
-    None,
+    _ANYTHING,
     ResourcePatternType.ANY,
-    None,
-    None,
+    _ANYTHING,
+    _ANYTHING,
     AclOperation.ANY,
     AclPermissionType.ANY,
 )
