@@ -172,7 +172,8 @@ def install_and_run(path: Path, settings: Mapping[str, str], form: str, tmp_path
     lock = REPOSITORY / "requirements-runtime.lock"
     run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock])
     variables = [f"{name}={value}" for name, value in settings.items()]
-    installed = run(["env", *variables, *pip, "install", "--verbose", "--no-deps", path])
+    log = tmp_path / "pip.log"
+    run(["env", *variables, *pip, "install", "--quiet", "--log", log, "--no-deps", path])
     run([*pip, "check"])
     said = run([tmp_path / "bin" / "cdcd", "version"], cwd=tmp_path)
     assert said.startswith(f"cdcd       {__version__} ({form})")
@@ -186,4 +187,4 @@ def install_and_run(path: Path, settings: Mapping[str, str], form: str, tmp_path
         if path.is_file()
     }
     assert written == example_files()
-    return installed
+    return log.read_text()
