@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local import KafkaBroker
+from deploy.local import KafkaBroker, free_port
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 from tests.integration.terminal import Terminal
@@ -154,12 +154,11 @@ def test_top_shows_a_daemon_says_when_it_is_down_and_goes_on_when_it_is_back(
     database: Database, broker: KafkaBroker, daemon, unique: str, tmp_path: Path
 ):
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    # A port that stays the daemon's while it is down
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers, http={"port": free_port()})
     process = daemon(config)
     process.await_streaming()
     database.execute("INSERT INTO orders SELECT generate_series(1, 40)")
-    port = int(process.await_event("daemon.started")["http"].rpartition(":")[2])
-    config["http"]["port"] = port
     file = tmp_path / "cdcd.yaml"
     file.write_text(yaml.safe_dump(config))
     awaited(process, lambda each: each["totals"]["rows"] == 40, "not delivered")
