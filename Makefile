@@ -3,8 +3,9 @@ PYTHON ?= python3
 SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy
-# Tests wait for servers half of their time. A file's tests share its servers, so they stay together, in our order.
-BESIDE = -n 2 --dist loadfile --no-loadscope-reorder
+# Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
+# stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
+BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile pages deploy-test dist lock clean
 
@@ -69,8 +70,8 @@ pages: .venv/stamp-docs
 
 dist: setup
 	rm -rf dist
-	.venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("dist")' >/dev/null
-	.venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w dist dist/*.tar.gz
+	$(call ARCHIVE,dist)
+	$(WHEEL) dist dist/*.tar.gz
 
 lock:
 	$(PYTHON) -m venv .cache/lock && .cache/lock/bin/pip install -q uv==0.13.9
@@ -92,6 +93,9 @@ CAN_COMPILE = command -v cc >/dev/null && \
 RESTART = test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas
 COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) CDCD_TEST_COMPILED=1 CDCD_TEST_PG=18
 
+ARCHIVE = .venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("$(1)")' >/dev/null
+WHEEL = .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w
+
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes
 
 .venv/stamp: requirements.lock pyproject.toml cdcd/__init__.py
@@ -100,9 +104,11 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q -
 	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-build/compiled/stamp: .venv/stamp setup.py $(shell find cdcd -name '*.py')
+# From the source archive, as where it is installed: tests/deploy/test_packaging.py takes this wheel too.
+build/compiled/stamp: .venv/stamp setup.py MANIFEST.in $(shell find cdcd -name '*.py')
 	rm -rf build
-	CDCD_COMPILE=1 .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w build/wheel .
+	$(call ARCHIVE,build/dist)
+	CDCD_COMPILE=1 $(WHEEL) build/wheel build/dist/*.tar.gz
 	mkdir -p build/compiled && cd build/compiled && ../../.venv/bin/python -m zipfile -e ../wheel/*.whl .
 	touch $@
 

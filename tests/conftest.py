@@ -1,5 +1,6 @@
 """Every folder's mark, a good order, and Hypothesis without a clock."""
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -23,6 +24,30 @@ collect_ignore = ["unit/transactions/test_golden_transactions.py"] if is_compile
 if find_spec("pyspark") is None:
     collect_ignore += ["spark", "unit/spark"]
 
+# Files that take longest begin first where several workers share the tests: a worker keeps a file to its end.
+LONG = (
+    "sim/test_simulation.py",
+    "deploy/test_packaging.py",
+    "integration/test_exactly_once.py",
+    "integration/test_demo.py",
+    "integration/test_check_foresees.py",
+    "integration/test_takeover.py",
+    "integration/test_postgres_replication.py",
+    "integration/test_bad_input_away.py",
+    "integration/test_bad_input_postgres.py",
+    "integration/test_snapshots.py",
+    "integration/test_snapshot_trouble.py",
+    "integration/test_strangers.py",
+    "integration/test_complete_snapshots.py",
+    "integration/test_snapshot_requests.py",
+    "integration/test_kafka_whole_transactions.py",
+    "integration/test_types.py",
+    "integration/test_outages.py",
+    "integration/test_postgres_snapshot_reader.py",
+    "integration/test_postgres_lock.py",
+    "integration/test_tokens_kafka.py",
+)
+
 # Cheap and telling tests first. A folder's tests carry the folder's mark.
 ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]
 MARKED = {"sim", "integration", "spark", "bench"}
@@ -35,15 +60,19 @@ settings.load_profile("cdcd")
 
 
 def pytest_configure() -> None:
+    assert all((TESTS / file).is_file() for file in LONG), "LONG names a file that is not there"
     # A shell starts a background job with SIGINT ignored, and a child inherits that. So no test could end it by Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def rank(item: pytest.Item) -> int:
-        folder = _folder(item)
-        return ORDER.index(folder) if folder in ORDER else len(ORDER)
+    is_shared = "PYTEST_XDIST_WORKER" in os.environ
+
+    def rank(item: pytest.Item) -> tuple[int, int]:
+        folder, file = _folder(item), item.path.relative_to(TESTS).as_posix()
+        long = LONG.index(file) if is_shared and file in LONG else len(LONG)
+        return long, ORDER.index(folder) if folder in ORDER else len(ORDER)
 
     for item in items:
         if (folder := _folder(item)) in MARKED:

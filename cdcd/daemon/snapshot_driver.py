@@ -160,6 +160,7 @@ class SnapshotDriver:
             self._dsn,
             application_name=f"{self._config.name} snapshot",
             connect_timeout_s=self._config.postgres.connect_timeout_s,
+            condition_timeout_s=self._config.snapshot.condition_timeout_s,
         )
         self._stack.callback(reader.close)
         return reader

@@ -38,7 +38,7 @@ LOCK_TIMEOUT_S: Final = 5.0
 """Default for the seconds that a query waits for a lock."""
 
 CONDITION_TIMEOUT_S: Final = 60.0
-"""How long a query with somebody's condition may take: it reads a chunk, and what it calls may sleep."""
+"""Default for the seconds that a query with somebody's condition may take: what the condition calls may sleep."""
 
 _CHANGED: Final = "changed"
 _BUSY: Final = "busy"

@@ -1,17 +1,25 @@
 """One Kafka broker that is its own controller (KRaft), in a folder: start, stop, kill, freeze, restart."""
 
-import base64
-import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, Self
 
 from deploy.local.cache import LocalServerError, run
+from deploy.local.kafka_prepared import (
+    STORAGE_SETTINGS,
+    cluster_id,
+    copy_storage,
+    dumping,
+    keep_storage,
+    prepared,
+    sharing,
+)
 from deploy.local.maven import KAFKA_VERSION, kafka_jars
 from deploy.local.process import Child, free_port
 from deploy.local.programs import java
@@ -64,11 +72,12 @@ class KafkaBroker:
         users: Mapping[str, str] | None = None,
         mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
         heap_mb: int = 400,
-        heap_at_once: bool = False,
+        for_measuring: bool = False,
     ) -> None:
         """`settings` are server.properties, over DEFAULT_SETTINGS; `users` are passwords by name.
 
-        `heap_at_once`: as Kafka's own start script has it; a heap that grows is collected several times as often.
+        `for_measuring`: the JVM's options are those of Kafka's own start script. A heap that grows is collected several
+        times as often, and other brokers are compiled by the JVM's quick compiler only, because they live for minutes.
         """
         self.data_dir = data_dir.resolve()
         self.port = port or free_port()
@@ -76,7 +85,7 @@ class KafkaBroker:
         self.users = dict(users or {})
         self.mechanism = mechanism
         self.heap_mb = heap_mb
-        self.heap_at_once = heap_at_once
+        self.for_measuring = for_measuring
         self.log_path = self.data_dir.with_name(f"{self.data_dir.name}.log")
         self._controller_port = free_port()
         self._admin_port = free_port()
@@ -110,11 +119,15 @@ class KafkaBroker:
         """Returns when the broker takes requests; LocalServerError with its log's end when it does not."""
         assert not self.is_running(), "the broker is running"
         properties = self._configure()
+        options: list[str] = [] if self.for_measuring else sharing(prepared(_prepare))
         if not (self.data_dir / "log" / "meta.properties").exists():
-            self._format(properties)
+            self._make_storage(properties)
+        self._launch(properties, options, timeout_s)
+
+    def _launch(self, properties: Path, options: Sequence[str], timeout_s: float) -> None:
         logged = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._child = Child(
-            self._java("kafka.Kafka", properties),
+            self._java(options, "kafka.Kafka", properties),
             log=self.log_path,
             last_signal=signal.SIGKILL,
             cwd=self.data_dir,
@@ -168,10 +181,11 @@ class KafkaBroker:
             file.seek(offset)
             return file.read().decode(errors="replace")
 
-    def _java(self, main: str, *arguments: str | Path) -> list[str | Path]:
+    def _java(self, options: Sequence[str], main: str, *arguments: str | Path) -> list[str | Path]:
         return [
             java(),
-            *([f"-Xms{self.heap_mb}m"] if self.heap_at_once else []),
+            *options,
+            f"-Xms{self.heap_mb}m" if self.for_measuring else "-XX:TieredStopAtLevel=1",
             f"-Xmx{self.heap_mb}m",
             "-XX:+UseSerialGC",
             "-Djava.awt.headless=true",
@@ -187,14 +201,28 @@ class KafkaBroker:
             *arguments,
         ]
 
+    def _make_storage(self, properties: Path) -> None:
+        is_usual = all(self.settings.get(name) == DEFAULT_SETTINGS.get(name) for name in STORAGE_SETTINGS)
+        if self.mechanism == "PLAIN" and is_usual:
+            copy_storage(prepared(_prepare), self.data_dir / "log")
+        else:
+            self._format(properties)
+
     def _format(self, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
-        # A leading dash would be read as an option.
-        arguments: list[str | Path] = ["format", "--cluster-id", "c" + cluster_id[1:], "--config", properties]
+        arguments: list[str | Path] = ["format", "--cluster-id", cluster_id(), "--config", properties]
         if self.mechanism != "PLAIN":
             for user, password in self.users.items():
                 arguments += ["--add-scram", f"{self.mechanism}=[name={user},password={password}]"]
-        run(self._java("kafka.tools.StorageTool", *arguments))
+        run(self._java((), "kafka.tools.StorageTool", *arguments))
+
+    def prepare(self, folder: Path) -> None:
+        """Fill the folder that other brokers start from, by a start of this one (`kafka_prepared.py`)."""
+        properties = self._configure()
+        self._format(properties)
+        keep_storage(self.data_dir / "log", folder)
+        self._launch(properties, dumping(folder), 90)
+        # It writes the archive when it ends.
+        self.stop(120)
 
     def _configure(self) -> Path:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -230,3 +258,12 @@ class KafkaBroker:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": "User:ANONYMOUS",
         }
+
+
+def _prepare(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="cdcd-kafka-") as scratch:
+        broker = KafkaBroker(Path(scratch) / "kafka")
+        try:
+            broker.prepare(folder)
+        finally:
+            broker.destroy()

@@ -175,7 +175,9 @@ def _descendants(pid: int) -> list[int]:
 def free_port() -> int:
     """A loopback port that nobody listens on, below the range from which the kernel takes client ports.
 
-    Inside that range somebody's connection could be given the port while its server is down for a restart.
+    Inside that range somebody's connection could be given the port while its server is down for a restart. The port is
+    this process's until it ends: other processes that ask here are given other ports, also before a server listens on
+    it and while the server is down.
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(1000):
@@ -186,5 +188,22 @@ def free_port() -> int:
             except OSError:
                 continue
             found: int = probe.getsockname()[1]
-            return found
+            if _reserve(found):
+                return found
     raise OSError("No free loopback port found.")
+
+
+def _reserve(port: int) -> bool:
+    """Take the port among all processes of this machine that call `free_port`; False: another one has it.
+
+    The reservation is the name of a socket in the abstract namespace (unix(7)): it is no file, and the kernel frees it
+    when this process ends, however that happens.
+    """
+    sign = socket.socket(socket.AF_UNIX)
+    try:
+        sign.bind(f"\0cdcd.loopback.{port}")
+    except OSError:
+        sign.close()
+        return False
+    sign.detach()  # open until the process ends
+    return True

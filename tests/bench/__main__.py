@@ -96,7 +96,7 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         with (
-            KafkaBroker(folder / "kafka", heap_mb=1000, heap_at_once=True) as broker,
+            KafkaBroker(folder / "kafka", heap_mb=1000, for_measuring=True) as broker,
             PostgresServer(arguments.version, folder / "postgres", settings=SERVER_SETTINGS) as server,
         ):
             server.execute("CREATE DATABASE bench")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ import pytest
 
 from cdcd import __version__
 from cdcd.cli.example_files import example_files
-from deploy.local.cache import REPOSITORY, run
+from deploy.local.cache import REPOSITORY, LocalServerError, run
 
 MODULES: Final = {
     str(path.relative_to(REPOSITORY))
@@ -93,26 +94,91 @@ def test_the_source_archive_has_what_the_wheel_is_built_from(dist: Path) -> None
     assert {name for name in names if name.startswith(("deploy/", "config/"))} == EXAMPLES
 
 
-@pytest.mark.parametrize(
-    ("archive", "settings", "form"),
-    [
-        ("*.whl", NO_COMPILER, "pure Python"),
-        ("*.tar.gz", NO_COMPILER, "pure Python"),
-        ("*.tar.gz", {}, "compiled"),
-    ],
-    ids=["wheel", "source archive without a C compiler", "source archive with one"],
-)
-def test_it_is_installed_into_an_empty_environment_and_runs_there(
-    archive: str, settings: dict[str, str], form: str, dist: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def compiled(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel compiled from the source archive: that of `make compiled` if it has our sources, else a new one.
+
+    To compile takes minutes, and `make test` does so right before.
+    """
+    folder = REPOSITORY / "build" / "wheel"
+    made = list(folder.glob("*.whl"))
+    if len(made) != 1 or not _is_ours(made[0]):
+        folder = tmp_path_factory.mktemp("compiled")
+        (archive,) = dist.glob("*.tar.gz")
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "wheel",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
+        try:
+            run(["env", "CDCD_COMPILE=1", *pip, "--wheel-dir", folder, archive])
+        except LocalServerError as error:
+            if "there is no C compiler" not in str(error):
+                raise
+            pytest.skip("there is no C compiler, or no Python.h (Debian: gcc python3-dev)")
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def _is_ours(wheel: Path) -> bool:
+    recipe = max(
+        (REPOSITORY / name).stat().st_mtime for name in ("setup.py", "pyproject.toml", "MANIFEST.in")
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        return (
+            wheel.stat().st_mtime > recipe
+            and set(archive.namelist()) >= MODULES
+            and all(archive.read(name) == (REPOSITORY / name).read_bytes() for name in MODULES)
+        )
+
+
+@pytest.mark.timeout(1800)
+def test_the_wheel_for_this_machine_has_every_module_too(compiled: Path) -> None:
+    assert compiled.name.startswith(f"cdcd-{__version__}-cp")
+    assert set(zipfile.ZipFile(compiled).namelist()) >= MODULES | {
+        f"cdcd/examples/{name}" for name in EXAMPLES
+    }
+
+
+def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    install_and_run(wheel, {}, "pure Python", tmp_path)
+
+
+@pytest.mark.timeout(1800)
+def test_the_compiled_wheel_runs_in_an_empty_environment(compiled: Path, tmp_path: Path) -> None:
+    install_and_run(compiled, {}, "compiled", tmp_path)
+
+
+def test_the_source_archive_runs_in_an_empty_environment_without_a_c_compiler(
+    dist: Path, tmp_path: Path
 ) -> None:
-    (path,) = dist.glob(archive)
+    (path,) = dist.glob("*.tar.gz")
+    said = install_and_run(path, NO_COMPILER, "pure Python", tmp_path)
+    # mypy was there, because the archive says itself what it is built with, and pip brings that along.
+    assert "Not compiled: there is no C compiler that finds Python.h." in said
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.deploy
+def test_the_source_archive_compiles_itself_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    install_and_run(path, {}, "compiled", tmp_path)
+
+
+def install_and_run(path: Path, settings: Mapping[str, str], form: str, tmp_path: Path) -> str:
+    """What pip said of the installation."""
     run([sys.executable, "-m", "venv", "--without-pip", tmp_path])
     pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
     lock = REPOSITORY / "requirements-runtime.lock"
     run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock])
-    # The source archive says itself what it is built with, and pip brings that along.
     variables = [f"{name}={value}" for name, value in settings.items()]
-    run(["env", *variables, *pip, "install", "--quiet", "--no-deps", path])
+    log = tmp_path / "pip.log"
+    run(["env", *variables, *pip, "install", "--quiet", "--log", log, "--no-deps", path])
     run([*pip, "check"])
     said = run([tmp_path / "bin" / "cdcd", "version"], cwd=tmp_path)
     assert said.startswith(f"cdcd       {__version__} ({form})")
@@ -126,3 +192,4 @@ def test_it_is_installed_into_an_empty_environment_and_runs_there(
         if path.is_file()
     }
     assert written == example_files()
+    return log.read_text()

@@ -7,15 +7,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
-    AclBindingFilter,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
 from deploy.local import KafkaBroker
+from tests.integration import kafka_rights
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.faults.trial import Trial
@@ -62,20 +61,11 @@ def binding(kind: ResourceType, name: str, operation: AclOperation) -> AclBindin
 
 
 def allow(one: Trial, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-    admin = AdminClient({"bootstrap.servers": one.reader_servers})
-    for done in admin.create_acls([binding(kind, name, operation) for operation in operations]).values():
-        done.result(30)
+    kafka_rights.allow(one.reader_servers, [binding(kind, name, operation) for operation in operations])
 
 
 def revoke(one: Trial, kind: ResourceType, name: str, operation: AclOperation) -> None:
-    admin = AdminClient({"bootstrap.servers": one.reader_servers})
-    found = binding(kind, name, operation)
-    wanted = AclBindingFilter(
-        found.restype, found.name, found.resource_pattern_type, found.principal, found.host,
-        found.operation, found.permission_type,
-    )  # fmt: skip
-    for done in admin.delete_acls([wanted]).values():
-        assert done.result(30)
+    kafka_rights.revoke(one.reader_servers, binding(kind, name, operation))
 
 
 def test_a_wrong_password_is_told_without_it(guarded: Trial):

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.process import free_port
 from tests.integration.conftest import Database
+from tests.integration.created_topics import delete_topic
 from tests.integration.daemon import BUSY_S, until
 from tests.integration.faults.trial import SECRET, Trial
 
@@ -176,8 +176,7 @@ def test_a_topic_that_went_away_is_not_made_by_the_broker_behind_our_back(
     one = trial(database.dsn(), kafka.bootstrap_servers)
     one.configure(kafka={"properties": quick, "transaction": {"timeout_s": 5}})
     deliver_one(one)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([one.topic])[one.topic].result(30)
+    delete_topic(kafka.bootstrap_servers, one.topic)
     before = one.insert(2)
     said = one.fail()
     assert said.code == 4

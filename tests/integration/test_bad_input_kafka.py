@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
 )
 
 from deploy.local import KafkaBroker
+from tests.integration import created_topics
 from tests.integration.conftest import Database
-from tests.integration.created_topics import create_topics
 from tests.integration.faults.trial import Trial
 
 newest = pytest.mark.postgres(only=18)
@@ -36,18 +33,12 @@ def admin(one: Trial) -> AdminClient:
 
 def create_topic(one: Trial, name: str, **config: Any) -> None:
     settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-    create_topics(one.reader_servers, name, config=settings)
+    created_topics.create_topics(one.reader_servers, name, config=settings)
 
 
 def set_topic(one: Trial, name: str, **config: Any) -> None:
-    entries = [
-        ConfigEntry(key.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for key, value in config.items()
-    ]
-    client = admin(one)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
-    for done in client.incremental_alter_configs([resource]).values():
-        done.result(30)
+    settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+    created_topics.set_topic(one.reader_servers, name, settings)
 
 
 # Topics.

@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -31,6 +30,7 @@ from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
+from tests.integration.kafka_rights import allow
 
 pytestmark = pytest.mark.postgres(only=18)
 
@@ -123,9 +123,7 @@ class Scene:
             for kind, name, operation in rights
         ]
         if bindings:
-            admin = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers})
-            for done in admin.create_acls(bindings).values():
-                done.result(30)
+            allow(broker.admin_bootstrap_servers, bindings)
 
 
 def topic_rights(scene: Scene, *but: AclOperation) -> list[tuple[ResourceType, str, AclOperation]]:

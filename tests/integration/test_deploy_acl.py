@@ -9,7 +9,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -19,6 +18,7 @@ from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.kafka_rights import allow
 
 ROW = re.compile(
     r"^\| (Topic|Transactional id) \| `([^`]+)` \| (literal|prefixed) \| ([\w, ]+) \|", re.MULTILINE
@@ -52,11 +52,9 @@ def test_the_documented_rights_are_enough(
 ) -> None:
     # GIVEN a broker that allows the daemon's user the documented rights and nothing else
     broker = private_broker(users={"cdcd": "let-me-in"}, mechanism="SCRAM-SHA-512")
-    admin = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers, "log_level": 0})
     rights = documented_rights(unique)
     assert len(rights) == 4
-    for done in admin.create_acls(rights).values():
-        done.result()
+    allow(broker.admin_bootstrap_servers, rights)
     database.execute("CREATE TABLE item (id int PRIMARY KEY)")
     config = configuration(
         unique,

@@ -13,7 +13,7 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import Daemon, configuration, until
 
 
 def cdcd(file: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -30,6 +30,11 @@ def cdcd(file: Path, command: str, *options: str) -> subprocess.CompletedProcess
 def topics(broker: KafkaBroker, prefix: str) -> set[str]:
     listed = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=30).topics
     return {name for name in listed if name.startswith(f"{prefix}.")}
+
+
+def await_topics(broker: KafkaBroker, prefix: str, wanted: set[str]) -> None:
+    """The broker's list follows some milliseconds after the answer to a deletion (KIP-500)."""
+    until(lambda: topics(broker, prefix) == wanted or None, f"the topics never were {wanted}")
 
 
 def slots(database: Database, name: str) -> list[tuple[object, ...]]:
@@ -83,7 +88,7 @@ def test_what_is_dropped_is_shown_first_and_gone_then(
     ]
     assert slots(database, f"cdcd_{unique}") == []
     assert database.execute("SELECT count(*) FROM pg_publication") == [(0,)]
-    assert topics(broker, unique) == before - {f"{unique}.checkpoint"}
+    await_topics(broker, unique, before - {f"{unique}.checkpoint"})
     # AND once more, there is nothing.
     again = cdcd(stopped.config_path, "drop", "--yes")
     assert (again.returncode, "There is nothing of pipeline" in again.stdout) == (0, True)
@@ -103,7 +108,7 @@ def test_what_somebody_else_made_stays(database: Database, broker: KafkaBroker, 
     create_topics(broker.bootstrap_servers, other)
     done = cdcd(process.config_path, "drop", "--topics", "--yes")
     assert done.returncode == 0, done.stderr
-    assert topics(broker, unique) == {other}
+    await_topics(broker, unique, {other})
     assert database.execute("SELECT count(*) FROM pg_publication") == [(1,)]
     assert f"{other}: nothing shows that pipeline" in done.stdout
     assert "nothing shows that cdcd made it" in done.stdout

@@ -28,6 +28,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.kafka_rights import allow
 
 T = TypeVar("T")
 
@@ -165,7 +166,6 @@ def test_topics_are_waited_for_while_the_broker_is_away(unique: str):
 
 def test_a_longest_timeout_that_the_broker_does_not_tell_is_a_minute_and_told(private_broker, unique: str):
     broker = private_broker(users={"cdcd": "right"})
-    allow = AdminClient({"bootstrap.servers": broker.admin_bootstrap_servers})
     rules = [
         AclBinding(
             kind, unique, ResourcePatternType.PREFIXED, "User:cdcd", "*", operation, AclPermissionType.ALLOW
@@ -177,8 +177,7 @@ def test_a_longest_timeout_that_the_broker_does_not_tell_is_a_minute_and_told(pr
         )
         for operation in operations
     ]
-    for future in allow.create_acls(rules).values():
-        future.result(10)
+    allow(broker.admin_bootstrap_servers, rules)
     side = Side(
         broker.bootstrap_servers,
         unique,

@@ -10,7 +10,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
 )
 from confluent_kafka.admin import ResourceType as Resource
@@ -26,6 +25,7 @@ from cdcd.kafka.topics import (
 )
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.kafka_rights import allow
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -174,7 +174,6 @@ def test_wrong_credentials_and_missing_rights_are_told_apart(private_broker, uni
     assert unique in error.message
     assert "kafka-acls" in error.hint
 
-    allow = AdminClient({**properties(broker), "bootstrap.servers": broker.admin_bootstrap_servers})
     rules = [
         AclBinding(
             Resource.TOPIC,
@@ -187,8 +186,7 @@ def test_wrong_credentials_and_missing_rights_are_told_apart(private_broker, uni
         )
         for operation in (AclOperation.CREATE, AclOperation.DESCRIBE)
     ]
-    for future in allow.create_acls(rules).values():
-        future.result(10)
+    allow(broker.admin_bootstrap_servers, rules)
     assert ensure_topics(
         Admin({**sasl, "sasl.password": "right"}), [unique], TopicSpec(), checkpoint="c"
     ) == [unique]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -127,6 +128,7 @@ def test_a_record_survives_stop_kill_and_freeze_of_the_broker(
     private_broker: Callable[..., KafkaBroker], unique: str
 ):
     broker = private_broker()
+    assert cluster_id(broker) != cluster_id(private_broker()), "their storage was copied"
     create_topics(broker.bootstrap_servers, unique)
     for number, upset in enumerate(
         [lambda: None, broker.restart, kill_and_start(broker), freeze_for_a_moment(broker)]
@@ -201,6 +203,11 @@ def test_servers_end_with_the_process_that_started_them(scratch: Path):
 def shared_memory() -> set[str]:
     """The ids of all System V segments, by /proc/sysvipc/shm."""
     return {line.split()[1] for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]}
+
+
+def cluster_id(broker: KafkaBroker) -> str:
+    listed: Any = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10)
+    return str(listed.cluster_id)
 
 
 def kill_and_start(broker: KafkaBroker) -> Callable[[], None]:

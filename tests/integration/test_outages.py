@@ -208,11 +208,12 @@ LIST_OFFSETS = 2
 
 @pytest.mark.postgres(only=18)
 def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
-    unique: str, database: Any, scratch: Path, daemon: Callable[[Any], Daemon]
+    unique: str, database: Any, scratch: Path, daemon: Callable[[Any], Daemon], request: pytest.FixtureRequest
 ):
     prepare(database.dsn())
     # GIVEN a broker that answers everything but what is asked of it as a leader
     broker = KafkaBroker(scratch / f"kafka-{unique}")
+    request.addfinalizer(broker.destroy)
     with Proxy(broker.port, kafka_frame, requests=True) as proxy:
         broker.settings["advertised.listeners"] = (
             f"CLIENT://127.0.0.1:{proxy.port},ADMIN://{broker.admin_bootstrap_servers}"
@@ -246,4 +247,3 @@ def test_a_leader_that_is_silent_is_told_although_others_still_name_it(
         proxy.spoil(None)
         streaming.await_event("kafka.reachable", after=mark)
         assert streaming.stop() == 0
-    broker.destroy()

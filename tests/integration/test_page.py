@@ -2,15 +2,9 @@
 
 import http.client
 import json
-import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
-import termios
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -20,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.local import KafkaBroker
+from deploy.local import KafkaBroker, free_port
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.terminal import Terminal
 
 TOKEN = "a-token-of-the-integration-tests"
 PASSWORD = "hunter2-of-the-page"
@@ -137,49 +132,21 @@ def test_an_outage_is_on_the_page_with_what_to_do(database: Database, private_br
     assert found["kafka"]["away_s"] is None
 
 
-class Terminal:
-    """`cdcd top` on a terminal of its own."""
+def top(file: Path) -> Terminal:
+    """`cdcd top` on a terminal."""
+    return Terminal([sys.executable, "-m", "cdcd.cli", "top", "--config", str(file)], rows=30, columns=100)
 
-    def __init__(self, *arguments: str, columns: int = 100, rows: int = 30) -> None:
-        self.ours, self._theirs = pty.openpty()
-        termios.tcsetwinsize(self.ours, (rows, columns))
-        self.before = termios.tcgetattr(self._theirs)
-        self.shown = ""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cdcd.cli", "top", *arguments],
-            stdin=self._theirs,
-            stdout=self._theirs,
-            stderr=self._theirs,
-            env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"},
-            start_new_session=True,
-        )
 
-    def read_until(self, text: str) -> None:
-        """Read what is drawn until the text comes, from here on."""
-        begin, deadline = len(self.shown), time.monotonic() + 60
-        while text not in self.plain(begin):
-            assert time.monotonic() < deadline, f"{text!r} was not shown:\n{self.plain(begin)}"
-            if select.select([self.ours], [], [], 1)[0]:
-                self.shown += os.read(self.ours, 65_536).decode(errors="replace")
-
-    def plain(self, begin: int = 0) -> str:
-        return re.sub(r"\x1b(\[[0-9;?]*[A-Za-z]|\([A-Z0-9]|[=>])", "", self.shown[begin:])
-
-    def end(self) -> int:
-        """Read the rest and say how it ended; the terminal must be as before."""
-        while self.process.poll() is None or select.select([self.ours], [], [], 0.1)[0]:
-            if select.select([self.ours], [], [], 0.1)[0]:
-                self.shown += os.read(self.ours, 65_536).decode(errors="replace")
-        assert termios.tcgetattr(self._theirs) == self.before
-        # The alternate screen is left, and the cursor is shown.
-        assert self.shown.rindex("\x1b[?1049l") > self.shown.rindex("\x1b[?1049h")
-        assert self.shown.rindex("\x1b[?25h") < len(self.shown)
-        assert "\x1b" not in self.shown[self.shown.rindex("\x1b[?1l") :].removeprefix("\x1b[?1l").lstrip(
-            "\x1b>"
-        )
-        os.close(self.ours)
-        os.close(self._theirs)
-        return self.process.wait()
+def end(screen: Terminal) -> int:
+    """Read the rest and say how it ended; the terminal must be as before."""
+    code = screen.read_to_end()
+    assert screen.is_as_before()
+    # The alternate screen is left, and the cursor is shown.
+    drawn = screen.drawn
+    assert drawn.rindex(b"\x1b[?1049l") > drawn.rindex(b"\x1b[?1049h")
+    assert b"\x1b[?25l" not in drawn[drawn.rindex(b"\x1b[?25h") :]
+    assert b"\x1b" not in drawn[drawn.rindex(b"\x1b[?1l") :].removeprefix(b"\x1b[?1l").lstrip(b"\x1b>")
+    return code
 
 
 @pytest.mark.postgres(only=18)
@@ -187,37 +154,36 @@ def test_top_shows_a_daemon_says_when_it_is_down_and_goes_on_when_it_is_back(
     database: Database, broker: KafkaBroker, daemon, unique: str, tmp_path: Path
 ):
     database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
-    config = configuration(unique, database.dsn(), broker.bootstrap_servers)
+    # A port that stays the daemon's while it is down
+    config = configuration(unique, database.dsn(), broker.bootstrap_servers, http={"port": free_port()})
     process = daemon(config)
     process.await_streaming()
     database.execute("INSERT INTO orders SELECT generate_series(1, 40)")
-    port = int(process.await_event("daemon.started")["http"].rpartition(":")[2])
-    config["http"]["port"] = port
     file = tmp_path / "cdcd.yaml"
     file.write_text(yaml.safe_dump(config))
     awaited(process, lambda each: each["totals"]["rows"] == 40, "not delivered")
-    screen = Terminal("--config", str(file))
-    screen.read_until("public.orders")
-    # WHEN the daemon is gone
-    process.stop()
-    screen.read_until("No daemon answers at")
-    # AND back at its place
-    again = daemon(config)
-    again.await_streaming()
-    screen.read_until("No row came since the daemon started.")
-    # AND the window becomes small
-    termios.tcsetwinsize(screen.ours, (10, 40))
-    screen.process.send_signal(signal.SIGWINCH)
-    screen.read_until("q leave")
-    os.write(screen.ours, b"q")
-    assert screen.end() == 0
+    with top(file) as screen:
+        screen.read_until("public.orders")
+        # WHEN the daemon is gone
+        process.stop()
+        screen.read_until("No daemon answers at")
+        # AND back at its place
+        again = daemon(config)
+        again.await_streaming()
+        screen.read_until("No row came since the daemon started.")
+        # AND the window becomes small
+        screen.resize(10, 40)
+        screen.process.send_signal(signal.SIGWINCH)
+        screen.read_until("q leave")
+        screen.type(b"q")
+        assert end(screen) == 0
     again.stop()
     # THEN nothing is left on the terminal, also when it is ended by a signal
     for number, code in ((signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 0)):
-        screen = Terminal("--config", str(file))
-        screen.read_until("No daemon answers at")
-        screen.process.send_signal(number)
-        assert screen.end() == code
+        with top(file) as screen:
+            screen.read_until("No daemon answers at")
+            screen.process.send_signal(number)
+            assert end(screen) == code
 
 
 @pytest.mark.postgres(only=18)
@@ -244,10 +210,9 @@ def test_top_ends_with_its_terminal(unique: str, tmp_path: Path):
     config["http"]["port"] = 1
     file = tmp_path / "cdcd.yaml"
     file.write_text(yaml.safe_dump(config))
-    screen = Terminal("--config", str(file))
-    screen.read_until("cdcd.yaml")
-    # WHEN the terminal is gone, and no signal says so
-    os.close(screen.ours)
-    os.close(screen._theirs)
-    # THEN the command ends
-    assert screen.process.wait(60) == 129
+    with top(file) as screen:
+        screen.read_until("cdcd.yaml")
+        # WHEN the terminal is gone, and no signal says so
+        screen.hang_up()
+        # THEN the command ends
+        assert screen.process.wait(60) == 129

@@ -214,8 +214,9 @@ def test_a_slot_that_is_still_being_created_is_waited_for(database: Database, un
     async def run() -> None:
         async with both(database.dsn()) as (connection, stream):
             creation = asyncio.create_task(create_slot(stream, unique))
-            await asyncio.sleep(0.5)
-            state = await existing(connection, unique)
+            while (state := await read_slot(connection, unique)) is None:
+                assert not creation.done()
+                await asyncio.sleep(0.01)
             with pytest.raises(SlotActiveError, match=f"PID {stream.backend_pid}"):
                 check_slot(state, database.name)
             creation.cancel()

@@ -1,13 +1,8 @@
 """What a person sees who runs the daemon on a terminal while tables are read."""
 
 import json
-import os
-import pty
 import re
-import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -15,9 +10,8 @@ import yaml
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import WAIT_S, configuration
-
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+from tests.integration.daemon import configuration
+from tests.integration.terminal import Terminal
 
 
 @pytest.mark.parametrize("form", ["json", "auto"])
@@ -38,13 +32,10 @@ def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
     )
     file = tmp_path / "cdcd.yaml"
     file.write_text(yaml.safe_dump(config))
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (40, 160))
     command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(file)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    text = ANSI.sub("", _read(ours).decode())
-    assert process.wait(WAIT_S) == 0
+    with Terminal(command, columns=160, only_errors=True) as terminal:
+        assert terminal.read_to_end() == 0
+        text = terminal.plain()
     # THEN there was a bar with rows, bytes, rate and time left
     bars = re.findall(r"public\.t +\S+ +(\d+)% +([\d,]+) +(\S+ \S+ of \S+ \S+) +([\d,]+) +([\d,]+) s", text)
     assert bars, text[-3000:]
@@ -58,19 +49,3 @@ def test_on_a_terminal_there_is_a_bar_below_the_log_until_all_is_read(
     lines = [line for line in text.replace("\r", "\n").splitlines() if line.startswith("{")]
     events = [json.loads(line)["event"] for line in lines]
     assert wanted <= set(events)
-
-
-def _read(terminal: int) -> bytes:
-    """Everything that is written to it until nobody has it open any more."""
-    deadline = time.monotonic() + 2 * WAIT_S
-    parts: list[bytes] = []
-    while time.monotonic() < deadline:
-        try:
-            part = os.read(terminal, 65_536)
-        except OSError:  # EIO: the other end is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(terminal)
-    return b"".join(parts)

@@ -17,6 +17,7 @@ from deploy.local.process import free_port
 from tests.integration.conftest import Database
 from tests.integration.faults.certificates import Authority
 from tests.integration.faults.trial import Trial
+from tests.integration.kafka_rights import allow
 from tests.integration.test_deploy_acl import documented_rights
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -74,12 +75,10 @@ class Guarded:
 
     def allow(self, pipeline: str, principal: str) -> None:
         """What deploy/acl.md lists, and nothing else."""
-        admin = AdminClient({"bootstrap.servers": self.admin})
         rights = documented_rights(pipeline)
         for right in rights:
             right.principal = principal
-        for done in admin.create_acls(rights).values():
-            done.result(30)
+        allow(self.admin, rights)
 
     def scram(self, **properties: str) -> dict[str, str]:
         return {

@@ -87,7 +87,7 @@ def main() -> None:
         folder = Path(name)
         folder.chmod(0o755)
         with (
-            KafkaBroker(folder / "kafka", heap_mb=500) as broker,
+            KafkaBroker(folder / "kafka", heap_mb=500, for_measuring=True) as broker,
             PostgresServer(18, folder / "postgres", settings=SERVER_SETTINGS) as server,
         ):
             changes = _fill(server, broker, folder, arguments)

@@ -74,7 +74,8 @@ class Job:
 
     def points(self) -> list[Row]:
         """The common points, newest first."""
-        return consistent_points(self.spark, self.target).collect()
+        found: list[Row] = consistent_points(self.spark, self.target).collect()
+        return found
 
     def all(self, kind: type[Fact]) -> list[Any]:
         return [fact for fact in self.facts if isinstance(fact, kind)]

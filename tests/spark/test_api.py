@@ -41,7 +41,8 @@ def now(source: Source) -> tuple[Lsn, dt.datetime]:
 
 
 def ordered(changes: DataFrame) -> list[Any]:
-    return changes.orderBy("commit_lsn", "event_no", "offset").collect()
+    found: list[Any] = changes.orderBy("commit_lsn", "event_no", "offset").collect()
+    return found
 
 
 def ids(row: Any) -> Any:

@@ -54,7 +54,7 @@ def partitions(spark: SparkSession, target: Lakehouse, name: str) -> list[tuple[
     else:
         one, two = f"{OWN}1", f"{OWN}2"
         found = spark.table(name).groupBy(one, two).count()
-        assert spark.sql(f"DESCRIBE DETAIL {name}").head()["partitionColumns"][:2] == [one, two]
+        assert spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["partitionColumns"][:2] == [one, two]
     return sorted(map(tuple, found.collect()), key=str)
 
 

@@ -46,3 +46,10 @@ class SnapshotConfig(Section):
         "Whoever may connect to the database can send one. all: also those with a where, which PostgreSQL evaluates as "
         "this role, in a READ ONLY transaction with a timeout; a superuser's functions can do harm even there.",
     )
+    condition_timeout_s: float = Field(
+        60.0,
+        ge=0.1,
+        le=3600,
+        description="How long PostgreSQL may evaluate the where of a request for one chunk. A request that takes "
+        "longer is given up with the event table.failed, because a condition may sleep and would keep a reader.",
+    )

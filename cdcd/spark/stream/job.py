@@ -21,7 +21,7 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from cdcd.errors import CdcdError, TransientError
 from cdcd.spark.platform.kafka_admin import Admin

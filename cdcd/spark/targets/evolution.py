@@ -296,7 +296,7 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
 def widens(old: DataType, new: DataType) -> bool:
     """Both formats can change a column of type `old` to `new` without touching its values."""
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):
-        return new.scale == old.scale and new.precision >= old.precision
+        return bool(new.scale == old.scale and new.precision >= old.precision)
     return isinstance(new, _WIDER.get(type(old), ()))
 
 

@@ -43,7 +43,7 @@ class OwnTables:
                         self._format.add(spark, name, part.name, part.dataType.simpleString())
                 had = spark.table(name).select(*unique)
                 new = rows.join(had, list(unique), "left_anti").select(rows.columns).persist()
-                count = new.count()
+                count: int = new.count()
                 if count:
                     self._format.append(new, name)
                     self._appended.add(name)

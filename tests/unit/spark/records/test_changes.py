@@ -53,7 +53,8 @@ def changes(
         " headers array<struct<key: string, value: binary>>",
     )
     parsed = parse(records, table_schema("abc", FORM, **options), rules(FORM, **options))
-    return parsed.orderBy("offset").collect()
+    found: list[Row] = parsed.orderBy("offset").collect()
+    return found
 
 
 def test_a_row_has_the_values_of_its_types(spark: SparkSession):

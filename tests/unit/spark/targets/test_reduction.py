@@ -16,7 +16,8 @@ def given(spark: SparkSession, *changes: dict[str, Any]) -> DataFrame:
 
 
 def rows(spark: SparkSession, *changes: dict[str, Any], partial: tuple[str, ...] = ()) -> list[Row]:
-    return reduced(given(spark, *changes), FORM, partial).orderBy("id").collect()
+    found: list[Row] = reduced(given(spark, *changes), FORM, partial).orderBy("id").collect()
+    return found
 
 
 def test_the_later_change_wins_by_commit_lsn_and_number_whenever_it_arrived(spark: SparkSession):
