@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
+from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, SpoolConfig
@@ -35,6 +36,7 @@ class Config(Section):
     postgres: PostgresConfig = Field(description="Where the changes come from.")
     kafka: KafkaConfig = Field(description="Where the records go.")
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
+    format: FormatConfig = Field(description="How keys and values of records are written.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(

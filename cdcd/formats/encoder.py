@@ -37,6 +37,7 @@ class EncoderSettings:
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
+        key_format, value_format: names of `available.py`.
     """
 
     version: str
@@ -50,6 +51,8 @@ class EncoderSettings:
     tombstones: bool = True
     truncate: bool = True
     unavailable: str = "__debezium_unavailable_value"
+    key_format: str = "json"
+    value_format: str = "json"
 
     @property
     def topics(self) -> TopicNames:

@@ -196,7 +196,7 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         topics = config.topics
-        self._encoder = FORMATS["json"].changes(
+        self._encoder = FORMATS[config.format.value].changes(
             EncoderSettings(
                 version=__version__,
                 prefix=topics.prefix,
@@ -204,6 +204,8 @@ class RecordDecoder:
                 message_topic=topics.message,
                 names=topics.by_table,
                 tombstones=False,
+                key_format=config.format.key,
+                value_format=config.format.value,
             ),
             False,
         )

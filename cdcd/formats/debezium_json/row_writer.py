@@ -42,8 +42,13 @@ class RowWriter:
         self.key: bytes | None = None
         """Of the event that was begun; None: its table has none."""
 
-    def begin(self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int) -> int:
+    def begin(  # noqa: PLR0917  what the head of a frame says, as it is there
+        self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int, opening: bytes
+    ) -> int:
         """Write `before` and `after` of a row frame whose first row's values are at `frame[at]`.
+
+        Args:
+            opening: what the record begins with; empty for a draft.
 
         Returns:
             The record's op, or LEFT: go the other way.
@@ -55,6 +60,8 @@ class RowWriter:
             self._out = BytesWriter()
         out = self._out
         out.truncate(0)
+        if opening:
+            out.write(opening)
         if not table.width:
             return LEFT
         end: i64 = at
@@ -120,7 +127,7 @@ class RowWriter:
             while at < place.end:
                 part.append(out[at])
                 at += 1
-        part.append(_BRACE)
+        part.write(table.key_end)
         return part.getvalue()
 
     def draft(self) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.formats.debezium_json.changes import Place, Plan, put_whole
+from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
 from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.source_block import OPS, TableSource
@@ -51,6 +52,7 @@ class TableFragments:
         old_template: the fragments of an old row by itself, its columns in the same slots.
         announcement: the record of the table's description, until a record of the table follows it.
         is_new: no record of the table has followed the description yet.
+        key_end: what ends a key.
         form: a number for what drafts of rows take from the description.
     """
 
@@ -63,6 +65,7 @@ class TableFragments:
         "index",
         "is_new",
         "key_columns",
+        "key_end",
         "key_fragments",
         "key_places",
         "key_quoted",
@@ -94,6 +97,8 @@ class TableFragments:
         schema_id: str | None = None,
         announcement: Record | None = None,
         form: int = 0,
+        key_schema: bool = False,
+        value_schema: bool = False,
     ) -> None:
         self.relation = relation
         self.topic = topic
@@ -103,7 +108,6 @@ class TableFragments:
         self.announcement = announcement
         self.is_new = True
         self.form = form
-        self.source = TableSource(relation.schema, relation.name, schema_id)
         columns = relation.columns
         self.width = len(columns)
         self.converters = [converter_for(column.type_oid, column.type_modifier, types) for column in columns]
@@ -133,9 +137,19 @@ class TableFragments:
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        self.source = TableSource(
+            relation.schema,
+            relation.name,
+            schema_id,
+            opening(envelope_schema(relation, keys, types, topic)) if value_schema else b"",
+        )
         self.key_fragments = [
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
         ]
+        self.key_end = b"}"
+        if keys and key_schema:
+            self.key_fragments[0] = opening(key_struct(relation, keys, types, topic)) + self.key_fragments[0]
+            self.key_end += CLOSING
         for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
             place.is_key, place.key_fragment = True, fragment
 
@@ -145,12 +159,12 @@ class TableFragments:
         if not slots:
             return None
         if len(slots) == 1 and not self.key_quoted[0]:
-            return self.key_fragments[0] + values[slots[0]] + b"}"
+            return self.key_fragments[0] + values[slots[0]] + self.key_end
         pieces: list[bytes] = []
         for place, slot in enumerate(slots):
             pieces.append(self.key_fragments[place])
             pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
-        pieces.append(b"}")
+        pieces.append(self.key_end)
         return b"".join(pieces)
 
     def take_over(
