@@ -115,12 +115,7 @@ class DebeziumJsonEncoder(KnownTables):
         self._processed_at = b""
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
-        """A committed transaction's events follow; the first has the number 1.
-
-        Args:
-            commit_time: in microseconds since 2000, as on the wire.
-            last_commit_lsn: of the transaction before it, None when that is not known.
-        """
+        """See `Encoder`."""
         self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
         self._commit_lsn = commit_lsn
         self._transaction += 1
@@ -216,24 +211,7 @@ class DebeziumJsonEncoder(KnownTables):
             self._processed_at = processed_at(now_us)
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
-
-        Requests to the daemon itself do not come here (`skip`).
-
-        Args:
-            frame: the CopyData payload, `w` and header included.
-            in_stream: the message has the xid of a streamed transaction after its tag.
-            now_us: when it is processed, in microseconds since 1970.
-
-        Returns:
-            The bytes of the keys and values that were appended; 0 for an event without records.
-
-        Raises:
-            ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
-            WithoutBinaryError: a binary value is of a type without a reader.
-            SinkError: the topic of the table is too long, or collides with another one.
-            SourceError: the server did not send a part of the key.
-        """
+        """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
         self._serial += 1
         self._set_now(now_us)
         table: TableFragments | None = None
@@ -411,12 +389,7 @@ class DebeziumJsonEncoder(KnownTables):
     def encode_end_of_rows(
         self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
     ) -> int:
-        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
-
-        Args:
-            between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
-                is open, behind its last event.
-        """
+        """See `Encoder`."""
         if between is not None:
             self._commit_lsn, self._serial = between
             self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
