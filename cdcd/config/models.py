@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
+from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, SpoolConfig
@@ -37,6 +38,7 @@ class Config(Section):
     kafka: KafkaConfig = Field(description="Where the records go.")
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
+    format: FormatConfig = Field(description="How keys and values of records are written.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(

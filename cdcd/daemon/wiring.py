@@ -70,17 +70,12 @@ class Wiring:
     binary: bool
 
 
-def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
-    """Make the session, which is then ready to run.
-
-    Raises:
-        LimitError: the spool directory cannot be written.
-    """
-    config, ready = wiring.config, wiring.ready
-    envelope = EncoderSettings(
+def encoder_settings(config: Config, database: str) -> EncoderSettings:
+    """What the form of the records depends on."""
+    return EncoderSettings(
         version=__version__,
         prefix=config.topics.prefix,
-        database=wiring.database,
+        database=database,
         message_topic=config.topics.message,
         schemas_topic=config.topics.schemas or None,
         names=config.topics.by_table,
@@ -89,14 +84,26 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         tombstones=config.topics.tombstones,
         truncate=config.topics.truncate,
         protections=protections(config.columns),
+        key_format=config.format.key,
+        value_format=config.format.value,
     )
-    records = FORMATS["json"]
-    encoder = records.changes(envelope, wiring.binary)
+
+
+def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
+    """Make the session, which is then ready to run.
+
+    Raises:
+        LimitError: the spool directory cannot be written.
+    """
+    config, ready = wiring.config, wiring.ready
+    settings = encoder_settings(config, wiring.database)
+    records = FORMATS[settings.value_format]
+    encoder = records.changes(settings, wiring.binary)
     spool = Spool(
         _spool_directory(config),
         config.spool.memory_bytes_max,
         config.spool.disk_bytes_max,
-        SpoolCipher() if envelope.protections.rules else None,
+        SpoolCipher() if settings.protections.rules else None,
     )
     assembler = Assembler(
         ledger,
@@ -113,7 +120,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         assembler=assembler,
         ledger=ledger,
         encoder=encoder,
-        rows=records.rows(envelope),
+        rows=records.rows(settings),
         published=ready.published,
         observe=wiring.observe,
         now=time.monotonic(),

@@ -22,4 +22,7 @@ class Format:
     rows: Callable[[EncoderSettings], RowEncoder]
 
 
-FORMATS: Final[Mapping[str, Format]] = {"json": Format(DebeziumJsonEncoder, SnapshotEncoder)}
+_DEBEZIUM_JSON: Final = Format(DebeziumJsonEncoder, SnapshotEncoder)
+
+FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON}
+"""By the name of the values' format; the encoder takes the names from its settings."""

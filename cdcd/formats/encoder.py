@@ -39,6 +39,7 @@ class EncoderSettings:
         truncate: TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
         protections: which columns' values are left out or replaced.
+        key_format, value_format: names of `available.py`.
     """
 
     version: str
@@ -53,6 +54,8 @@ class EncoderSettings:
     truncate: bool = True
     unavailable: str = "__debezium_unavailable_value"
     protections: Protections = field(default_factory=Protections)
+    key_format: str = "json"
+    value_format: str = "json"
 
     @property
     def topics(self) -> TopicNames:

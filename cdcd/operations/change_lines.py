@@ -107,10 +107,20 @@ def table_of(envelope: dict[str, Any]) -> str:
     return f"{source['schema']}.{source['table']}" if source.get("table") else ""
 
 
+def payload_of(found: Any) -> Any:
+    """What a record says, of the JSON that it is: of a record with a schema its payload (`format: json_schema`)."""
+    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
+        schema = found["schema"]
+        # A key may have columns with these two names.
+        if isinstance(schema, dict) and schema.get("type") == "struct":
+            return found["payload"]
+    return found
+
+
 def _envelope(seen: Seen) -> dict[str, Any] | None:
     """None: it is no record of cdcd's."""
     try:
-        found = json.loads(seen.value or b"", parse_float=Decimal)
+        found = payload_of(json.loads(seen.value or b"", parse_float=Decimal))
     except ValueError:
         return None
     if not isinstance(found, dict) or not isinstance(found.get("op"), str):
@@ -153,7 +163,7 @@ def _values(seen: Seen, envelope: dict[str, Any]) -> Iterator[str]:
             else:
                 yield f"{plain(name)}={_shown(value)}"
     elif isinstance(before, dict):
-        key = json.loads(seen.key) if seen.key else {}
+        key = payload_of(json.loads(seen.key)) if seen.key else {}
         for name, value in before.items():
             # What is not part of the replica identity is null, and says nothing.
             if value is not None or name in key:

@@ -196,7 +196,7 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         topics = config.topics
-        self._encoder = FORMATS["json"].changes(
+        self._encoder = FORMATS[config.format.value].changes(
             EncoderSettings(
                 version=__version__,
                 prefix=topics.prefix,
@@ -205,6 +205,8 @@ class RecordDecoder:
                 names=topics.by_table,
                 tombstones=False,
                 protections=protections(config.columns),
+                key_format=config.format.key,
+                value_format=config.format.value,
             ),
             False,
         )

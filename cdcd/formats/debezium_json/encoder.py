@@ -1,10 +1,10 @@
-"""Stage 6: envelope -> bytes of Debezium's JSON, without schemas, for key and value.
+"""Stage 6: envelope -> bytes of Debezium's JSON, for key and value each with its schema or without.
 
 For each Relation message a table's fragments are made (`table_fragments.py`): its topic, its key, and for its columns
 the JSON that never changes (`,"name":`) and the converters of what goes between. A row is then: copy the list of
-fragments, let stage 4 put the values in, put in the event's LSN and number, join, encode. The list's second half is the
-source block, made anew for each transaction that touches the table. Compiled code writes the same into a buffer
-(`row_writer.py`) and goes this way only where it must.
+fragments, let stage 4 put the values in, join them with the source block (`source_block.py`), which is made anew for
+each transaction that touches the table. Compiled code writes the same into a buffer (`row_writer.py`) and goes this
+way only where it must.
 
 Records are Debezium's: `c`, `u`, `d` with a tombstone after it; an update that changes the key is `d` (header
 `__debezium.newkey`), tombstone, `c` (header `__debezium.oldkey`). `before` is what the server sent of the old row: all
@@ -31,6 +31,13 @@ from typing import Final
 
 from cdcd.errors import ProtocolError, SourceError
 from cdcd.formats.debezium_json.changes import LEFT, explain, read_row
+from cdcd.formats.debezium_json.connect_schema import (
+    CLOSING,
+    MESSAGE_KEY,
+    MESSAGE_VALUE,
+    WITH_SCHEMA,
+    opening,
+)
 from cdcd.formats.debezium_json.converter import base64_json
 from cdcd.formats.debezium_json.drafting import DraftWriter, OutdatedDraftError, finish, op_and_form
 from cdcd.formats.debezium_json.known_tables import KnownTables
@@ -89,7 +96,11 @@ class DebeziumJsonEncoder(KnownTables):
         self._recent_oid = 0
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
-        self._message_source = TableSource("", "")
+        self._message_source = TableSource(
+            "", "", opening=opening(MESSAGE_VALUE) if settings.value_format == WITH_SCHEMA else b""
+        )
+        self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
+        self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""
         self._transaction = 0
         self._commit_lsn = 0
         self._serial = 0
@@ -104,12 +115,7 @@ class DebeziumJsonEncoder(KnownTables):
         self._processed_at = b""
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
-        """A committed transaction's events follow; the first has the number 1.
-
-        Args:
-            commit_time: in microseconds since 2000, as on the wire.
-            last_commit_lsn: of the transaction before it, None when that is not known.
-        """
+        """See `Encoder`."""
         self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
         self._commit_lsn = commit_lsn
         self._transaction += 1
@@ -213,24 +219,7 @@ class DebeziumJsonEncoder(KnownTables):
             self._processed_at = processed_at(now_us)
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
-        """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
-
-        Requests to the daemon itself do not come here (`skip`).
-
-        Args:
-            frame: the CopyData payload, `w` and header included.
-            in_stream: the message has the xid of a streamed transaction after its tag.
-            now_us: when it is processed, in microseconds since 1970.
-
-        Returns:
-            The bytes of the keys and values that were appended; 0 for an event without records.
-
-        Raises:
-            ProtocolError: the frame or a value in it is malformed, or its relation was never defined.
-            WithoutBinaryError: a binary value is of a type without a reader.
-            SinkError: the topic of the table is too long, or collides with another one.
-            SourceError: the server did not send a part of the key.
-        """
+        """See `Encoder`. Requests to the daemon itself do not come here (`skip`)."""
         self._serial += 1
         self._set_now(now_us)
         table: TableFragments | None = None
@@ -277,7 +266,8 @@ class DebeziumJsonEncoder(KnownTables):
         if width != table.width:
             raise ValueError("the row has another number of columns than the relation")
         if self.writes and self._lsn <= LSN_MAX:
-            op = self._writer.begin(table, tag, kind, frame, at)
+            begins = table.source.opening if self._drafts is None else b""
+            op = self._writer.begin(table, tag, kind, frame, at, begins)
             if op != LEFT:
                 return self._append_written(table, op, out)
         if tag != INSERT:
@@ -408,12 +398,7 @@ class DebeziumJsonEncoder(KnownTables):
     def encode_end_of_rows(
         self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
     ) -> int:
-        """Append a truncate record that no event made: rows of another table end, which had this one's topic before.
-
-        Args:
-            between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
-                is open, behind its last event.
-        """
+        """See `Encoder`."""
         if between is not None:
             self._commit_lsn, self._serial = between
             self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
@@ -451,9 +436,14 @@ class DebeziumJsonEncoder(KnownTables):
         before = f'{{"op":"m","ts_ms":{self._now_us // 1000}'.encode("ascii")
         content = f'"message":{{"prefix":{prefix},"content":{base64_json(message.content)}}}}}'
         value = self._message_source.joined(
-            before, b"%d" % lsn, b"%d" % serial, to_bytes(f'}},"transaction":null,{content}')
+            before,
+            b"%d" % lsn,
+            b"%d" % serial,
+            to_bytes(f'}},"transaction":null,{content}') + self._message_end,
         )
         key = to_bytes(f'{{"prefix":{prefix}}}')
+        if self._message_key:
+            key = self._message_key + key + CLOSING
         self._messages += 1
         out.append((self._message_topic, key, value, None))
         return len(key) + len(value)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.formats.encoder import EncoderSettings, Record
@@ -98,6 +99,8 @@ class KnownTables:
             schema_id=schema_id,
             announcement=announcement,
             form=self._forms.setdefault(rows, len(self._forms)),
+            key_schema=self._settings.key_format == WITH_SCHEMA,
+            value_schema=self._settings.value_format == WITH_SCHEMA,
         )
 
     def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:

@@ -50,8 +50,13 @@ class RowWriter:
         out.truncate(0)
         return out
 
-    def begin(self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int) -> int:
+    def begin(  # noqa: PLR0917  what the head of a frame says, as it is there
+        self, table: TableFragments, tag: int, kind: int, frame: bytes, at: int, opening: bytes
+    ) -> int:
         """Write `before` and `after` of a row frame whose first row's values are at `frame[at]`.
+
+        Args:
+            opening: what the record begins with; empty for a draft.
 
         Returns:
             The record's op, or LEFT: go the other way.
@@ -60,6 +65,8 @@ class RowWriter:
             ValueError, IndexError: the frame is malformed.
         """
         out = self.buffer()
+        if opening:
+            out.write(opening)
         if not table.width:
             return LEFT
         end: i64 = at
@@ -125,7 +132,7 @@ class RowWriter:
             while at < place.end:
                 part.append(out[at])
                 at += 1
-        part.append(_BRACE)
+        part.write(table.key_end)
         return part.getvalue()
 
     def draft(self) -> bytes:

@@ -16,6 +16,9 @@ from cdcd.formats.debezium_json.source_block import READ, processed_at
 from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
 
+_ROW: Final = b"\0"
+"""Stands for the row, whose values are not known yet. No JSON has this byte."""
+
 BLOCK: Final = 1024
 """Rows that are converted together."""
 
@@ -123,8 +126,9 @@ def _form(
         parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
     row = b'{"before":null,"after":' + (b"".join(parts) or b"{") + b"}"
     lsn = str(int(position.lsn)).encode("ascii")
-    before, after = table.source.around_number(lsn, READ, processed_at(now_us))
-    return row + _literal(before) + b"%b" + _literal(after)
+    before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
+    begin, _, end = before.partition(_ROW)
+    return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
 
 
 def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
@@ -135,7 +139,7 @@ def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> lis
     for fragment, index in zip(table.key_fragments, table.key_columns, strict=True):
         quoted = table.modes[index] in QUOTED and not columns[index][1]
         form += _literal(fragment) + (b'"%b"' if quoted else b"%b")
-    form += b"}"
+    form += table.key_end
     return [form % row for row in zip(*[columns[index][0] for index in table.key_columns], strict=True)]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
+from cdcd.formats.debezium_json.connect_schema import CLOSING
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.writing import write_integer
 from cdcd.formats.encoder import EncoderSettings
@@ -98,14 +99,19 @@ _NO_ORIGIN: Final = _origin("null", "null")
 
 
 class TableSource:
-    """What follows the row in the records of one table: the source block, the op and the times.
+    """What stands around the row in the records of one table: the source block, the op and the times.
 
     Nobody else knows the order of its pieces. `renew` comes first in each transaction.
+
+    Attributes:
+        opening: what a record begins with that has a schema; else empty.
     """
 
-    __slots__ = ("_closings", "_head", "_middle", "_table", "_tail")
+    __slots__ = ("_closings", "_end", "_head", "_middle", "_table", "_tail", "opening")
 
-    def __init__(self, schema: str, name: str, schema_id: str | None = None) -> None:
+    def __init__(self, schema: str, name: str, schema_id: str | None = None, opening: bytes = b"") -> None:
+        self.opening = opening
+        self._end = CLOSING if opening else b""
         self._table = f',"schema":{quote(wire(schema))},"table":{quote(wire(name))}'
         described = "" if schema_id is None else f',"schema_id":"{schema_id}"'
         self._closings = [f'{described}}},"transaction":null,"op":"{op}",'.encode("ascii") for op in OPS]
@@ -117,11 +123,11 @@ class TableSource:
 
     def ending(self, op: int, processed_at: bytes) -> bytes:
         """What follows the event's number."""
-        return self._closings[op] + processed_at
+        return self._closings[op] + processed_at + self._end
 
     def joined(self, row: bytes, lsn: bytes, event_no: bytes, ending: bytes) -> bytes:
         """A record: its row, and all that follows."""
-        return b"".join((row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
+        return b"".join((self.opening, row, self._head, lsn, self._middle, lsn, self._tail, event_no, ending))
 
     def joined_all(
         self, rows: list[bytes], lsns: list[bytes], event_no: int, ending: bytes, buffer: BytesWriter
@@ -131,7 +137,7 @@ class TableSource:
         Consumers wait for this loop. So the digits of a number that are the same for a thousand rows are made once, and
         a record is put together in `buffer`, which takes two thirds of the time that a list and its `join` take.
         """
-        head, middle, tail = self._head, self._middle, self._tail
+        opening, head, middle, tail = self.opening, self._head, self._middle, self._tail
         thousands = -1
         until_digits = tail
         records: list[bytes] = []
@@ -144,6 +150,7 @@ class TableSource:
                     until_digits = tail + str(thousands).encode("ascii")
                 digits = _LAST_DIGITS[event_no % THOUSAND]
             buffer.truncate(0)
+            buffer.write(opening)
             buffer.write(row)
             buffer.write(head)
             buffer.write(lsn)
@@ -156,12 +163,12 @@ class TableSource:
             event_no += 1
         return records
 
-    def around_number(self, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
-        """What follows the row: before the event's number, and after it."""
-        return self.joined(b"", lsn, b"", b""), self.ending(op, processed_at)
+    def around_number(self, row: bytes, lsn: bytes, op: int, processed_at: bytes) -> tuple[bytes, bytes]:
+        """A record of the row: before the event's number, and after it."""
+        return self.joined(row, lsn, b"", b""), self.ending(op, processed_at)
 
     def write(self, op: int, lsn: "i64", event_no: "i64", processed_at: bytes, out: BytesWriter) -> None:
-        """Append all that follows a row."""
+        """Append all that follows a row. What it begins with, the caller has written."""
         out.write(self._head)
         write_integer(lsn, out)
         out.write(self._middle)
@@ -170,6 +177,8 @@ class TableSource:
         write_integer(event_no, out)
         out.write(self._closings[op])
         out.write(processed_at)
+        if self._end:
+            out.write(self._end)
 
 
 def processed_at(now_us: int) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.formats.debezium_json.changes import Place, Plan, put_whole
+from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct
 from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect
@@ -56,6 +57,7 @@ class TableFragments:
         protected: of each column, whether its values are replaced or left out.
         visible: of each column, whether it is in the records.
         hidden_slots: the slots of those that are not.
+        key_end: what ends a key.
         form: a number for what drafts of rows take from the description.
     """
 
@@ -69,6 +71,7 @@ class TableFragments:
         "index",
         "is_new",
         "key_columns",
+        "key_end",
         "key_fragments",
         "key_places",
         "key_quoted",
@@ -103,6 +106,8 @@ class TableFragments:
         schema_id: str | None = None,
         announcement: Record | None = None,
         form: int = 0,
+        key_schema: bool = False,
+        value_schema: bool = False,
     ) -> None:
         self.relation = relation
         self.topic = topic
@@ -112,7 +117,6 @@ class TableFragments:
         self.announcement = announcement
         self.is_new = True
         self.form = form
-        self.source = TableSource(relation.schema, relation.name, schema_id)
         columns = relation.columns
         self.width = len(columns)
         rules = rules or [None] * self.width
@@ -131,20 +135,20 @@ class TableFragments:
         self.plan: Plan = []
         self.places: list[Place] = []
         row: list[bytes] = []
-        opening = b"{"
+        start = b"{"
         for column, name in enumerate(self.names):
             shown = self.visible[column]
-            row.append(opening + name + b":" if shown else b"")
-            opening = b"," if shown else opening
+            row.append(start + name + b":" if shown else b"")
+            start = b"," if shown else start
             self.places.append(Place(row[-1], self.converters[column], b"null" if shown else b""))
             mode = self.converters[column].mode
             self.plan.append((_make_place(row, mode), mode, column))
         if not row:
             row.append(b"")
-        if opening == b"{":
-            row[0] = opening
+        if start == b"{":
+            row[0] = start
             if self.places:
-                self.places[0].fragment = opening
+                self.places[0].fragment = start
         self.hidden_slots = [
             slot for (slot, _, _), shown in zip(self.plan, self.visible, strict=True) if not shown
         ]
@@ -158,9 +162,21 @@ class TableFragments:
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        self.source = TableSource(
+            relation.schema,
+            relation.name,
+            schema_id,
+            opening(envelope_schema(relation, keys, types, topic, rules)) if value_schema else b"",
+        )
         self.key_fragments = [
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
         ]
+        self.key_end = b"}"
+        if keys and key_schema:
+            self.key_fragments[0] = (
+                opening(key_struct(relation, keys, types, topic, rules)) + self.key_fragments[0]
+            )
+            self.key_end += CLOSING
         for place, fragment in zip(self.key_places, self.key_fragments, strict=True):
             place.is_key, place.key_fragment = True, fragment
 
@@ -170,12 +186,12 @@ class TableFragments:
         if not slots:
             return None
         if len(slots) == 1 and not self.key_quoted[0]:
-            return self.key_fragments[0] + values[slots[0]] + b"}"
+            return self.key_fragments[0] + values[slots[0]] + self.key_end
         pieces: list[bytes] = []
         for place, slot in enumerate(slots):
             pieces.append(self.key_fragments[place])
             pieces.extend(values[slot - 1 : slot + 2] if self.key_quoted[place] else [values[slot]])
-        pieces.append(b"}")
+        pieces.append(self.key_end)
         return b"".join(pieces)
 
     def hide(self, values: list[bytes], unchanged: list[int]) -> None:

@@ -22,6 +22,9 @@ PROBLEM: Final = "problem"
 WITH_ROW: Final = ("c", "u", "r")
 OPERATIONS: Final = (*WITH_ROW, "d", "t")
 
+_SCHEMA: Final = '{"schema":{"type":"struct",'
+_PAYLOAD: Final = ',"payload":'
+
 _CORRUPT: Final = "_cdcd_corrupt"
 _SOURCE: Final = StructType(
     [
@@ -78,7 +81,7 @@ def parse(
     # parse once more in it for each part of the condition.
     once = sf.spark_partition_id() >= 0
     parsed = records.filter(sf.col("value").isNotNull()).select(
-        sf.when(once, sf.from_json(sf.col("value").cast("string"), envelope, options)).alias("e"),
+        sf.when(once, sf.from_json(payload(sf.col("value").cast("string")), envelope, options)).alias("e"),
         "headers",
         "topic",
         "partition",
@@ -110,12 +113,25 @@ def parse(
 
 def head() -> Column:
     """Op and source of a record, without its row. All fields are null in a record that is no change."""
-    return sf.from_json(sf.col("value").cast("string"), _HEAD)
+    return sf.from_json(payload(sf.col("value").cast("string")), _HEAD)
+
+
+def payload(text: Column) -> Column:
+    """The JSON that a key or value is, without the schema that a daemon with `format: json_schema` puts before it.
+
+    The keys of the schema's own JSON are fixed, and in its strings quotes are escaped, so that the first `_PAYLOAD` is
+    where the payload begins. It goes on to the last character but one.
+    """
+    begin = sf.instr(text, _PAYLOAD) + sf.lit(len(_PAYLOAD))
+    inner = sf.substr(text, begin, sf.length(text) - begin)
+    return sf.when(text.startswith(_SCHEMA), inner).otherwise(text)
 
 
 def key_of(text: Column, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     """The key of a row, from the JSON of a record's key or header. A column that the JSON lacks is null."""
-    wire = sf.from_json(text, StructType([StructField(name, rules[name].wire) for name in schema.key]))
+    wire = sf.from_json(
+        payload(text), StructType([StructField(name, rules[name].wire) for name in schema.key])
+    )
     return sf.struct(*[rules[name].value(wire[name]).alias(name) for name in schema.key])
 
 

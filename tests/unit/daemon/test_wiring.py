@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from cdcd.config.loading import Config, parse_config
+from cdcd.config.sections.format import FormatConfig
 from cdcd.daemon import wiring
-from cdcd.daemon.wiring import engine_settings
+from cdcd.daemon.wiring import encoder_settings, engine_settings
+from cdcd.formats.available import FORMATS
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
@@ -30,6 +32,18 @@ def test_a_transaction_is_whole_only_where_kafka_has_transactions():
     whole = ", transaction: {whole_bytes_max: 1000000000}"
     assert engine_settings(configured(whole), 60.0).whole_bytes_max == 1_000_000_000
     assert engine_settings(configured(f"{whole}, delivery: at_least_once"), 60.0).whole_bytes_max == 0
+
+
+def test_keys_and_values_have_the_formats_that_are_configured():
+    default = encoder_settings(configured(), "shop")
+    assert (default.key_format, default.value_format) == ("json", "json")
+    chosen = encoder_settings(configured(more="format: {value: json_schema}"), "shop")
+    assert (chosen.key_format, chosen.value_format) == ("json", "json_schema")
+
+
+def test_every_format_that_can_be_configured_is_there():
+    for field in FormatConfig.model_fields.values():
+        assert set(get_args(field.annotation)) == FORMATS.keys()
 
 
 @pytest.mark.parametrize(("mode", "only"), [("only", True), ("initial", False)])

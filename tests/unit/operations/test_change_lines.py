@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def line(record: Seen) -> str:
 )
 def test_a_change_is_a_line(record, shown):
     assert line(record) == f"2026-01-01 12:00:00.123 {shown}"
+
+
+def test_a_record_with_its_schema_is_shown_without_it():
+    plain = seen("d", before={"id": 5, "note": None})
+    schema = b'{"schema":{"type":"struct","fields":[]},"payload":%b}'
+    found = replace(plain, key=schema % (plain.key or b""), value=schema % (plain.value or b""))
+    assert line(found) == line(plain)
+    # The columns of a key may be called so.
+    assert "schema=1" in line(
+        replace(seen("d", before={"schema": 1, "payload": None}), key=b'{"schema":1,"payload":2}')
+    )
 
 
 def test_a_message_of_the_application_is_a_line_too():

@@ -33,12 +33,17 @@ def types_of(relations: list[Relation]) -> dict[int, TypeDescription]:
     }
 
 
-def encoded(golden: Golden, writes: bool | None = None) -> tuple[list[Record], list[str]]:
+SETTINGS = EncoderSettings("test", "golden", "db")
+
+
+def encoded(
+    golden: Golden, writes: bool | None = None, settings: EncoderSettings = SETTINGS
+) -> tuple[list[Record], list[str]]:
     """Every record, and the messages of those frames that were refused. `writes`: which way rows go."""
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    encoder = DebeziumJsonEncoder(EncoderSettings("test", "golden", "db"))
+    encoder = DebeziumJsonEncoder(settings)
     if writes is not None:
         encoder.writes = writes
     records: list[Record] = []

@@ -254,3 +254,15 @@ def _of_stream(golden: Golden, rules: tuple[ColumnRule, ...]) -> dict[tuple[int,
         (event["source"]["commit_lsn"], event["source"]["event_serial_no"]): [event["before"], event["after"]]
         for event in events
     }
+
+
+def test_a_schema_says_what_stands_for_a_value_and_nothing_of_an_excluded_column():
+    encoding = Encoding(RELATION, rule(HASH, "*.*.pay"), rule(EXCLUDE), value_format="json_schema")
+    (record,) = encoding.records(Insert(None, OID, row("1", SECRET, "12.50")))
+    value = json.loads(record[2] or b"")
+    (after_schema,) = [each for each in value["schema"]["fields"] if each["field"] == "after"]
+    assert [(field["field"], field["type"]) for field in after_schema["fields"]] == [
+        ("id", "int32"),
+        ("pay", "string"),
+    ]
+    assert value["payload"]["after"] == {"id": 1, "pay": hashing(b"a key of a test")(b"12.50").decode()}

@@ -95,8 +95,9 @@ def test_the_ways_to_write_a_block_give_the_same_bytes():
     table.renew(source)
     now = processed_at(5_000_000)
     joined = table.joined(b"{row}", b"100", b"7", table.ending(UPDATED, now))
-    before, after = table.around_number(b"100", UPDATED, now)
-    assert b"{row}" + before + b"7" + after == joined
+    before, after = table.around_number(b"{row}", b"100", UPDATED, now)
+    assert before + b"7" + after == joined
+    assert table.joined_all([b"{row}"], [b"100"], 7, table.ending(UPDATED, now), BytesWriter()) == [joined]
     out = BytesWriter()
     out.write(b"{row}")
     table.write(UPDATED, 100, 7, now, out)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, opening
 from cdcd.formats.schemas import TableForm
+from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import ColumnForm
 from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.types import rules, table_schema
@@ -72,6 +74,24 @@ def test_a_row_has_the_values_of_its_types(spark: SparkSession):
     }  # fmt: skip
     assert after["at"].timestamp() == 1_706_704_496.789
     assert (found["op"], found["commit_lsn"], found["event_no"], found["schema_id"]) == ("c", 100, 1, "abc")
+
+
+def with_schema(payload: bytes) -> bytes:
+    """As a daemon with `format: json_schema` writes it; the schema has a column whose name looks like its end."""
+    columns = (Column(1, "id", 20, -1), Column(0, ',"payload":', 25, -1))
+    schema = envelope_schema(Relation(None, 1, "public", "t", "d", columns), [0], {}, "x.public.t")
+    return opening(schema) + payload + CLOSING
+
+
+def test_a_record_with_its_schema_is_the_change_without_it(spark: SparkSession):
+    row = {**ROW, "note": 'a","payload":{"b":1}}'}
+    values = [record("c", row), record("d", None, {"id": 1})]
+    plain = changes(spark, *values, headers=[("__debezium.oldkey", b'{"id":7}')])
+    key = opening({"type": "struct"}) + b'{"id":7}' + CLOSING
+    found = changes(spark, *map(with_schema, values), headers=[("__debezium.oldkey", key)])
+    assert found == plain
+    assert [one[PROBLEM] for one in found] == [None, None]
+    assert found[0]["old_key"].asDict() == {"id": 7}
 
 
 def test_what_is_rare_but_legal_has_a_rule(spark: SparkSession):

@@ -1,0 +1,1 @@
+"""cdcd's records beside those of a real Debezium (`capture.py`)."""
