@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.postgres import PostgresConfig
-from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, SpoolConfig
+from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
@@ -36,6 +36,9 @@ class Config(Section):
     kafka: KafkaConfig = Field(description="Where the records go.")
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
+    record: RecordConfig = Field(
+        description="A recording of the stream, which `cdcd replay` reads. Off by default."
+    )
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(
         description="Server for the page at /, the status, /metrics, /healthz and /readyz."

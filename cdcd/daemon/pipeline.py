@@ -30,6 +30,7 @@ from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.recording.tap import Tap
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
@@ -55,6 +56,7 @@ class Pipeline:
     """One session of the stream. `run` it once.
 
     Args:
+        verbs: the engine, or what records each call of its verbs and passes it on.
         begin: starts replication on `stream`.
         look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
             of `Engine.described`.
@@ -64,6 +66,7 @@ class Pipeline:
     def __init__(
         self,
         engine: Engine,
+        verbs: Engine | Tap,
         *,
         stream: ReplicationStream,
         lock: AdvisoryLock,
@@ -78,6 +81,7 @@ class Pipeline:
         observe: Observer,
     ) -> None:
         self._engine = engine
+        self._verbs = verbs
         self._stream = stream
         self._lock = lock
         self._sink = sink
@@ -137,9 +141,9 @@ class Pipeline:
 
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
-        engine = self._engine
+        verbs = self._verbs
         while True:
-            action = engine.next_action(time.monotonic(), time.time_ns() // 1000)
+            action = verbs.next_action(time.monotonic(), time.time_ns() // 1000)
             kind = type(action)
             if kind is Turn:
                 await asyncio.sleep(0)
@@ -178,7 +182,7 @@ class Pipeline:
         began = time.monotonic()
         await self._kafka.in_thread(lambda: self._sink.deliver(batch, action.checkpoint))
         now = time.monotonic()
-        self._engine.delivered(batch, now)
+        self._verbs.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size
         if batch.closes:
             self._telemetry.observe_commit(now - began)
@@ -191,21 +195,21 @@ class Pipeline:
 
     async def _describe(self, action: Describe) -> None:
         description, types, seen = await self._look_up(action.relation)
-        self._engine.described(action.relation, description, types, time.monotonic(), seen=seen)
+        self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=action.ahead)
-        self._engine.topics_ready(action.topics, time.monotonic())
+        self._verbs.topics_ready(action.topics, time.monotonic())
 
     async def _begin_stream(self, _action: Begin) -> None:
         self._snapshots.close_export()
         await self._begin()
-        self._engine.stream_begun(time.monotonic())
+        self._verbs.stream_begun(time.monotonic())
         self._telemetry.reading = False
 
     async def _ask(self, action: Ask) -> None:
         answer = await self._snapshots.answer(action.question)
-        self._engine.answered(action.ticket, answer, time.monotonic())
+        self._verbs.answered(action.ticket, answer, time.monotonic())
 
     # What comes from outside.
 
@@ -216,12 +220,12 @@ class Pipeline:
                 self._wanted.clear()
                 await self._wanted.wait()
             frames = await self._stream.receive(READ_BYTES)
-            engine.frames_received(frames, time.monotonic())
+            self._verbs.frames_received(frames, time.monotonic())
             self._reported.set()
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._engine.stop()
+        self._verbs.stop()
         self._reported.set()
 
     async def _watch_lock(self) -> None:
@@ -233,7 +237,7 @@ class Pipeline:
         if not lost.sqlstate:
             # The server said no last word. If it did, it lives, and the next attempt to connect tells more.
             self._telemetry.reach.failed("postgres", failure, asked_at=now, patience_s=0.0, now=now)
-        self._engine.lock_lost(
+        self._verbs.lock_lost(
             failure,
             lost.sqlstate,
             shutting_down=lost.admin_shutdown and not self._lock.lapsed,

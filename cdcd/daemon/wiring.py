@@ -14,6 +14,8 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.session_recording import record_session
+from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.engine import Engine
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
@@ -26,16 +28,13 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
+from cdcd.recording.tap import Tap
 from cdcd.records.envelope import EnvelopeSettings
-from cdcd.records.formats.debezium_json import DebeziumJsonEncoder
-from cdcd.records.formats.snapshot_rows import SnapshotEncoder
 from cdcd.records.numbering import is_certain
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.beginning import ONLY
-from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.spool import Spool
 
@@ -89,35 +88,32 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         tombstones=config.topics.tombstones,
         truncate=config.topics.truncate,
     )
-    encoder = DebeziumJsonEncoder(envelope, binary=wiring.binary)
-    spool = Spool(_spool_directory(config), config.spool.memory_bytes_max, config.spool.disk_bytes_max)
-    assembler = Assembler(
-        ledger,
-        spool,
-        ready.checkpoint.position,
-        encoder.draft_all,
-        abort_info=ready.options.abort_info,
-    )
-    wiring.stack.callback(assembler.close)
-    wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
-    engine = Engine(
-        engine_settings(config, wiring.wal_sender_timeout_s),
-        ready.checkpoint,
-        assembler=assembler,
-        ledger=ledger,
-        encoder=encoder,
-        rows=SnapshotEncoder(envelope),
+    start = SessionStart(
+        settings=engine_settings(config, wiring.wal_sender_timeout_s),
+        checkpoint=ready.checkpoint,
+        envelope=envelope,
         published=ready.published,
-        observe=wiring.observe,
-        now=time.monotonic(),
         exported=ready.exported,
-        excluded=matcher(config.snapshot.exclude or (), "snapshot.exclude"),
+        excluded=tuple(config.snapshot.exclude or ()),
         unstreamed_until=wiring.unstreamed_until,
+        binary=wiring.binary,
+        abort_info=ready.options.abort_info,
+        spool_bytes=config.spool.memory_bytes_max,
     )
+    spool = Spool(_spool_directory(config), start.spool_bytes, config.spool.disk_bytes_max)
+    engine = build_engine(start, spool, ledger, wiring.observe, time.monotonic())
+    wiring.stack.callback(engine.assembler.close)
+    wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
+    tap = record_session(config, engine, start, ready.flushed, wiring.telemetry, wiring.observe)
+    verbs: Engine | Tap = engine
+    if tap is not None:
+        wiring.stack.callback(tap.close)
+        verbs = tap
     if ready.exported is None:
-        engine.stream_begun(time.monotonic())
+        verbs.stream_begun(time.monotonic())
     return Pipeline(
         engine,
+        verbs,
         stream=wiring.stream,
         lock=wiring.lock,
         sink=wiring.sink,

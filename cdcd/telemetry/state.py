@@ -71,7 +71,9 @@ class Telemetry:
         "reach",
         "reading",
         "received_lsn",
+        "recording_stopped",
         "reconnects",
+        "recorded_bytes",
         "retained_wal_bytes",
         "role",
         "sent_lsn",
@@ -123,6 +125,9 @@ class Telemetry:
         self.prepared_oldest_time: float | None = None
         self.spool_memory_bytes = 0
         self.spool_disk_bytes = 0
+        self.recorded_bytes = 0
+        self.recording_stopped = False
+        """A recording is configured, and nothing is recorded."""
         self.queue_bytes = 0
         self.queue_bytes_max = 0
         self.queue_records = 0
