@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from cdcd import __version__
 from cdcd.checks.directories import spool_error, spool_problem
+from cdcd.checks.settings import engine_settings, envelope_settings
 from cdcd.config.loading import Config
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
-from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.session_recording import record_session
+from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.engine import Engine
-from cdcd.engine.feedback import interval_for
-from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.descriptions import FormerDescriptions
@@ -29,10 +27,8 @@ from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
 from cdcd.recording.tap import Tap
-from cdcd.records.envelope import EnvelopeSettings
 from cdcd.records.numbering import is_certain
 from cdcd.records.relations import TableDescription, TypeDescription
-from cdcd.snapshots.beginning import ONLY
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
@@ -76,22 +72,10 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         LimitError: the spool directory cannot be written.
     """
     config, ready = wiring.config, wiring.ready
-    envelope = EnvelopeSettings(
-        version=__version__,
-        prefix=config.topics.prefix,
-        database=wiring.database,
-        message_topic=config.topics.message,
-        schemas_topic=config.topics.schemas or None,
-        names=config.topics.by_table,
-        checkpoint_topic=config.topics.checkpoint,
-        dead_letter_topic=config.kafka.dead_letter_topic,
-        tombstones=config.topics.tombstones,
-        truncate=config.topics.truncate,
-    )
     start = SessionStart(
         settings=engine_settings(config, wiring.wal_sender_timeout_s),
         checkpoint=ready.checkpoint,
-        envelope=envelope,
+        envelope=envelope_settings(config, wiring.database),
         published=ready.published,
         exported=ready.exported,
         excluded=tuple(config.snapshot.exclude or ()),
@@ -125,30 +109,6 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         survey=lambda: wiring.postgres.survey(wiring.sql),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
-    )
-
-
-def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
-    """The part of the configuration that the engine's decisions depend on."""
-    transaction, snapshot = config.kafka.transaction, config.snapshot
-    exactly_once = config.kafka.delivery == "exactly_once"
-    return EngineSettings(
-        name=config.name,
-        bytes_max=transaction.bytes_max,
-        records_max=transaction.records_max,
-        queue_bytes_max=config.kafka.queue_bytes_max,
-        # Without Kafka transactions, a source transaction is never seen as a whole.
-        whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
-        status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
-        shutdown_grace_s=config.postgres.shutdown_grace_s,
-        prepared_warning_age_s=config.postgres.prepared_warning_age_s,
-        chunk_bytes=snapshot.chunk_bytes,
-        parallelism=snapshot.parallelism,
-        snapshot_mode=snapshot.mode,
-        added_tables=snapshot.added_tables,
-        signals=snapshot.signals,
-        truncate=config.topics.truncate,
-        snapshot_only=snapshot.mode == ONLY,
     )
 
 

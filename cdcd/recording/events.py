@@ -67,6 +67,8 @@ class Began:
         first: the session begins here too; else it goes on from the segment before.
         flushed: the flushed position that the session began with.
         relations: the descriptions that are in force. None at the beginning of a session.
+        previewed: other descriptions that the catalog gave, of relations of which only transactions told that were
+            rolled back. The catalog is not asked for them again.
         last_commit_lsn: of the last transaction before; 0: unknown. It is in the records of the next one.
         now: monotonic seconds; `unix_us`: the wall clock.
     """
@@ -76,6 +78,7 @@ class Began:
     start: SessionStart
     flushed: int
     relations: tuple[Known, ...]
+    previewed: tuple[Known, ...]
     last_commit_lsn: int
     now: float
     unix_us: int
@@ -84,7 +87,7 @@ class Began:
         """The event."""
         start = {field.name: getattr(self.start, field.name) for field in fields(SessionStart)}
         start["checkpoint"] = self.start.checkpoint.encode()
-        rest = (self.flushed, self.relations, self.last_commit_lsn, self.now, self.unix_us)
+        rest = (self.flushed, self.relations, self.previewed, self.last_commit_lsn, self.now, self.unix_us)
         return _event(b"H", write_value((self.version, self.first, start, *rest)))
 
     @classmethod

@@ -91,7 +91,7 @@ class ReplayedSession:
         if event.first:
             return
         self._engine.stream_begun(self._now)
-        for relation, description, types in event.relations:
+        for relation, description, types in (*event.relations, *event.previewed):
             self._descriptions[relation.oid] = (description, types)
         # A transaction that the checkpoint covers: of such a one only the descriptions count.
         end_lsn = self.position.end_lsn
@@ -296,9 +296,9 @@ class ReplayedSession:
     def _until(self, is_so: Callable[[], bool]) -> bool:
         """Work until it is so. False: there is nothing to do, and it is not."""
         while not is_so():
-            if isinstance(self._step(), Wait) or self._over:
-                if self._over or not self._answer_again():
-                    return is_so()
+            waits = isinstance(self._step(), Wait) or self._over
+            if waits and (self._over or not self._answer_again()):
+                return is_so()
         return True
 
     def _answer_again(self) -> bool:

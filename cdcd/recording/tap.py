@@ -151,8 +151,11 @@ class Tap:
     ) -> None:
         """See `Engine.described`."""
         used = used_types(relation, types)
-        if not self._tentative:
-            self._known[relation.oid] = (replace(relation, xid=None), description, used)
+        known: Known = (replace(relation, xid=None), description, used)
+        if self._tentative:
+            self._known.setdefault(relation.oid, known)
+        else:
+            self._known[relation.oid] = known
         self._note(CatalogAnswer(now, relation, description, used, seen))
         self._engine.described(relation, description, types, now, seen)
 
@@ -217,6 +220,7 @@ class Tap:
         if writer is None:
             return
         relations: tuple[Known, ...] = ()
+        previewed: tuple[Known, ...] = ()
         last_commit_lsn = self._engine.assembler.order.last_commit_lsn
         if kind != "s":
             engine = self._engine
@@ -230,6 +234,8 @@ class Tap:
         if kind == "c":
             in_force = self._engine.assembler.relations.in_force()
             relations = tuple(self._known[each.oid] for each in in_force if each.oid in self._known)
+            oids = {each.oid for each in in_force}
+            previewed = tuple(known for oid, known in self._known.items() if oid not in oids)
         writer.begin_segment(kind, int(start.checkpoint.position.end_lsn), self._unix_us)
         self._note(
             Began(
@@ -238,6 +244,7 @@ class Tap:
                 _lean(start),
                 self._flushed,
                 relations,
+                previewed,
                 last_commit_lsn,
                 now,
                 self._unix_us,

@@ -51,7 +51,7 @@ def write_value(value: object) -> bytes:
 def _write(value: object, put: Callable[[bytes], None]) -> None:
     kind = type(value)
     # An LSN is an int of a class of its own.
-    simple = _SIMPLE.get(kind) or (_integer if isinstance(value, int) else None)
+    simple = _SIMPLE.get(int if isinstance(value, int) and kind is not bool else kind)
     if simple is not None:
         put(simple(value))
     elif isinstance(value, list) and value and all(type(each) is bytes for each in value):

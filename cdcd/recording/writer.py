@@ -95,6 +95,11 @@ class RecordingWriter:
             return
         self._work.put(parts)
 
+    def wait(self) -> None:
+        """Until the disk has what was given so far. For a caller that has nothing else to do."""
+        while self._done < self._given and not self.failure and self._thread.is_alive():
+            self._thread.join(0.001)
+
     def close(self) -> None:
         """End the recording in good order, or leave it to the disk if that takes too long."""
         self._work.put(None)
