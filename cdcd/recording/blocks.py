@@ -52,8 +52,15 @@ class Head:
 
     def encode(self) -> bytes:
         """The first bytes of the file."""
-        data = _HEAD.pack(MAGIC, self.number, self.lsn, self.unix_us, ord(self.kind))
-        return data + _CRC.pack(zlib.crc32(data))
+        return self._fields() + _CRC.pack(self.checksum)
+
+    @property
+    def checksum(self) -> int:
+        """Of the head. The checksum of the first block begins with it."""
+        return zlib.crc32(self._fields())
+
+    def _fields(self) -> bytes:
+        return _HEAD.pack(MAGIC, self.number, self.lsn, self.unix_us, ord(self.kind))
 
     @property
     def can_begin(self) -> bool:
@@ -86,7 +93,7 @@ class BlockWriter:
         from lz4.block import compress  # noqa: PLC0415  only a daemon that records needs it
 
         self._compress = compress
-        self._crc = zlib.crc32(head.encode())
+        self._crc = head.checksum
 
     def block(self, data: bytes | bytearray) -> bytes:
         """The bytes of a block that holds `data`; those of the segment's end, if `data` is empty."""
@@ -110,7 +117,7 @@ class BlockReader:
         self.offset = HEAD_BYTES
         self._file = file
         self._path = path
-        self._crc = zlib.crc32(head.encode())
+        self._crc = head.checksum
 
     def blocks(self) -> Iterator[bytes]:
         """The data of each block. RecordingError: a block is altered."""

@@ -27,6 +27,7 @@ from cdcd.engine.actions import (
     Wait,
 )
 from cdcd.engine.building import SessionStart
+from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.messages import Relation
 from cdcd.recording.errors import RecordingError
 from cdcd.recording.values import Reader, write_pieces, write_value
@@ -240,7 +241,10 @@ def decode_events(data: bytes) -> Iterator[Event]:
         at += _EVENT.size
         if at + size > len(data):
             raise RecordingError("A recorded event ends too early.")
-        yield _decode(tag, Reader(data[at : at + size]))
+        try:
+            yield _decode(tag, Reader(data[at : at + size]))
+        except (TypeError, ValueError, AttributeError, KeyError, PositionError, ConfigError) as error:
+            raise RecordingError(f"A recorded event {tag!r} is not of its form: {error}.") from error
         at += size
 
 

@@ -6,11 +6,11 @@ files: the head of each file says the same, and is compared when the file is rea
 of 160 names.
 """
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ def list_segments(folder: Path) -> list[Segment]:
         RecordingError: the folder cannot be read, or holds none, or some are missing in the middle.
     """
     try:
-        names = sorted(os.listdir(folder))
+        names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise RecordingError(
             f"The recording {folder} cannot be read: {error.strerror}.",
@@ -72,7 +72,7 @@ def list_segments(folder: Path) -> list[Segment]:
             f"{folder} has no recording: it has no file *{SUFFIX}.",
             hint="Give the folder that `record.directory` or `cdcd record --directory` named.",
         )
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if after.head.number != before.head.number + 1:
             raise RecordingError(
                 f"Segments are missing in the recording {folder}: number {after.head.number} follows number "

@@ -195,9 +195,9 @@ class Reader:
 VERSION: Final = "Replay it with the version of cdcd that recorded it; `cdcd replay` names that version."
 
 _READERS: Final[Mapping[bytes, Callable[[Reader], Any]]] = {
-    b"n": lambda its: None,
-    b"1": lambda its: True,
-    b"0": lambda its: False,
+    b"n": lambda _: None,
+    b"1": lambda _: True,
+    b"0": lambda _: False,
     b"i": lambda its: int.from_bytes(its.take(its.size()), "little", signed=True),
     b"d": Reader.double,
     b"s": Reader.text,
