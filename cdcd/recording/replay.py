@@ -18,6 +18,7 @@ from dataclasses import replace
 from cdcd import __version__
 from cdcd.engine.building import SessionStart
 from cdcd.engine.queue import Batch
+from cdcd.errors import FatalError
 from cdcd.facts import Observer
 from cdcd.recording import events as recorded
 from cdcd.recording.playback import Commit, Place
@@ -77,6 +78,7 @@ class Replay:
 
         Raises:
             RecordingError: the recording is altered, or an exact replay differs.
+        FatalError: the last session ends by it, as the daemon did, or would.
         """
         try:
             for event in events:
@@ -93,6 +95,8 @@ class Replay:
                         return
             if self._session is not None:
                 self._session.finish(None)
+                if isinstance(self._session.failure, FatalError):
+                    raise self._session.failure
         finally:
             if self._session is not None:
                 self._session.close()

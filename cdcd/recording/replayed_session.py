@@ -44,6 +44,7 @@ class ReplayedSession:
     Attributes:
         exact: see `replay.py`.
         has_ended: `judge` has ended the replay.
+        failure: the error that ended the session, if one did.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class ReplayedSession:
     ) -> None:
         self.exact = exact
         self.has_ended = False
+        self.failure: CdcdError | None = None
         self._event = event
         self._deliver = deliver
         self._judge = judge
@@ -107,9 +109,16 @@ class ReplayedSession:
         self._until(lambda: self._engine.wants_frames)
 
     def take(self, event: recorded.Event) -> None:
-        """The next event of the session."""
-        if not self._over:
+        """The next event of the session. RecordingError: an exact replay differs, or an answer is missing."""
+        if self._over:
+            return
+        try:
             _TAKEN[type(event)](self, event)
+        except RecordingError:
+            raise
+        except CdcdError as error:
+            # The daemon's session ended by it too.
+            self._end(error)
 
     def finish(self, following: recorded.Began | None) -> None:
         """The session is over; `following` begins the next one."""
@@ -151,13 +160,7 @@ class ReplayedSession:
             if event.action not in PACED:
                 self._step()
             return
-        try:
-            action = self._engine.next_action(event.now, event.unix_us)
-        except CdcdError as error:
-            if event.action != recorded.RAISED:
-                raise
-            self._end(error)
-            return
+        action = self._engine.next_action(event.now, event.unix_us)
         letter = recorded.KINDS[type(action)]
         if letter != event.action:
             raise RecordingError(
@@ -258,6 +261,7 @@ class ReplayedSession:
 
     def _end(self, error: CdcdError | None) -> None:
         self._over = True
+        self.failure = error
         if error is not None:
             self._note(f"The session ends: {error}")
 
@@ -282,7 +286,11 @@ class ReplayedSession:
     def _step(self) -> Action:
         """Take the next action; what is shipped on the way is delivered."""
         while True:
-            action = self._engine.next_action(self._now, self._unix_us)
+            try:
+                action = self._engine.next_action(self._now, self._unix_us)
+            except CdcdError as error:
+                # A daemon's session ends by it too. The next one goes on from the checkpoint.
+                action = End(error)
             self._carry_out(action)
             if self._out is not None:
                 out, self._out = self._out, None

@@ -2,6 +2,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,8 +24,8 @@ WITHOUT_TABLES = {"exactly_once": True, "snapshot_mode": "never", "two_phase": "
 """Only changes, and sessions that are often between transactions."""
 
 
-def replayed(folder: Path, spool: Path, **options) -> tuple[Replay, list[list]]:
-    batches: list[list] = []
+def replayed(folder: Path, spool: Path, **options) -> tuple[Replay, list[list[Any]]]:
+    batches: list[list[Any]] = []
     notes: list[str] = []
     replay = Replay(
         lambda batch: batches.append(list(batch.records)),
@@ -37,7 +38,7 @@ def replayed(folder: Path, spool: Path, **options) -> tuple[Replay, list[list]]:
     return replay, batches
 
 
-def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list]) -> None:
+def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]]) -> None:
     """Everything that was delivered, in its order; and of the rest only what the broker had without an answer."""
     at = 0
     for each in shipped:
@@ -79,10 +80,10 @@ def test_an_exact_replay_writes_what_the_daemon_wrote(first, tmp_path, monkeypat
 PROCESSED = re.compile(rb',"ts_ms":\d+,"ts_us":\d+,"ts_ns":\d+}$')
 
 
-def changes(batches: list[list]) -> list[tuple]:
+def changes(batches: list[list[Any]]) -> list[tuple[Any, ...]]:
     """The records of changes, without the times at which they were made."""
     return [
-        (topic, key, None if value is None else PROCESSED.sub(b"", value), headers)
+        (topic, key, None if value is None else PROCESSED.sub(b"}", value), headers)
         for batch in batches
         for topic, key, value, headers in batch
         if value is None or b'"op":"r"' not in value
@@ -143,13 +144,15 @@ def test_a_redacted_recording_has_the_same_changes_with_other_values(tmp_path, m
 
 def another_limit(start: SessionStart) -> SessionStart:
     """Not the recorded start, so that the replay is a free one."""
-    return replace(start, settings=replace(start.settings, bytes_max=start.settings.bytes_max + 1))
+    return replace(
+        start, settings=replace(start.settings, queue_bytes_max=start.settings.queue_bytes_max + 1)
+    )
 
 
-def must_differ_in_values_only(before: list[tuple], after: list[tuple]) -> int:
+def must_differ_in_values_only(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> int:
     """The same records in the same topics, and each key became one other key."""
     assert [topic for topic, *_ in after] == [topic for topic, *_ in before]
-    keys: dict[tuple, bytes] = {}
+    keys: dict[tuple[Any, ...], bytes] = {}
     for (topic, key, value, _), (_, other_key, other_value, _) in zip(before, after, strict=True):
         assert (value is None) == (other_value is None)
         if key is not None:
@@ -162,9 +165,9 @@ def must_differ_in_values_only(before: list[tuple], after: list[tuple]) -> int:
     return len(before)
 
 
-def must_be_the_end_of(whole: list[tuple], segments: list[Segment], spool: Path) -> bool:
+def must_be_the_end_of(whole: list[tuple[Any, ...]], segments: list[Segment], spool: Path) -> bool:
     """Whether a replay of these segments makes the last changes of the whole, and what was on its way at the end."""
-    batches: list[list] = []
+    batches: list[list[Any]] = []
     Replay(
         lambda batch: batches.append(list(batch.records)), lambda note: None, lambda fact: None, str(spool)
     ).run(read_events(segments))
