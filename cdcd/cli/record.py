@@ -22,9 +22,9 @@ from cdcd.cli.options import config_option
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", help="End after N seconds."
 )
 def command(file: Path, folder: Path, seconds: float | None) -> int:
-    """Record what is committed from now on, by a temporary slot.
+    """Record the stream into files, by a temporary slot.
 
-    The publication must exist. Neither Kafka nor a daemon is needed, and the slot is gone when the command ends. To
+    What is committed from now on is recorded. The publication must exist. Neither Kafka nor a daemon is needed, and the slot is gone when the command ends. To
     record what a running daemon does, set `record.directory` in its configuration instead: such a recording has the
     rows of snapshots and prepared transactions too.
 

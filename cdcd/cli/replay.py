@@ -38,7 +38,7 @@ import click
 def command(  # noqa: PLR0917  one for each option
     folder: Path, file: Path | None, output: str, begin: str, end: str, target: Path | None
 ) -> int:
-    """Replay a recording through the engine.
+    """Replay a recording through the engine, or redact it.
 
     FOLDER is what `record.directory` or `cdcd record --directory` named. Without other options, the records are those
     that the daemon wrote, byte for byte.

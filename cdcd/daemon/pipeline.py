@@ -56,17 +56,16 @@ class Pipeline:
     """One session of the stream. `run` it once.
 
     Args:
-        verbs: the engine, or what records each call of its verbs and passes it on.
         begin: starts replication on `stream`.
         look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
             of `Engine.described`.
         survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
+        tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
     """
 
     def __init__(
         self,
         engine: Engine,
-        verbs: Engine | Tap,
         *,
         stream: ReplicationStream,
         lock: AdvisoryLock,
@@ -79,9 +78,10 @@ class Pipeline:
         survey: Callable[[], Awaitable[None]],
         telemetry: Telemetry,
         observe: Observer,
+        tap: Tap | None = None,
     ) -> None:
         self._engine = engine
-        self._verbs = verbs
+        self._verbs: Engine | Tap = engine if tap is None else tap
         self._stream = stream
         self._lock = lock
         self._sink = sink

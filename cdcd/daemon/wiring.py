@@ -16,7 +16,6 @@ from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.session_recording import record_session
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.building import SessionStart, build_engine
-from cdcd.engine.engine import Engine
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.kafka.descriptions import FormerDescriptions
@@ -26,7 +25,6 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
-from cdcd.recording.tap import Tap
 from cdcd.records.numbering import is_certain
 from cdcd.records.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
@@ -89,15 +87,12 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     wiring.stack.callback(engine.assembler.close)
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
     tap = record_session(config, engine, start, ready.flushed, wiring.telemetry, wiring.observe)
-    verbs: Engine | Tap = engine
     if tap is not None:
         wiring.stack.callback(tap.close)
-        verbs = tap
     if ready.exported is None:
-        verbs.stream_begun(time.monotonic())
+        (tap or engine).stream_begun(time.monotonic())
     return Pipeline(
         engine,
-        verbs,
         stream=wiring.stream,
         lock=wiring.lock,
         sink=wiring.sink,
@@ -109,6 +104,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         survey=lambda: wiring.postgres.survey(wiring.sql),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
+        tap=tap,
     )
 
 

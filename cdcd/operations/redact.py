@@ -8,7 +8,7 @@ from typing import Final
 from cdcd.errors import LimitError
 from cdcd.operations.replay import Range
 from cdcd.recording.events import Began, encode
-from cdcd.recording.playback import read_events
+from cdcd.recording.playback import events_by_segment
 from cdcd.recording.redaction import Redaction
 from cdcd.recording.segments import Tear
 from cdcd.recording.writer import Limits, RecordingWriter
@@ -25,7 +25,6 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
         LimitError: the new folder is not empty, or cannot be written.
     """
     segments = wanted.segments(folder)
-    heads = iter(segments)
     if target.exists() and any(target.iterdir()):
         raise LimitError(f"{target} is not empty.", hint="Name a folder that does not exist yet.")
     redaction = Redaction(os.urandom(32))
@@ -46,13 +45,13 @@ def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str],
             parts, size = [], 0
 
     try:
-        for event in read_events(segments):
+        for segment, event in events_by_segment(segments):
             if isinstance(event, Tear):
                 notice(f"{event.path} is torn at offset {event.offset}. Everything before that is redacted.")
                 continue
             if isinstance(event, Began):
                 flush()
-                head = next(heads).head
+                head = segment.head
                 writer.begin_segment(head.kind, head.lsn, head.unix_us)
             data = encode(redaction.event(event))
             parts.append(data)

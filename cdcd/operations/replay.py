@@ -34,7 +34,11 @@ class Range:
     def segments(self, folder: Path) -> list[Segment]:
         """The segments to read. RecordingError: there are none, or the recording begins later."""
         found = list_segments(folder)
-        begin = self.begin
+        begin, end = self.begin, self.end
+        while (
+            end is not None and len(found) > 1 and end.is_before(found[-1].head.lsn, found[-1].head.unix_us)
+        ):
+            found.pop()
         if begin is None:
             return found[seek(found) :]
         return found[seek(found, lsn=begin.lsn, unix_us=begin.unix_us) :]

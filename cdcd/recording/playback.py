@@ -8,7 +8,7 @@ from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, CommitPrepared, LogicalMessage, StreamCommit
 from cdcd.protocol.reader import read_message
 from cdcd.recording.errors import RecordingError, altered
-from cdcd.recording.events import Began, Event, decode_events
+from cdcd.recording.events import Event, decode_events
 from cdcd.recording.segments import Segment, Tear, open_segment
 
 
@@ -18,6 +18,11 @@ def read_events(segments: Sequence[Segment]) -> Iterator[Event | Tear]:
     Raises:
         RecordingError: a segment is altered or cannot be read, or something is missing behind a tear.
     """
+    return (event for _, event in events_by_segment(segments))
+
+
+def events_by_segment(segments: Sequence[Segment]) -> Iterator[tuple[Segment, Event | Tear]]:
+    """As `read_events`, each with its segment."""
     torn: Tear | None = None
     for segment in segments:
         if torn is not None and segment.head.kind != "s":
@@ -28,22 +33,16 @@ def read_events(segments: Sequence[Segment]) -> Iterator[Event | Tear]:
         for block in open_segment(segment):
             if isinstance(block, Tear):
                 torn = block
-                yield block
+                yield segment, block
                 continue
             offset, data = block
             try:
-                yield from decode_events(data)
+                for event in decode_events(data):
+                    yield segment, event
             except RecordingError as error:
                 if error.hint:
                     raise
                 raise altered(segment.path, offset, error.message.rstrip(".")) from error
-
-
-def first_event(segment: Segment) -> Began | None:
-    """What a replay needs to begin with this segment; None: the process was killed before it was written."""
-    for event in read_events([segment]):
-        return event if isinstance(event, Began) else None
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +104,9 @@ class Place:
         if self.lsn is not None:
             return commit.lsn < self.lsn
         return self.unix_us is not None and (commit.unix_us is None or commit.unix_us < self.unix_us)
+
+    def is_before(self, lsn: int, unix_us: int) -> bool:
+        """Whether this place lies before what begins at that LSN and that time."""
+        if self.lsn is not None:
+            return self.lsn < lsn
+        return self.unix_us is not None and self.unix_us < unix_us

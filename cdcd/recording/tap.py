@@ -254,8 +254,20 @@ class Tap:
     # How it gets to the writer.
 
     def _note(self, event: Event) -> None:
-        if self._writer is not None:
-            self._put(encode(event))
+        if self._writer is None:
+            return
+        try:
+            data = encode(event)
+        except Exception as error:  # noqa: BLE001  whatever it is, the engine goes on without a recording
+            self._end(f"a bug in cdcd: {error!r}")
+        else:
+            self._put(data)
+
+    def _end(self, failure: str) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+            self._failed(failure)
 
     def _put(self, data: bytes) -> None:
         self._parts.append(data)
@@ -277,9 +289,7 @@ class Tap:
             self._parts, self._size = [], 0
         self._wrote(writer.written_bytes)
         if writer.failure:
-            self._writer = None
-            writer.close()
-            self._failed(writer.failure)
+            self._end(writer.failure)
 
 
 def used_types(relation: Relation, types: Mapping[int, TypeDescription]) -> dict[int, TypeDescription]:

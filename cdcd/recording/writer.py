@@ -23,7 +23,7 @@ from cdcd.recording.segments import Segment, name_of, parse_name
 WAITING_BYTES_MAX: Final = 64 << 20
 """Bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
 
-CLOSE_S: Final = 5.0
+CLOSE_S: Final = 2.0
 """Seconds that the end of a session waits for the disk."""
 
 LOCK: Final = ".lock"
@@ -103,7 +103,8 @@ class RecordingWriter:
     def close(self) -> None:
         """End the recording in good order, or leave it to the disk if that takes too long."""
         self._work.put(None)
-        self._thread.join(CLOSE_S)
+        if not self.failure:
+            self._thread.join(CLOSE_S)
 
     # In the thread.
 

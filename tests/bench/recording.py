@@ -66,8 +66,10 @@ def make_frames(rows: int) -> list[list[bytes]]:
         messages.append(Begin(lsn, 7 * 10**14 + first, 700 + first))
         if not first:
             messages.append(Relation(None, 16384, "public", "plain", "d", columns))
-        for row in range(first, first + TRANSACTION_ROWS):
-            messages.append(Insert(None, 16384, tuple(each[2](row).encode() for each in PLAIN)))
+        messages += [
+            Insert(None, 16384, tuple(each[2](row).encode() for each in PLAIN))
+            for row in range(first, first + TRANSACTION_ROWS)
+        ]
         messages.append(Commit(lsn, lsn + 50, 7 * 10**14 + first))
     frames = [write_frame(XLogData(lsn, lsn, 7 * 10**14, write_message(each))) for each in messages]
     return [frames[at : at + RECEIVED] for at in range(0, len(frames), RECEIVED)]
