@@ -24,9 +24,9 @@ from cdcd.cli.options import config_option
 def command(file: Path, folder: Path, seconds: float | None) -> int:
     """Record the stream into files, by a temporary slot.
 
-    What is committed from now on is recorded. The publication must exist. Neither Kafka nor a daemon is needed, and the slot is gone when the command ends. To
-    record what a running daemon does, set `record.directory` in its configuration instead: such a recording has the
-    rows of snapshots and prepared transactions too.
+    What is committed from now on is recorded. The publication must exist. Neither Kafka nor a daemon is needed, and the
+    slot is gone when the command ends. To record what a running daemon does, set `record.directory` in its
+    configuration instead: such a recording has the rows of snapshots and prepared transactions too.
 
     `record.bytes_max`, `record.age_s_max` and `record.segment_bytes` count here too.
 

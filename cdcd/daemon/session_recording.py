@@ -3,11 +3,12 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cdcd.config.loading import Config
 from cdcd.engine.building import SessionStart
 from cdcd.engine.engine import Engine
+from cdcd.engine.startup import Ready
 from cdcd.facts import Observer
 from cdcd.facts_operation import RecordingStarted, RecordingStopped
 from cdcd.recording.tap import Tap
@@ -20,15 +21,26 @@ HINT: Final = (
 )
 
 
-def record_session(  # noqa: PLR0917  as many as there are things that a session is recorded of
-    config: Config,
-    engine: Engine,
-    start: SessionStart,
-    flushed: int,
-    telemetry: Telemetry,
-    observe: Observer,
-) -> Tap | None:
-    """What records the engine's verbs, and owes `close`; None: nothing is recorded."""
+class Around(Protocol):
+    """What of the wiring a recording needs."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def observe(self) -> Observer: ...
+    @property
+    def ready(self) -> Ready: ...
+
+
+def record_session(around: Around, engine: Engine, start: SessionStart, now: float) -> Tap | None:
+    """What records the engine's verbs, and owes `close`; None: nothing is recorded.
+
+    Args:
+        now: the time (monotonic seconds) that the engine was constructed with. It decides by it, so a replay needs it.
+    """
+    config, telemetry, observe = around.config, around.telemetry, around.observe
     record = config.record
     if record.directory is None:
         return None
@@ -53,7 +65,7 @@ def record_session(  # noqa: PLR0917  as many as there are things that a session
         return None
     telemetry.recording_stopped = False
     later = asyncio.get_running_loop().call_later
-    tap = Tap(engine, start, flushed, writer, limits, later=later, wrote=wrote, failed=failed)
-    tap.begin(time.monotonic(), time.time_ns() // 1000)
+    tap = Tap(engine, start, around.ready.flushed, writer, limits, later=later, wrote=wrote, failed=failed)
+    tap.begin(now, time.time_ns() // 1000)
     observe(RecordingStarted(directory=directory))
     return tap

@@ -83,10 +83,11 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         spool_bytes=config.spool.memory_bytes_max,
     )
     spool = Spool(_spool_directory(config), start.spool_bytes, config.spool.disk_bytes_max)
-    engine = build_engine(start, spool, ledger, wiring.observe, time.monotonic())
+    now = time.monotonic()
+    engine = build_engine(start, spool, ledger, wiring.observe, now)
     wiring.stack.callback(engine.assembler.close)
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
-    tap = record_session(config, engine, start, ready.flushed, wiring.telemetry, wiring.observe)
+    tap = record_session(wiring, engine, start, now)
     if tap is not None:
         wiring.stack.callback(tap.close)
     if ready.exported is None:

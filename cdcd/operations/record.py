@@ -60,7 +60,8 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
         stack.push_async_callback(source.close)
         start = _start(config, source)
         spool = Spool(stack.enter_context(tempfile.TemporaryDirectory()), start.spool_bytes)
-        engine = build_engine(start, spool, Ledger(source.start_lsn), lambda _: None, time.monotonic())
+        now = time.monotonic()
+        engine = build_engine(start, spool, Ledger(source.start_lsn), lambda _: None, now)
         stack.callback(engine.assembler.close)
         tap = Tap(
             engine,
@@ -73,7 +74,7 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
             failed=failures.append,
         )
         stack.callback(tap.close)
-        tap.begin(time.monotonic(), time.time_ns() // 1000)
+        tap.begin(now, time.time_ns() // 1000)
         tap.stream_begun(time.monotonic())
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, tap.stop)

@@ -94,7 +94,7 @@ class Tap:
         self._known: dict[int, Known] = {}
 
     def begin(self, now: float, unix_us: int) -> None:
-        """The session begins."""
+        """The session begins. `now` is the time that the engine was constructed with."""
         self._unix_us = unix_us
         self._begin_segment("s", now)
 

@@ -2,7 +2,10 @@
 
 import json
 import re
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from cdcd.operations.change_lines import Seen, as_json
+from cdcd.operations.redact import redact
 from cdcd.operations.replay import Range, replay
 from cdcd.protocol.lsn import Lsn
 from cdcd.recording.segments import list_segments
 from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
+from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import WAIT_S, Daemon, configuration, until
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -144,3 +149,45 @@ def lies_in(line: str, gaps: list[tuple[Lsn, Lsn]]) -> bool:
         return False
     lsn = int(value.get("source", {}).get("commit_lsn") or 0)
     return any(begin <= lsn < end for begin, end in gaps)
+
+
+@pytest.mark.postgres(only=18)
+def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique: str, scratch: Path):
+    # GIVEN a publication, and a command that records
+    folder, file = scratch / f"recording-{unique}", scratch / f"{unique}.yaml"
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE t")
+    file.write_text(json.dumps(configuration(unique, database.dsn(), "127.0.0.1:1")))
+    command = [sys.executable, "-m", "cdcd.cli", "record", "--config", str(file), "--directory", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "Records what is committed from" in line, line
+        # WHEN rows are written, and the recorder has confirmed them
+        secret = "a note that nobody else may read"
+        transaction(database, f"INSERT INTO t SELECT i, '{secret} ' || i FROM generate_series(1, 500) AS i")
+        ((end,),) = database.execute("SELECT pg_current_wal_lsn()")
+        until(lambda: _is_confirmed(database, str(end)), "the recorder never got there")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0, process.stderr.read()
+    # THEN the recording has them, exactly, and nothing is left on the server
+    found, notes = replayed(folder)
+    assert [json.loads(line)["key"]["id"] for line in found[f"{unique}.public.t"]] == list(range(1, 501))
+    assert any("1 of 1 sessions exactly" in note for note in notes)
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(0,)]
+    # AND a redacted copy has as many, without what they say
+    target = scratch / f"redacted-{unique}"
+    redact(folder, target, Range(), notice=notes.append)
+    copied, _ = replayed(target)
+    assert len(copied[f"{unique}.public.t"]) == 500
+    assert secret in "".join(found[f"{unique}.public.t"])
+    assert not any(word in "".join(copied[f"{unique}.public.t"]) for word in ("nobody", "note that"))
+
+
+def _is_confirmed(database: Database, end: str) -> bool | None:
+    rows = database.execute(
+        f"SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= '{end}'"
+    )
+    return True if rows else None

@@ -18,6 +18,7 @@ from cdcd.protocol.messages import (
     Relation,
     StreamStart,
     StreamStop,
+    TupleData,
     Update,
 )
 from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames, LockLost, Next, encode
@@ -137,7 +138,11 @@ def recording(planted: Planted) -> list[Event]:
     ]
     while len(planted.words) < SENSITIVE:
         old, new = planted.row(), planted.row()
-        binary = (Binary(int(planted.number()).to_bytes(8, "big")), Binary(word().encode()), *new[2:])
+        binary: TupleData = (
+            Binary(int(planted.number()).to_bytes(8, "big")),
+            Binary(word().encode()),
+            *new[2:],
+        )
         events += [
             frames(
                 Insert(None, 16385, new),

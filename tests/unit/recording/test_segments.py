@@ -33,9 +33,14 @@ def written(folder: Path, *segments: list[bytes], limits: Limits = LIMITS, kind:
 
 
 def read(segment: Segment) -> tuple[list[bytes], Tear | None]:
-    found = list(open_segment(segment))
-    torn = found.pop() if found and isinstance(found[-1], Tear) else None
-    return [block[1] for block in found if not isinstance(block, Tear)], torn
+    blocks: list[bytes] = []
+    torn: Tear | None = None
+    for block in open_segment(segment):
+        if isinstance(block, Tear):
+            torn = block
+        else:
+            blocks.append(block[1])
+    return blocks, torn
 
 
 @settings(max_examples=30, deadline=None)
@@ -161,7 +166,7 @@ def test_a_full_disk_ends_the_recording_and_leaves_what_was_written(tmp_path, mo
         written_bytes += len(data)
         return write(file, data)
 
-    monkeypatch.setattr(writers.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     writer = RecordingWriter(tmp_path, LIMITS)
     writer.begin_segment("s", 0, 0)
     blocks = [os.urandom(100) for _ in range(10)]
@@ -185,7 +190,7 @@ def test_a_disk_that_is_too_slow_ends_the_recording(tmp_path, monkeypatch):
         time.sleep(0.2)
         return write(file, data)
 
-    monkeypatch.setattr(writers.os, "write", slow)
+    monkeypatch.setattr(os, "write", slow)
     writer = RecordingWriter(tmp_path, LIMITS)
     writer.begin_segment("s", 0, 0)
     for _ in range(4):

@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ from cdcd.engine.actions import Published
 from cdcd.engine.building import build_engine
 from cdcd.engine.engine import Engine
 from cdcd.recording import tap as taps
-from cdcd.recording import writer as writers
 from cdcd.recording.playback import read_events
 from cdcd.recording.replay import Replay
 from cdcd.recording.segments import list_segments
@@ -51,7 +51,7 @@ def test_a_full_disk_is_told_once_and_the_engine_goes_on(tmp_path, monkeypatch):
     def full(_file: int, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(writers.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     work_off(engine, tap, make_frames(ROWS))
     tap.close()
     assert failures == ["the disk is full"]
