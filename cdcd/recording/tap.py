@@ -89,6 +89,7 @@ class Tap:
         self._size = 0
         self._timer: Timer | None = None
         self._unix_us = 0
+        self._segment_us = 0
         self._tentative = False
         self._published = dict(start.published)
         self._known: dict[int, Known] = {}
@@ -128,10 +129,10 @@ class Tap:
         """See `Engine.frames_received`."""
         writer = self._writer
         if writer is not None:
-            size = writer.segment_bytes
-            if size >= self._limits.segment_bytes:
+            share = self._share_of_limits(writer)
+            if share >= 1:
                 kind: Kind = "c" if self._can_begin() else "m"
-                if kind == "c" or size >= 2 * self._limits.segment_bytes:
+                if kind == "c" or share >= 2:
                     self._begin_segment(kind, now)
             sizes = array("I", map(len, frames)).tobytes()
             data = b"".join(frames)
@@ -214,7 +215,15 @@ class Tap:
             and engine.incremental.progress.is_done
         )
 
+    def _share_of_limits(self, writer: RecordingWriter) -> float:
+        """How full the segment is: 1: it should end where a replay can begin; 2: it should end here."""
+        share = writer.segment_bytes / self._limits.segment_bytes
+        if self._limits.age_s_max is None:
+            return share
+        return max(share, (self._unix_us - self._segment_us) / (self._limits.age_s_max * 1e6 / 4))
+
     def _begin_segment(self, kind: Kind, now: float) -> None:
+        self._segment_us = self._unix_us
         self._flush()
         writer, start = self._writer, self._start
         if writer is None:

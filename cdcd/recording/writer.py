@@ -35,7 +35,8 @@ class Limits:
 
     Attributes:
         bytes_max: of all segments together. The oldest ones are deleted.
-        age_s_max: segments whose newest event is older are deleted; None: they are kept.
+        age_s_max: segments whose newest event is older are deleted; None: they are kept. A segment spans at most a
+            half of this, so that an idle pipeline's values go too.
         segment_bytes: a segment ends at this size, at the next place where a replay can begin; at twice the size,
             anywhere.
     """
@@ -174,7 +175,8 @@ class RecordingWriter:
     def _delete_old(self, unix_us: int) -> None:
         """Delete the oldest segments, so that one more has its place."""
         kept = sorted(self._sizes, key=lambda segment: segment.head.number)
-        total = sum(self._sizes.values()) + self._limits.segment_bytes
+        # A segment that begins within a transaction has up to twice its size.
+        total = sum(self._sizes.values()) + 2 * self._limits.segment_bytes
         age_us = None if self._limits.age_s_max is None else self._limits.age_s_max * 1e6
         for number, segment in enumerate(kept):
             ended_us = kept[number + 1].head.unix_us if number + 1 < len(kept) else unix_us

@@ -52,7 +52,7 @@ def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]])
 
 
 @pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
-@pytest.mark.parametrize("first", range(0, 100, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first", range(0, 60, SEEDS_PER_TEST))
 def test_an_exact_replay_writes_what_the_daemon_wrote(first, tmp_path, monkeypatch):
     exact = segments = 0
     for seed in range(first, first + SEEDS_PER_TEST):

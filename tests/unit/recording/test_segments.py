@@ -131,7 +131,7 @@ def test_only_the_owner_may_read_a_recording(tmp_path):
 def test_the_oldest_segments_are_deleted_by_size_and_by_age(tmp_path):
     size = written(tmp_path / "probe", [os.urandom(10_000)])[0].path.stat().st_size
     blocks = [[os.urandom(10_000)] for _ in range(6)]
-    kept = written(tmp_path / "size", *blocks, limits=Limits(3 * size + 10, None, size))
+    kept = written(tmp_path / "size", *blocks, limits=Limits(4 * size + 10, None, size))
     assert [segment.head.number for segment in kept] == [4, 5, 6]
     kept = written(tmp_path / "age", *blocks, limits=Limits(1 << 30, 130.0, size))
     assert [segment.head.number for segment in kept] == [3, 4, 5, 6]

@@ -1,5 +1,6 @@
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,30 @@ def test_what_cannot_be_written_down_ends_the_recording_and_not_the_engine(tmp_p
     (failure,) = failures
     assert "Progress is not recorded" in failure
     assert engine.checkpoint.position.end_lsn > 1 << 32
+
+
+def test_a_segment_ends_by_its_size_and_by_its_age(tmp_path):
+    recordings = []
+    for name, limits in (
+        ("size", replace(LIMITS, segment_bytes=20_000)),
+        ("age", replace(LIMITS, age_s_max=60.0)),
+        ("none", LIMITS),
+    ):
+        engine = engine_for(tmp_path)
+        writer = RecordingWriter(tmp_path / name, limits)
+        tap = Tap(engine, START, 1, writer, limits, later=NoTimer, wrote=lambda _: None, failed=pytest.fail)
+        tap.begin(0.0, 1_700_000_000_000_000)
+        for minutes, frames in enumerate(make_frames(ROWS)):
+            work_off(engine, tap, [frames])
+            tap._flush()
+            writer.wait()
+            tap.next_action(0.0, 1_700_000_000_000_000 + minutes * 60_000_000)
+        tap.close()
+        recordings.append([segment.head.kind for segment in list_segments(tmp_path / name)])
+    size, age, none = recordings
+    assert len(size) > 1
+    assert len(age) > 1
+    assert none == ["s"]
 
 
 def test_only_the_types_that_are_needed_are_kept(tmp_path):
