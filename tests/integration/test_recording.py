@@ -43,8 +43,8 @@ def topic_records(servers: str, prefix: str) -> dict[str, list[str]]:
         while open_topics:
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
-                    seen = Seen(message.topic(), message.key(), message.value())
-                    found[message.topic()].append(as_json(seen))
+                    topic = str(message.topic())
+                    found[topic].append(as_json(Seen(topic, message.key(), message.value())))
                 else:
                     open_topics.discard(message.topic())
     finally:

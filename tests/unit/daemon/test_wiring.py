@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from cdcd.checks.settings import engine_settings
 from cdcd.config.loading import Config, parse_config
 from cdcd.daemon import wiring
-from cdcd.daemon.wiring import engine_settings
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
