@@ -107,7 +107,7 @@ EXIT_CODES: dict[int, str] = {
     2: "configuration or command line",
     3: "PostgreSQL refuses or lacks something, or could not be reached at the start",
     4: "Kafka refuses the daemon or a record, or could not be reached at the start",
-    5: "corrupted or unknown bytes from the server",
+    5: "corrupted or unknown bytes from the server, or in a recording",
     6: "slot, checkpoint and server do not belong together",
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",

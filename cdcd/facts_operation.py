@@ -117,6 +117,27 @@ class WalShort(Fact):
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class RecordingStarted(Fact):
+    """The session is recorded into the folder, as `record.directory` asks. `cdcd replay` reads it."""
+
+    event: ClassVar[str] = "recording.started"
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingStopped(Fact):
+    """Nothing is recorded any more, for this reason. The daemon goes on without. What was recorded until then can be
+    replayed. The next session tries again.
+    """
+
+    event: ClassVar[str] = "recording.stopped"
+    level: ClassVar[Level] = "error"
+    directory: str
+    reason: str
+    hint: str
+
+
 def markdown() -> str:
     """The rows of these events in docs/events.md."""
     return rows(facts_of(globals()))

@@ -3,11 +3,17 @@
 from collections.abc import Mapping
 from typing import Final
 
+from cdcd import __version__
 from cdcd.config.loading import Config
+from cdcd.credentials.columns import protections
+from cdcd.engine.feedback import interval_for
+from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
+from cdcd.formats.encoder import EncoderSettings
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
+from cdcd.snapshots.beginning import ONLY
 
 TRANSACTION_S: Final = 60.0
 """The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
@@ -31,6 +37,50 @@ def start_settings(config: Config) -> StartSettings:
         snapshot_method=snapshot.method,
         exclude=tuple(snapshot.exclude or ()),
         counts_epochs=config.kafka.delivery == "at_least_once",
+    )
+
+
+def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
+    """The part of the configuration that the engine's decisions depend on."""
+    transaction, snapshot = config.kafka.transaction, config.snapshot
+    exactly_once = config.kafka.delivery == "exactly_once"
+    return EngineSettings(
+        name=config.name,
+        bytes_max=transaction.bytes_max,
+        records_max=transaction.records_max,
+        queue_bytes_max=config.kafka.queue_bytes_max,
+        # Without Kafka transactions, a source transaction is never seen as a whole.
+        whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
+        status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
+        shutdown_grace_s=config.postgres.shutdown_grace_s,
+        prepared_warning_age_s=config.postgres.prepared_warning_age_s,
+        chunk_bytes=snapshot.chunk_bytes,
+        parallelism=snapshot.parallelism,
+        snapshot_mode=snapshot.mode,
+        added_tables=snapshot.added_tables,
+        signals=snapshot.signals,
+        truncate=config.topics.truncate,
+        snapshot_only=snapshot.mode == ONLY,
+    )
+
+
+def encoder_settings(config: Config, database: str) -> EncoderSettings:
+    """What the form of the records depends on. `database` is the name of the source's."""
+    topics = config.topics
+    return EncoderSettings(
+        version=__version__,
+        prefix=topics.prefix,
+        database=database,
+        message_topic=topics.message,
+        schemas_topic=topics.schemas or None,
+        names=topics.by_table,
+        checkpoint_topic=topics.checkpoint,
+        dead_letter_topic=config.kafka.dead_letter_topic,
+        tombstones=topics.tombstones,
+        truncate=topics.truncate,
+        column_rules=protections(config.columns).rules,
+        key_format=config.format.key,
+        value_format=config.format.value,
     )
 
 

@@ -19,7 +19,7 @@ from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.postgres import PostgresConfig
-from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, SpoolConfig
+from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
@@ -40,6 +40,9 @@ class Config(Section):
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
+    record: RecordConfig = Field(
+        description="A recording of the stream, which `cdcd replay` reads. Off by default."
+    )
     snapshot: SnapshotConfig = Field(description="Rows that are in the tables already.")
     http: HttpConfig = Field(
         description="Server for the page at /, the status, /metrics, /healthz and /readyz."
@@ -74,6 +77,15 @@ class Config(Section):
             raise ValueError(
                 "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint, topics.schemas and "
                 "topics.names, to Kafka in more than '.' and '_'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_in_clear(self) -> "Config":
+        if self.record.directory is not None and self.columns.patterns:
+            raise ValueError(
+                "record.directory: a recording holds all values in clear, also those that columns protects; take one "
+                "of the two out"
             )
         return self
 

@@ -30,6 +30,7 @@ from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.recording.tap import Tap
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
@@ -59,6 +60,7 @@ class Pipeline:
         look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
             of `Engine.described`.
         survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
+        tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
     """
 
     def __init__(
@@ -76,8 +78,10 @@ class Pipeline:
         survey: Callable[[], Awaitable[None]],
         telemetry: Telemetry,
         observe: Observer,
+        tap: Tap | None = None,
     ) -> None:
         self._engine = engine
+        self._verbs: Engine | Tap = engine if tap is None else tap
         self._stream = stream
         self._lock = lock
         self._sink = sink
@@ -138,9 +142,9 @@ class Pipeline:
 
     async def _drive(self, group: asyncio.TaskGroup, beside: list[asyncio.Task[None]]) -> None:
         """Carry out the engine's actions until it ends the session. Tasks for what takes time are added to `beside`."""
-        engine = self._engine
+        verbs = self._verbs
         while True:
-            action = engine.next_action(time.monotonic(), time.time_ns() // 1000)
+            action = verbs.next_action(time.monotonic(), time.time_ns() // 1000)
             kind = type(action)
             if kind is Turn:
                 await asyncio.sleep(0)
@@ -183,7 +187,7 @@ class Pipeline:
         finally:
             self._telemetry.writing = ()
         now = time.monotonic()
-        self._engine.delivered(batch, now)
+        self._verbs.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size
         if batch.closes:
             self._telemetry.observe_commit(now - began)
@@ -196,21 +200,21 @@ class Pipeline:
 
     async def _describe(self, action: Describe) -> None:
         description, types, seen = await self._look_up(action.relation)
-        self._engine.described(action.relation, description, types, time.monotonic(), seen=seen)
+        self._verbs.described(action.relation, description, types, time.monotonic(), seen=seen)
 
     async def _ensure_topics(self, action: EnsureTopics) -> None:
         await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=action.ahead)
-        self._engine.topics_ready(action.topics, time.monotonic())
+        self._verbs.topics_ready(action.topics, time.monotonic())
 
     async def _begin_stream(self, _action: Begin) -> None:
         self._snapshots.close_export()
         await self._begin()
-        self._engine.stream_begun(time.monotonic())
+        self._verbs.stream_begun(time.monotonic())
         self._telemetry.reading = False
 
     async def _ask(self, action: Ask) -> None:
         answer = await self._snapshots.answer(action.question)
-        self._engine.answered(action.ticket, answer, time.monotonic())
+        self._verbs.answered(action.ticket, answer, time.monotonic())
 
     # What comes from outside.
 
@@ -221,12 +225,12 @@ class Pipeline:
                 self._wanted.clear()
                 await self._wanted.wait()
             frames = await self._stream.receive(READ_BYTES)
-            engine.frames_received(frames, time.monotonic())
+            self._verbs.frames_received(frames, time.monotonic())
             self._reported.set()
 
     async def _await_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self._engine.stop()
+        self._verbs.stop()
         self._reported.set()
 
     async def _watch_lock(self) -> None:
@@ -238,7 +242,7 @@ class Pipeline:
         if not lost.sqlstate:
             # The server said no last word. If it did, it lives, and the next attempt to connect tells more.
             self._telemetry.reach.failed("postgres", failure, asked_at=now, patience_s=0.0, now=now)
-        self._engine.lock_lost(
+        self._verbs.lock_lost(
             failure,
             lost.sqlstate,
             shutting_down=lost.admin_shutdown and not self._lock.lapsed,

@@ -7,21 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from cdcd import __version__
 from cdcd.checks.directories import spool_error, spool_problem
+from cdcd.checks.settings import encoder_settings, engine_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import SpoolCipher, protections
+from cdcd.credentials.columns import SpoolCipher
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.session_recording import record_session
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.engine import Engine
-from cdcd.engine.feedback import interval_for
-from cdcd.engine.settings import EngineSettings
+from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
-from cdcd.formats.available import FORMATS
-from cdcd.formats.encoder import EncoderSettings
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection
@@ -31,11 +28,8 @@ from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
 from cdcd.rows.numbering import is_certain
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.snapshots.beginning import ONLY
-from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
-from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.spool import Spool
 
@@ -70,25 +64,6 @@ class Wiring:
     binary: bool
 
 
-def encoder_settings(config: Config, database: str) -> EncoderSettings:
-    """What the form of the records depends on."""
-    return EncoderSettings(
-        version=__version__,
-        prefix=config.topics.prefix,
-        database=database,
-        message_topic=config.topics.message,
-        schemas_topic=config.topics.schemas or None,
-        names=config.topics.by_table,
-        checkpoint_topic=config.topics.checkpoint,
-        dead_letter_topic=config.kafka.dead_letter_topic,
-        tombstones=config.topics.tombstones,
-        truncate=config.topics.truncate,
-        protections=protections(config.columns),
-        key_format=config.format.key,
-        value_format=config.format.value,
-    )
-
-
 def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     """Make the session, which is then ready to run.
 
@@ -96,40 +71,33 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         LimitError: the spool directory cannot be written.
     """
     config, ready = wiring.config, wiring.ready
-    settings = encoder_settings(config, wiring.database)
-    records = FORMATS[settings.value_format]
-    encoder = records.changes(settings, wiring.binary)
+    start = SessionStart(
+        settings=engine_settings(config, wiring.wal_sender_timeout_s),
+        checkpoint=ready.checkpoint,
+        encoding=encoder_settings(config, wiring.database),
+        published=ready.published,
+        exported=ready.exported,
+        excluded=tuple(config.snapshot.exclude or ()),
+        unstreamed_until=wiring.unstreamed_until,
+        binary=wiring.binary,
+        abort_info=ready.options.abort_info,
+        spool_bytes=config.spool.memory_bytes_max,
+    )
     spool = Spool(
         _spool_directory(config),
-        config.spool.memory_bytes_max,
+        start.spool_bytes,
         config.spool.disk_bytes_max,
-        SpoolCipher() if settings.protections.rules else None,
+        SpoolCipher() if start.encoding.column_rules else None,
     )
-    assembler = Assembler(
-        ledger,
-        spool,
-        ready.checkpoint.position,
-        encoder.draft_all,
-        abort_info=ready.options.abort_info,
-    )
-    wiring.stack.callback(assembler.close)
+    now = time.monotonic()
+    engine = build_engine(start, spool, ledger, wiring.observe, now)
+    wiring.stack.callback(engine.assembler.close)
     wiring.telemetry.queue_bytes_max = config.kafka.queue_bytes_max
-    engine = Engine(
-        engine_settings(config, wiring.wal_sender_timeout_s),
-        ready.checkpoint,
-        assembler=assembler,
-        ledger=ledger,
-        encoder=encoder,
-        rows=records.rows(settings),
-        published=ready.published,
-        observe=wiring.observe,
-        now=time.monotonic(),
-        exported=ready.exported,
-        excluded=matcher(config.snapshot.exclude or (), "snapshot.exclude"),
-        unstreamed_until=wiring.unstreamed_until,
-    )
+    tap = record_session(wiring, engine, start, now)
+    if tap is not None:
+        wiring.stack.callback(tap.close)
     if ready.exported is None:
-        engine.stream_begun(time.monotonic())
+        (tap or engine).stream_begun(time.monotonic())
     return Pipeline(
         engine,
         stream=wiring.stream,
@@ -143,30 +111,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         survey=lambda: wiring.postgres.survey(wiring.sql),
         telemetry=wiring.telemetry,
         observe=wiring.observe,
-    )
-
-
-def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:
-    """The part of the configuration that the engine's decisions depend on."""
-    transaction, snapshot = config.kafka.transaction, config.snapshot
-    exactly_once = config.kafka.delivery == "exactly_once"
-    return EngineSettings(
-        name=config.name,
-        bytes_max=transaction.bytes_max,
-        records_max=transaction.records_max,
-        queue_bytes_max=config.kafka.queue_bytes_max,
-        # Without Kafka transactions, a source transaction is never seen as a whole.
-        whole_bytes_max=transaction.whole_bytes_max if exactly_once else 0,
-        status_interval_s=interval_for(config.postgres.status_interval_s, wal_sender_timeout_s),
-        shutdown_grace_s=config.postgres.shutdown_grace_s,
-        prepared_warning_age_s=config.postgres.prepared_warning_age_s,
-        chunk_bytes=snapshot.chunk_bytes,
-        parallelism=snapshot.parallelism,
-        snapshot_mode=snapshot.mode,
-        added_tables=snapshot.added_tables,
-        signals=snapshot.signals,
-        truncate=config.topics.truncate,
-        snapshot_only=snapshot.mode == ONLY,
+        tap=tap,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cdcd.protocol.messages import Relation
-from cdcd.rows.protection import Protections
+from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
@@ -38,7 +38,7 @@ class EncoderSettings:
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
         unavailable: stands for a value that the server did not send.
-        protections: which columns' values are left out or replaced.
+        column_rules: which columns' values are left out or replaced.
         key_format, value_format: names of `available.py`.
     """
 
@@ -53,7 +53,7 @@ class EncoderSettings:
     tombstones: bool = True
     truncate: bool = True
     unavailable: str = "__debezium_unavailable_value"
-    protections: Protections = field(default_factory=Protections)
+    column_rules: tuple[ColumnRule, ...] = ()
     key_format: str = "json"
     value_format: str = "json"
 

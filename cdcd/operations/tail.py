@@ -204,7 +204,7 @@ class RecordDecoder:
                 message_topic=topics.message,
                 names=topics.by_table,
                 tombstones=False,
-                protections=protections(config.columns),
+                column_rules=protections(config.columns).rules,
                 key_format=config.format.key,
                 value_format=config.format.value,
             ),

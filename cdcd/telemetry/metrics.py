@@ -285,6 +285,18 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.spool_disk_bytes),
     ),
     Definition(
+        "cdcd_recorded_bytes_total",
+        "counter",
+        "Bytes that were written into the recording (record.directory).",
+        _one(lambda t: t.recorded_bytes),
+    ),
+    Definition(
+        "cdcd_recording_stopped",
+        "gauge",
+        "1: record.directory is set, and nothing is recorded, for example because the disk is full. Else 0.",
+        _one(lambda t: int(t.recording_stopped)),
+    ),
+    Definition(
         "cdcd_queue_bytes", "gauge", "Records that wait for the broker.", _one(lambda t: t.queue_bytes)
     ),
     Definition(

@@ -72,6 +72,8 @@ class Telemetry:
         "reading",
         "received_lsn",
         "reconnects",
+        "recorded_bytes",
+        "recording_stopped",
         "retained_wal_bytes",
         "role",
         "sent_lsn",
@@ -128,6 +130,9 @@ class Telemetry:
         self.prepared_oldest_time: float | None = None
         self.spool_memory_bytes = 0
         self.spool_disk_bytes = 0
+        self.recorded_bytes = 0
+        self.recording_stopped = False
+        """A recording is configured, and nothing is recorded."""
         self.queue_bytes = 0
         self.queue_bytes_max = 0
         self.queue_records = 0

@@ -91,6 +91,11 @@ class Assembler:
         return self.order.counts
 
     @property
+    def is_idle(self) -> bool:
+        """Whether the stream is between two transactions, and between the blocks of streamed ones."""
+        return self._at.is_idle
+
+    @property
     def streamed_open(self) -> int:
         """Streamed transactions whose end is not known."""
         return len(self.streamed)

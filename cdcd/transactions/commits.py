@@ -131,6 +131,11 @@ class CommitOrder:
         self.skip = 0
         return steps
 
+    @property
+    def last_commit_lsn(self) -> int:
+        """The commit LSN of the last transaction of the stream; 0: it is unknown."""
+        return self._last_commit_lsn or 0
+
     def is_covered(self, commit_lsn: int) -> bool:
         """Whether nothing is left to send of the transaction that commits there."""
         return self.position.skip(commit_lsn) == COVERED

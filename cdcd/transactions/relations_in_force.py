@@ -31,6 +31,10 @@ class RelationsInForce:
         """The description in force, None where the server has sent none."""
         return self._arrived.get(oid)
 
+    def in_force(self) -> list[Relation]:
+        """All descriptions in force, in the order of their arrival."""
+        return [relation for _, relation in sorted(self._arrived.values(), key=_number)]
+
     def number(self, relation: Relation) -> Arrived:
         """A description that has arrived now; it is not in force by this."""
         self._arrivals += 1
@@ -64,3 +68,7 @@ class RelationsInForce:
             if current is None or current[0] < arrived[0]:
                 self._arrived[oid] = arrived
                 yield Described(arrived[1])
+
+
+def _number(arrived: Arrived) -> int:
+    return arrived[0]

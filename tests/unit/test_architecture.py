@@ -40,9 +40,10 @@ LAYERS["config"] = set(PATH)
 LAYERS["credentials"] = {*PATH, "config"}
 LAYERS["telemetry"] = {*PATH, "config"}
 LAYERS["checks"] = {*PATH, *BESIDE, "credentials", "telemetry"}
-LAYERS["daemon"] = {*LAYERS["checks"], "checks"}
+LAYERS["recording"] = set(PATH)
+LAYERS["daemon"] = {*LAYERS["checks"], "checks", "recording"}
 LAYERS["stream"] = {*PATH, "postgres"}
-LAYERS["operations"] = {*LAYERS["checks"], "stream"}
+LAYERS["operations"] = {*LAYERS["checks"], "checks", "recording", "stream"}
 LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
@@ -79,6 +80,7 @@ CONFINED = {
     "pydantic": "cdcd.config",
     "pyspark": "cdcd.spark",
     "tornado": "cdcd.telemetry.tornado_server",
+    "lz4": "cdcd.recording.blocks",
 }
 # What waits, logs, draws or looks at a clock.
 IMPURE_MODULES = {

@@ -1,4 +1,4 @@
-"""The keys of `spool`, `http`, `ready` and `log`: the process itself."""
+"""The keys of `spool`, `record`, `http`, `ready` and `log`: the process itself."""
 
 from typing import Annotated, Literal, Self
 
@@ -27,6 +27,37 @@ class SpoolConfig(Section):
         None,
         description="The daemon stops when the files would be larger than this. null: what the disk has.",
     )
+
+
+class RecordConfig(Section):
+    """A recording of the stream, for `cdcd replay`. It holds every value of the published tables."""
+
+    directory: FilePath | None = Field(
+        None,
+        description="Directory for the recording, created if missing. Only one daemon may record into it. Its files "
+        "are readable by their owner only. null: nothing is recorded.",
+    )
+    bytes_max: int = Field(
+        10 * GIB,
+        ge=4 * MIB,
+        le=1024 * TIB,
+        description="Largest size of the recording. The oldest segments are deleted.",
+    )
+    age_s_max: Annotated[float, Field(ge=60, le=315_360_000)] | None = Field(
+        604_800, description="Segments whose newest event is older are deleted. null: the size alone decides."
+    )
+    segment_bytes: int = Field(
+        64 * MIB,
+        ge=MIB,
+        le=GIB,
+        description="Size of a segment. A replay begins with a segment, and the oldest are deleted as a whole.",
+    )
+
+    @model_validator(mode="after")
+    def _several_segments(self) -> Self:
+        if self.bytes_max < 4 * self.segment_bytes:
+            raise ValueError("bytes_max must be at least four times segment_bytes")
+        return self
 
 
 class ListenConfig(Section):

@@ -10,6 +10,7 @@ from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import table_form
 from cdcd.protocol.messages import Relation
 from cdcd.rows.binary_columns import require_binary
+from cdcd.rows.protection import Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.rows.routing import Routes
@@ -27,6 +28,7 @@ class KnownTables:
     def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
         self._settings = settings
         self._binary = binary
+        self._protections = Protections(settings.column_rules)
         self._names = settings.topics
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
@@ -69,7 +71,7 @@ class KnownTables:
         schema_id: str | None = None
         announcement: Record | None = None
         told = self._columns.get(relation.oid)
-        rules = self._settings.protections.of_columns(relation, key_columns(relation, table), types)
+        rules = self._protections.of_columns(relation, key_columns(relation, table), types)
         form = table_form(
             relation,
             table if told is None else replace(table, former=(told, *table.former)),

@@ -14,7 +14,7 @@ from typing import Final
 
 from cdcd.errors import SourceError
 from cdcd.formats.debezium_json.changes import Place, Plan, put_whole
-from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct
+from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
 from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect

@@ -30,6 +30,13 @@ def test_what_is_wrong_is_named_without_the_key(section: str, says: str):
     assert "c2hvcnQ=" not in found
 
 
+def test_a_recording_beside_protected_columns_is_refused():
+    # It would hold their values in clear.
+    assert "record.directory" in problem(
+        f"{MINIMAL}columns: {{exclude: [a.b.c]}}\nrecord: {{directory: /tmp/r}}\n"
+    )
+
+
 def test_keys_come_from_files_and_are_never_shown(tmp_path):
     (tmp_path / "hash").write_text(HASH_KEY + "\n")
     (tmp_path / "encryption").write_text(KEY)

@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 
+from cdcd.checks.settings import encoder_settings, engine_settings
 from cdcd.config.loading import Config, parse_config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.daemon import wiring
-from cdcd.daemon.wiring import encoder_settings, engine_settings
 from cdcd.formats.available import FORMATS
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up

@@ -16,7 +16,7 @@ from cdcd.protocol.frames import XLOG_HEADER, XLogData, write_frame
 from cdcd.protocol.messages import UNCHANGED, Begin, Column, Delete, Insert, Message, Relation, Update
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
-from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule, Protections, hashing
+from cdcd.rows.protection import ENCRYPT, EXCLUDE, HASH, MASK, TRUNCATE, ColumnRule, hashing
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.patterns import parse_column_pattern
@@ -55,7 +55,7 @@ class Encoding:
     """Records of messages in one transaction, by either way of the encoder."""
 
     def __init__(self, relation: Relation, *rules: ColumnRule, writes: bool = False, **settings: Any) -> None:
-        envelope = EncoderSettings("1", "shop", "db", protections=Protections(rules), **settings)
+        envelope = EncoderSettings("1", "shop", "db", column_rules=tuple(rules), **settings)
         self.encoder = DebeziumJsonEncoder(envelope)
         self.encoder.writes = writes
         self.encoder.define(relation, TableDescription(("id",)), BUILTIN_TYPES)
@@ -162,8 +162,8 @@ def test_null_stays_null_and_what_was_not_sent_stays_the_placeholder():
 
 @pytest.mark.parametrize("action", [MASK, HASH, ENCRYPT, EXCLUDE])
 def test_rows_of_snapshots_have_what_changes_have(action):
-    rules = Protections([rule(action, mask="*")])
-    encoder = SnapshotEncoder(EncoderSettings("1", "shop", "db", protections=rules))
+    rules = (rule(action, mask="*"),)
+    encoder = SnapshotEncoder(EncoderSettings("1", "shop", "db", column_rules=rules))
     encoder.define(RELATION, TableDescription(("id",)), BUILTIN_TYPES)
     out: list[Record] = []
     position = SnapshotPosition(1000, 999, "first", "last", "true")
@@ -188,7 +188,7 @@ def test_the_description_says_text_and_shows_no_default():
     )
     rules = (rule(HASH, "*.*.pay"), rule(EXCLUDE))
     encoder = DebeziumJsonEncoder(
-        EncoderSettings("1", "shop", "db", schemas_topic="schemas", protections=Protections(rules))
+        EncoderSettings("1", "shop", "db", schemas_topic="schemas", column_rules=tuple(rules))
     )
     encoder.define(RELATION, TableDescription(("id",), (), columns), BUILTIN_TYPES)
     out: list[Record] = []
@@ -234,7 +234,7 @@ def test_no_value_of_any_type_of_a_real_server_is_in_a_record(golden: Golden, ac
 
 def _of_stream(golden: Golden, rules: tuple[ColumnRule, ...]) -> dict[tuple[int, int], list[Any]]:
     """`before` and `after` of the rows of a captured stream that have a reader, as if no table had a key, by event."""
-    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", protections=Protections(rules)))
+    encoder = DebeziumJsonEncoder(EncoderSettings("1", "shop", "db", column_rules=tuple(rules)))
     out: list[Record] = []
     for frame in golden.frames():
         if frame[:1] != b"w":

@@ -1,0 +1,81 @@
+"""`cdcd replay`: a recording through the engine, to standard output, to topics or to nothing."""
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command("replay")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="FOLDER")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Make the records as a daemon with this configuration would. Without it: as the one that recorded.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["stdout", "topics", "nothing"]),
+    default="stdout",
+    show_default=True,
+    help="Where the records go: one JSON object a line; the topics of --config; or nowhere.",
+)
+@click.option(
+    "--from", "begin", default="", metavar="LSN|TIME", help="Begin with the first commit from there on."
+)
+@click.option("--to", "end", default="", metavar="LSN|TIME", help="End with the last commit up to there.")
+@click.option(
+    "--redact",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="NEW-FOLDER",
+    help="Replay nothing. Write a copy of the recording in which each value is replaced by one of the same type and "
+    "length.",
+)
+def command(  # noqa: PLR0917  one for each option
+    folder: Path, file: Path | None, output: str, begin: str, end: str, target: Path | None
+) -> int:
+    """Replay a recording through the engine, or redact it.
+
+    FOLDER is what `record.directory` or `cdcd record --directory` named. Without other options, the records are those
+    that the daemon wrote, byte for byte.
+
+    \b
+      cdcd replay /var/lib/cdcd/recording --output nothing
+      cdcd replay recording --from 0/16B3748 --to 2026-03-01T12:00:00Z
+      cdcd replay recording --redact /tmp/for-the-issue
+
+    A segment that was torn when the daemon was killed is read up to the tear, which is told. A segment that was altered
+    is refused, with its name and the offset.
+    """  # noqa: D301  click wants the character, and not a backslash
+    if output == "topics" and file is None:
+        raise click.UsageError("--output topics needs --config, which names the topics.")
+    if target is not None and (file is not None or output != "stdout"):
+        raise click.UsageError("--redact writes a recording, and takes neither --config nor --output.")
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = None if file is None else load_config(file, os.environ)
+
+    from cdcd.operations import replay  # noqa: PLC0415  a wrong configuration is told first
+
+    def notice(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    wanted = replay.Range(
+        replay.parse_place(begin, "--from") if begin else None,
+        replay.parse_place(end, "--to") if end else None,
+    )
+    try:
+        if target is not None:
+            from cdcd.operations import redact  # noqa: PLC0415  as above
+
+            redact.redact(folder, target, wanted, notice=notice)
+        else:
+            replay.replay(folder, config, output, wanted, show=click.echo, notice=notice)
+    except BrokenPipeError:
+        # What is left in the buffer must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

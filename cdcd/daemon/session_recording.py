@@ -1,0 +1,71 @@
+"""Records a session where the configuration asks for it. A recording that cannot begin is an event, not an error."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final, Protocol
+
+from cdcd.config.loading import Config
+from cdcd.engine.building import SessionStart
+from cdcd.engine.engine import Engine
+from cdcd.engine.startup import Ready
+from cdcd.facts import Observer
+from cdcd.facts_operation import RecordingStarted, RecordingStopped
+from cdcd.recording.tap import Tap
+from cdcd.recording.writer import Limits, RecordingWriter
+from cdcd.telemetry.state import Telemetry
+
+HINT: Final = (
+    "The pipeline goes on without a recording. Make room, or correct record.directory; then restart cdcd, or wait for "
+    "its next session."
+)
+
+
+class Around(Protocol):
+    """What of the wiring a recording needs."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def observe(self) -> Observer: ...
+    @property
+    def ready(self) -> Ready: ...
+
+
+def record_session(around: Around, engine: Engine, start: SessionStart, now: float) -> Tap | None:
+    """What records the engine's verbs, and owes `close`; None: nothing is recorded.
+
+    Args:
+        now: the time (monotonic seconds) that the engine was constructed with. It decides by it, so a replay needs it.
+    """
+    config, telemetry, observe = around.config, around.telemetry, around.observe
+    record = config.record
+    if record.directory is None:
+        return None
+    directory = str(record.directory)
+    limits = Limits(record.bytes_max, record.age_s_max, record.segment_bytes)
+    before = telemetry.recorded_bytes
+
+    def wrote(size: int) -> None:
+        telemetry.recorded_bytes = before + size
+
+    def failed(reason: str) -> None:
+        telemetry.recording_stopped = True
+        observe(RecordingStopped(directory=directory, reason=reason, hint=HINT))
+
+    try:
+        writer = RecordingWriter(Path(directory), limits)
+    except BlockingIOError:
+        failed("another process records into the folder")
+        return None
+    except OSError as error:
+        failed(f"the folder cannot be written: {error.strerror}")
+        return None
+    telemetry.recording_stopped = False
+    later = asyncio.get_running_loop().call_later
+    tap = Tap(engine, start, around.ready.flushed, writer, limits, later=later, wrote=wrote, failed=failed)
+    tap.begin(now, time.time_ns() // 1000)
+    observe(RecordingStarted(directory=directory))
+    return tap

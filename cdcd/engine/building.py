@@ -1,0 +1,64 @@
+"""An engine from what a session begins with. The daemon, a recording and its replay construct it here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdcd.engine.engine import Engine
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.settings import EngineSettings
+from cdcd.facts import Observer
+from cdcd.formats.available import FORMATS
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.snapshots.patterns import matcher
+from cdcd.transactions.assembler import Assembler
+from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.spool import Spool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """All that a session begins with. The same start, and the same verbs, give the same records.
+
+    Attributes:
+        settings, checkpoint, published, exported, unstreamed_until: as in `Engine`.
+        excluded: patterns of tables that are read on demand only.
+        encoding: what the records' form depends on.
+        binary: values may come in binary form.
+        abort_info: as in `Assembler`.
+        spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
+    """
+
+    settings: EngineSettings
+    checkpoint: Checkpoint
+    encoding: EncoderSettings
+    published: Mapping[int, str]
+    exported: ExportedTables | None = None
+    excluded: tuple[str, ...] = ()
+    unstreamed_until: int = 0
+    binary: bool = False
+    abort_info: bool = False
+    spool_bytes: int = 64 << 20
+
+
+def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
+    """The engine of a session. The caller owes `close` of its assembler."""
+    records = FORMATS[start.encoding.value_format]
+    encoder = records.changes(start.encoding, start.binary)
+    assembler = Assembler(
+        ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
+    )
+    return Engine(
+        start.settings,
+        start.checkpoint,
+        assembler=assembler,
+        ledger=ledger,
+        encoder=encoder,
+        rows=records.rows(start.encoding),
+        published=start.published,
+        observe=observe,
+        now=now,
+        exported=start.exported,
+        excluded=matcher(start.excluded, "snapshot.exclude"),
+        unstreamed_until=start.unstreamed_until,
+    )

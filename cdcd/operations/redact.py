@@ -1,0 +1,72 @@
+"""`cdcd replay --redact`: a copy of a recording without its values."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cdcd.errors import LimitError
+from cdcd.operations.replay import Range
+from cdcd.recording.events import Began, encode
+from cdcd.recording.playback import events_by_segment
+from cdcd.recording.redaction import Redaction
+from cdcd.recording.segments import Tear
+from cdcd.recording.writer import Limits, RecordingWriter
+
+BLOCK_BYTES: Final = 1 << 18
+UNLIMITED: Final = Limits(bytes_max=1 << 62, age_s_max=None, segment_bytes=1 << 40)
+
+
+def redact(folder: Path, target: Path, wanted: Range, *, notice: Callable[[str], None]) -> None:
+    """Write the segments of the range, without their values, into a new folder.
+
+    Raises:
+        RecordingError: the recording is altered, or begins later.
+        LimitError: the new folder is not empty, or cannot be written.
+    """
+    segments = wanted.segments(folder)
+    if target.exists() and any(target.iterdir()):
+        raise LimitError(f"{target} is not empty.", hint="Name a folder that does not exist yet.")
+    redaction = Redaction(os.urandom(32))
+    try:
+        writer = RecordingWriter(target, UNLIMITED)
+    except OSError as error:
+        raise LimitError(
+            f"{target} cannot be written: {error.strerror}.", hint="Name another folder."
+        ) from None
+    parts: list[bytes] = []
+    size = events = 0
+
+    def flush() -> None:
+        nonlocal parts, size
+        if parts:
+            writer.put(parts, size)
+            writer.wait()
+            parts, size = [], 0
+
+    try:
+        for segment, event in events_by_segment(segments):
+            if isinstance(event, Tear):
+                notice(f"{event.path} is torn at offset {event.offset}. Everything before that is redacted.")
+                continue
+            if isinstance(event, Began):
+                flush()
+                head = segment.head
+                writer.begin_segment(head.kind, head.lsn, head.unix_us)
+            data = encode(redaction.event(event))
+            parts.append(data)
+            size += len(data)
+            events += 1
+            if size >= BLOCK_BYTES:
+                flush()
+        flush()
+    finally:
+        writer.close()
+    if writer.failure:
+        raise LimitError(
+            f"{target} cannot be written: {writer.failure}.", hint="Make room, or name another folder."
+        )
+    notice(
+        f"{events} events without their values are in {target}. Names of tables and columns, times and LSNs stay: look "
+        f"at them (`cdcd replay {target}`) before you give the recording to anybody."
+    )

@@ -1,0 +1,104 @@
+"""Texts of one shape to other texts of the same shape, one to one, by a secret key.
+
+The rule: what has the same shape (the same kinds of characters at the same places) has as many images as there are
+texts of the shape, so two values never become one. This is what keeps keys apart and updates with their rows. Without
+the key, which nobody keeps, no value can be computed from its image.
+
+A text is a number whose digits are its characters, each with the base of its alphabet. The number goes through a
+Feistel network until it is in range again ("cycle walking": Black and Rogaway, Ciphers with Arbitrary Finite Domains).
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+_ROUNDS: Final = 8
+
+_AT_ONCE: Final = 40
+"""Characters that are one number. A longer text is taken in pieces, each with those before it as a part of the key."""
+
+_LOWER: Final = "abcdefghijklmnopqrstuvwxyz"
+_UPPER: Final = _LOWER.upper()
+_DIGITS: Final = "0123456789"
+_LEADING: Final = "123456789"
+_HEXADECIMAL: Final = "0123456789abcdef"
+_BY_BYTES: Final = tuple(
+    "".join(map(chr, range(begin, end)))
+    for begin, end in ((0xC0, 0x100), (0x4E00, 0x5E00), (0x1F300, 0x1F400))
+)
+"""Letters of two, three and four bytes in UTF-8, so that a text keeps its size. There are more letters than these, so
+two texts with other letters than ASCII's may become one."""
+
+
+class Permutation:
+    """One to one, by `key`."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def number(self, value: int, count: int, tweak: bytes = b"") -> int:
+        """A number below `count` for one below `count`."""
+        if count < 2:
+            return value
+        half = ((count - 1).bit_length() + 1) // 2
+        mask = (1 << half) - 1
+        size = (half + 7) // 8
+        seed = tweak + count.to_bytes((count.bit_length() + 7) // 8, "big")
+        while True:
+            left, right = value >> half, value & mask
+            for number in range(_ROUNDS):
+                data = bytes((number,)) + right.to_bytes(size, "big") + seed
+                digest = hashlib.blake2b(data, key=self._key, digest_size=64).digest()
+                left, right = right, left ^ (int.from_bytes(digest, "big") & mask)
+            value = left << half | right
+            if value < count:
+                return value
+
+    def numbers(self, values: Sequence[int], counts: Sequence[int], tweak: bytes = b"") -> list[int]:
+        """Each value is below its count, and so is what comes for it. They are one number together."""
+        found: list[int] = []
+        for begin in range(0, len(values), _AT_ONCE):
+            whole, count = 0, 1
+            for value, each in zip(
+                values[begin : begin + _AT_ONCE], counts[begin : begin + _AT_ONCE], strict=True
+            ):
+                whole = whole * each + value
+                count *= each
+            image = self.number(whole, count, tweak)
+            piece = []
+            for each in reversed(counts[begin : begin + _AT_ONCE]):
+                image, value = divmod(image, each)
+                piece.append(value)
+            found += reversed(piece)
+            tweak = hashlib.blake2b(tweak + repr(values[begin : begin + _AT_ONCE]).encode()).digest()
+        return found
+
+    def text(self, text: str, *, hexadecimal: bool = False) -> str:
+        """Letters for letters, digits for digits, and all else as it is; of the same size in UTF-8."""
+        alphabets = [_alphabet(text, at, hexadecimal) for at in range(len(text))]
+        values = []
+        for character, alphabet in zip(text, alphabets, strict=True):
+            value = alphabet.find(character)
+            values.append(ord(character) % len(alphabet) if value < 0 else value)
+        images = self.numbers(values, [len(alphabet) for alphabet in alphabets])
+        return "".join([alphabet[image] for image, alphabet in zip(images, alphabets, strict=True)])
+
+
+def _alphabet(text: str, at: int, hexadecimal: bool) -> str:
+    """The characters that may stand for the one at `at`; only itself for what is neither letter nor digit."""
+    character = text[at]
+    if hexadecimal:
+        return _HEXADECIMAL if character in _HEXADECIMAL else character
+    if "a" <= character <= "z":
+        return _LOWER
+    if "A" <= character <= "Z":
+        return _UPPER
+    if "0" <= character <= "9":
+        before = text[at - 1] if at else ""
+        if before != "." and not before.isdigit() and text[at + 1 : at + 2].isdigit():
+            # A number keeps its length: it neither gets nor loses zeros before it.
+            return character if character == "0" else _LEADING
+        return _DIGITS
+    if ord(character) < 0xA0 or 0xD800 <= ord(character) < 0xE000:
+        return character
+    return _BY_BYTES[len(character.encode()) - 2]

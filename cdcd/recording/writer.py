@@ -1,0 +1,202 @@
+"""Writes a recording, in a thread of its own: segments of one size, the oldest of which go when there are too many.
+
+The rule: a recording never holds up or ends the daemon. What is to be written waits in memory up to a limit. A disk
+that is full, slow or broken ends the recording: `failure` says why, and whoever records reports that. What was written
+until then can be replayed.
+
+The folder has a lock, so that two processes never write one recording. Files are readable by their owner only, because
+they hold every value of the tables.
+"""
+
+import errno
+import fcntl
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from cdcd.recording.blocks import BlockWriter, Head, Kind
+from cdcd.recording.segments import Segment, name_of, parse_name
+
+WAITING_BYTES_MAX: Final = 64 << 20
+"""Bytes that wait in memory for the disk. A disk that is further behind is slower than the stream."""
+
+CLOSE_S: Final = 2.0
+"""Seconds that the end of a session waits for the disk."""
+
+LOCK: Final = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a recording may be.
+
+    Attributes:
+        bytes_max: of all segments together. The oldest ones are deleted.
+        age_s_max: segments whose newest event is older are deleted; None: they are kept. A segment spans at most a
+            half of this, so that an idle pipeline's values go too.
+        segment_bytes: a segment ends at this size, at the next place where a replay can begin; at twice the size,
+            anywhere.
+    """
+
+    bytes_max: int
+    age_s_max: float | None
+    segment_bytes: int
+
+
+class RecordingWriter:
+    """Call `begin_segment`, then `put` as often as there is something, then `close`.
+
+    Attributes:
+        failure: why nothing is written any more; empty: it is.
+        segment_bytes: bytes of the segment that is being written.
+        written_bytes: bytes of all segments that this writer wrote.
+    """
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        """Take the folder. OSError: it cannot be written, or another process records into it (EWOULDBLOCK)."""
+        self.failure = ""
+        self.segment_bytes = 0
+        self.written_bytes = 0
+        self._folder = folder
+        self._limits = limits
+        self._given = 0
+        self._done = 0
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._sizes = _sizes(folder)
+        except OSError:
+            os.close(self._lock)
+            raise
+        self._number = max([segment.head.number for segment in self._sizes], default=0)
+        self._segment: Segment | None = None
+        self._file = -1
+        self._blocks: BlockWriter | None = None
+        self._work: SimpleQueue[tuple[Kind, int, int] | list[bytes] | None] = SimpleQueue()
+        # A disk that does not answer must not keep the process from its end.
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
+        """End the segment that is being written, and begin another one."""
+        self.segment_bytes = 0
+        self._work.put((kind, lsn, unix_us))
+
+    def put(self, parts: list[bytes], size: int) -> None:
+        """Write these bytes, `size` together, as one block. The list is the writer's from now on."""
+        if self.failure:
+            return
+        self._given += size
+        if self._given - self._done > WAITING_BYTES_MAX:
+            self.failure = f"the disk is slower than the stream: {WAITING_BYTES_MAX >> 20} MiB wait for it"
+            return
+        self._work.put(parts)
+
+    def wait(self) -> None:
+        """Until the disk has what was given so far. For a caller that has nothing else to do."""
+        while self._done < self._given and not self.failure and self._thread.is_alive():
+            self._thread.join(0.001)
+
+    def close(self) -> None:
+        """End the recording in good order, or leave it to the disk if that takes too long."""
+        self._work.put(None)
+        if not self.failure:
+            self._thread.join(CLOSE_S)
+
+    # In the thread.
+
+    def _run(self) -> None:
+        try:
+            while (work := self._work.get()) is not None:
+                if isinstance(work, tuple):
+                    self._end_segment()
+                    self._begin_segment(*work)
+                else:
+                    self._write(work)
+            self._end_segment()
+        except OSError as error:
+            self.failure = self.failure or _reason(error)
+            self._cut_off()
+        except Exception as error:
+            self.failure = f"a bug in cdcd: {error!r}"
+            raise
+        finally:
+            os.close(self._lock)
+
+    def _begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
+        self._delete_old(unix_us)
+        self._number += 1
+        head = Head(self._number, lsn, unix_us, kind)
+        path = self._folder / name_of(head)
+        self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._segment = Segment(path, head)
+        self._blocks = BlockWriter(head)
+        self._sizes[self._segment] = 0
+        self._append(head.encode())
+
+    def _write(self, parts: list[bytes]) -> None:
+        assert self._blocks is not None
+        data = b"".join(parts)
+        self._append(self._blocks.block(data))
+        self._done += len(data)
+
+    def _end_segment(self) -> None:
+        if self._blocks is None:
+            return
+        self._append(self._blocks.block(b""))
+        os.close(self._file)
+        self._file, self._blocks = -1, None
+
+    def _append(self, data: bytes) -> None:
+        assert self._segment is not None
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+        self._sizes[self._segment] += len(data)
+        self.segment_bytes = self._sizes[self._segment]
+        self.written_bytes += len(data)
+
+    def _cut_off(self) -> None:
+        """Take away the part of a block that was still written, so that the segment ends behind a whole one."""
+        if self._file < 0 or self._segment is None:
+            return
+        try:
+            os.ftruncate(self._file, self._sizes[self._segment])
+            os.close(self._file)
+        except OSError:
+            return
+        finally:
+            self._file = -1
+
+    def _delete_old(self, unix_us: int) -> None:
+        """Delete the oldest segments, so that one more has its place."""
+        kept = sorted(self._sizes, key=lambda segment: segment.head.number)
+        # A segment that begins within a transaction has up to twice its size.
+        total = sum(self._sizes.values()) + 2 * self._limits.segment_bytes
+        age_us = None if self._limits.age_s_max is None else self._limits.age_s_max * 1e6
+        for number, segment in enumerate(kept):
+            ended_us = kept[number + 1].head.unix_us if number + 1 < len(kept) else unix_us
+            if total <= self._limits.bytes_max and (age_us is None or unix_us - ended_us <= age_us):
+                return
+            segment.path.unlink(missing_ok=True)
+            total -= self._sizes.pop(segment)
+
+
+def _sizes(folder: Path) -> dict[Segment, int]:
+    """The segments that are there, and their sizes."""
+    found = {}
+    for entry in os.scandir(folder):
+        head = parse_name(entry.name)
+        if head is not None:
+            found[Segment(Path(entry.path), head)] = entry.stat().st_size
+    return found
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk is full"
+    return error.strerror or "unknown error"

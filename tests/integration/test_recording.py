@@ -1,0 +1,193 @@
+"""A real daemon is recorded, and its recording is replayed: the same bytes, whatever happened meanwhile."""
+
+import json
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from cdcd.operations.change_lines import Seen, as_json
+from cdcd.operations.redact import redact
+from cdcd.operations.replay import Range, replay
+from cdcd.protocol.lsn import Lsn
+from cdcd.recording.segments import list_segments
+from deploy.demo.fold import await_flushed
+from deploy.local import KafkaBroker
+from deploy.local.cache import REPOSITORY
+from tests.integration.conftest import Database
+from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+
+def topic_records(servers: str, prefix: str) -> dict[str, list[str]]:
+    """What a `read_committed` reader finds in each topic with this prefix: each has one partition."""
+    settings = {"bootstrap.servers": servers, "group.id": uuid4().hex, "isolation.level": "read_committed"}
+    consumer = Consumer({**settings, "enable.partition.eof": True})
+    found: dict[str, list[str]] = {}
+    try:
+        names = [name for name in consumer.list_topics(timeout=30).topics if name.startswith(f"{prefix}.")]
+        names = [name for name in names if not name.endswith("checkpoint")]
+        consumer.assign([TopicPartition(name, 0, 0) for name in names])
+        open_topics = set(names)
+        found = {name: [] for name in names}
+        while open_topics:
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    topic = str(message.topic())
+                    found[topic].append(as_json(Seen(topic, message.key(), message.value())))
+                else:
+                    open_topics.discard(message.topic())
+    finally:
+        consumer.close()
+    return found
+
+
+def replayed(folder: Path) -> tuple[dict[str, list[str]], list[str]]:
+    """The records of an exact replay, by topic, and what was noted."""
+    found: dict[str, list[str]] = {}
+    notes: list[str] = []
+
+    def show(line: str) -> None:
+        found.setdefault(json.loads(line)["topic"], []).append(line)
+
+    replay(folder, None, "stdout", Range(), show=show, notice=notes.append)
+    return found, notes
+
+
+def transaction(database: Database, *statements: str) -> None:
+    with psycopg.connect(database.dsn()) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.mark.postgres(only=[16, 18])
+def test_a_replay_writes_what_the_daemon_wrote(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, scratch: Path
+):
+    # GIVEN a recorded daemon, whose tables have rows, and to which large transactions are streamed
+    folder = scratch / f"recording-{unique}"
+    database.execute(f'ALTER DATABASE "{database.name}" SET logical_decoding_work_mem = 64')
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    database.execute("INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 2000) AS i")
+    config = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        postgres={"two_phase": True},
+        snapshot={"mode": "initial", "added_tables": True},
+        topics={"create": {"partitions": 1}},
+        record={"directory": str(folder), "segment_bytes": 1 << 20},
+    )
+    process = daemon(config)
+    process.await_event("recording.started")
+    process.await_streaming()
+    # WHEN there are small, large, prepared and rolled back transactions, and DDL
+    transaction(
+        database, "UPDATE t SET note = note || '!' WHERE id % 7 = 0", "DELETE FROM t WHERE id % 11 = 0"
+    )
+    transaction(
+        database,
+        "INSERT INTO t SELECT i, repeat('x', 60) || i FROM generate_series(10001, 14000) AS i",
+        "SAVEPOINT a",
+        "UPDATE t SET note = 'gone' WHERE id < 100",
+        "ROLLBACK TO a",
+        "UPDATE t SET id = -id WHERE id % 3 = 0",
+    )
+    with psycopg.connect(database.dsn(), autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO t VALUES (50001, 'prepared')")
+        connection.execute("PREPARE TRANSACTION 'one'")
+    transaction(
+        database, "CREATE TABLE u (id int PRIMARY KEY, at timestamptz)", "INSERT INTO u SELECT 1, now()"
+    )
+    database.execute("COMMIT PREPARED 'one'")
+    transaction(
+        database, "ALTER TABLE t ADD COLUMN more int DEFAULT 7", "UPDATE t SET more = 8 WHERE id < 50"
+    )
+    # AND the daemon is killed in the middle of a load, and started again
+    with psycopg.connect(database.dsn(), autocommit=True) as connection:
+        for number in range(60_001, 60_200):
+            connection.execute("INSERT INTO t VALUES (%s, 'load')", (number,))
+    process.kill()
+    process.start()
+    process.await_streaming()
+    transaction(
+        database, "INSERT INTO t SELECT i, 'last' FROM generate_series(70001, 70100) AS i", "TRUNCATE u"
+    )
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    assert process.metrics()["cdcd_recording_stopped"][()] == 0
+    assert process.metrics()["cdcd_recorded_bytes_total"][()] > 0
+    assert process.stop() == 0
+    # THEN the replay has the same bytes, but for what the killed process had not written yet, which it tells
+    found, notes = replayed(folder)
+    gaps = [re.search(r"between (\S+) and (\S+) is not", note) for note in notes]
+    missing = [(Lsn.parse(gap[1]), Lsn.parse(gap[2])) for gap in gaps if gap]
+    written = topic_records(broker.bootstrap_servers, unique)
+    assert sum(map(len, written.values())) > 8000
+    for topic, records in written.items():
+        assert found.get(topic, []) == [line for line in records if not lies_in(line, missing)], topic
+    assert any("2 of 2 sessions exactly" in note for note in notes)
+    # AND nobody else may read it
+    for segment in list_segments(folder):
+        assert stat.S_IMODE(segment.path.stat().st_mode) == 0o600
+
+
+def lies_in(line: str, gaps: list[tuple[Lsn, Lsn]]) -> bool:
+    """Whether the change of a record was committed within one of the gaps."""
+    value = json.loads(line)["value"]
+    if value is None or not gaps:
+        return False
+    lsn = int(value.get("source", {}).get("commit_lsn") or 0)
+    return any(begin <= lsn < end for begin, end in gaps)
+
+
+@pytest.mark.postgres(only=18)
+def test_a_recording_needs_neither_kafka_nor_a_daemon(database: Database, unique: str, scratch: Path):
+    # GIVEN a publication, and a command that records
+    folder, file = scratch / f"recording-{unique}", scratch / f"{unique}.yaml"
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE t")
+    file.write_text(json.dumps(configuration(unique, database.dsn(), "127.0.0.1:1")))
+    command = [sys.executable, "-m", "cdcd.cli", "record", "--config", str(file), "--directory", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert "Records what is committed from" in line, line
+        # WHEN rows are written, and the recorder has confirmed them
+        secret = "a note that nobody else may read"
+        transaction(database, f"INSERT INTO t SELECT i, '{secret} ' || i FROM generate_series(1, 500) AS i")
+        ((end,),) = database.execute("SELECT pg_current_wal_lsn()")
+        until(lambda: _is_confirmed(database, str(end)), "the recorder never got there")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(WAIT_S) == 0, process.stderr.read()
+    # THEN the recording has them, exactly, and nothing is left on the server
+    found, notes = replayed(folder)
+    assert [json.loads(line)["key"]["id"] for line in found[f"{unique}.public.t"]] == list(range(1, 501))
+    assert any("1 of 1 sessions exactly" in note for note in notes)
+    assert database.execute(
+        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
+    ) == [(0,)]
+    # AND a redacted copy has as many, without what they say
+    target = scratch / f"redacted-{unique}"
+    redact(folder, target, Range(), notice=notes.append)
+    copied, _ = replayed(target)
+    assert len(copied[f"{unique}.public.t"]) == 500
+    assert secret in "".join(found[f"{unique}.public.t"])
+    assert not any(word in "".join(copied[f"{unique}.public.t"]) for word in ("nobody", "note that"))
+
+
+def _is_confirmed(database: Database, end: str) -> bool | None:
+    rows = database.execute(
+        f"SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn >= '{end}'"
+    )
+    return True if rows else None

@@ -1,0 +1,179 @@
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcd.build import is_compiled
+from cdcd.engine.building import SessionStart
+from cdcd.operations.redact import redact
+from cdcd.operations.replay import Range
+from cdcd.recording.playback import read_events
+from cdcd.recording.replay import Replay
+from cdcd.recording.segments import Segment, list_segments
+from tests.sim.recorded import Recorded, Shipped
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+SEEDS_PER_TEST = 20
+
+WITHOUT_TABLES = {"exactly_once": True, "snapshot_mode": "never", "two_phase": "off", "p_keep_prepared": 0.0}
+"""Only changes, and sessions that are often between transactions."""
+
+
+def replayed(folder: Path, spool: Path, **options) -> tuple[Replay, list[list[Any]]]:
+    batches: list[list[Any]] = []
+    notes: list[str] = []
+    replay = Replay(
+        lambda batch: batches.append(list(batch.records)),
+        notes.append,
+        lambda fact: None,
+        str(spool),
+        **options,
+    )
+    replay.run(read_events(list_segments(folder)))
+    return replay, batches
+
+
+def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]]) -> None:
+    """Everything that was delivered, in its order; and of the rest only what the broker had without an answer."""
+    at = 0
+    for each in shipped:
+        if at < len(batches) and batches[at] == each.records:
+            at += 1
+        else:
+            assert not (each.delivered and each.closes and each.records), (
+                "it was delivered, and is not replayed"
+            )
+    assert at == len(batches), "only what was shipped is replayed"
+
+
+@pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
+@pytest.mark.parametrize("first", range(0, 60, SEEDS_PER_TEST))
+def test_an_exact_replay_writes_what_the_daemon_wrote(first, tmp_path, monkeypatch):
+    exact = segments = 0
+    for seed in range(first, first + SEEDS_PER_TEST):
+        spool, folder = tmp_path / f"spool{seed}", tmp_path / f"recording{seed}"
+        spool.mkdir()
+        with monkeypatch.context() as patch:
+            recorded = Recorded(folder)
+            recorded.plant(patch)
+            World(seed, str(spool)).run()
+        recorded.close()
+        try:
+            for name, shipped in recorded.shipped.items():
+                replay, batches = replayed(recorded.folder_of(name), spool)
+                assert replay.exact_sessions == replay.sessions
+                exact += replay.exact_sessions
+                segments += len(list_segments(recorded.folder_of(name)))
+                must_be_what_was_delivered(shipped, batches)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert exact > SEEDS_PER_TEST
+    assert segments > exact + SEEDS_PER_TEST, "sessions had several segments"
+
+
+PROCESSED = re.compile(rb',"ts_ms":\d+,"ts_us":\d+,"ts_ns":\d+}$')
+
+
+def changes(batches: list[list[Any]]) -> list[tuple[Any, ...]]:
+    """The records of changes, without the times at which they were made."""
+    return [
+        (topic, key, None if value is None else PROCESSED.sub(b"}", value), headers)
+        for batch in batches
+        for topic, key, value, headers in batch
+        if value is None or b'"op":"r"' not in value
+    ]
+
+
+@pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
+def test_a_replay_that_begins_within_a_session_writes_the_same_changes(tmp_path, monkeypatch):
+    begun = 0
+    for seed in range(40):
+        spool, folder = tmp_path / f"spool{seed}", tmp_path / f"recording{seed}"
+        spool.mkdir()
+        with monkeypatch.context() as patch:
+            recorded = Recorded(folder)
+            recorded.plant(patch)
+            world = World(seed, str(spool), focus=WITHOUT_TABLES)
+            world.run()
+        recorded.close()
+        try:
+            for name in recorded.shipped:
+                segments = list_segments(recorded.folder_of(name))
+                whole = changes(replayed(recorded.folder_of(name), spool)[1])
+                for number, segment in enumerate(segments):
+                    if segment.head.kind == "c":
+                        begun += must_be_the_end_of(whole, segments[number:], spool)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert begun > 10
+
+
+@pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
+def test_a_redacted_recording_has_the_same_changes_with_other_values(tmp_path, monkeypatch):
+    seen = 0
+    for seed in range(30):
+        spool, folder = tmp_path / f"spool{seed}", tmp_path / f"recording{seed}"
+        spool.mkdir()
+        with monkeypatch.context() as patch:
+            recorded = Recorded(folder)
+            recorded.plant(patch)
+            World(seed, str(spool), focus=WITHOUT_TABLES).run()
+        recorded.close()
+        try:
+            for name in recorded.shipped:
+                target = tmp_path / f"redacted{seed}{name}"
+                redact(recorded.folder_of(name), target, Range(), notice=lambda text: None)
+                segments = list_segments(recorded.folder_of(name))
+                assert [each.head for each in list_segments(target)] == [each.head for each in segments]
+                # The free replay of the original is what the free replay of the other one is compared with.
+                before = changes(replayed(recorded.folder_of(name), spool, adapt=another_limit)[1])
+                after = changes(replayed(target, spool)[1])
+                seen += must_differ_in_values_only(before, after)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+    assert seen > 200
+
+
+def another_limit(start: SessionStart) -> SessionStart:
+    """Not the recorded start, so that the replay is a free one."""
+    return replace(
+        start, settings=replace(start.settings, queue_bytes_max=start.settings.queue_bytes_max + 1)
+    )
+
+
+def must_differ_in_values_only(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]]) -> int:
+    """The same records in the same topics, and each key became one other key."""
+    assert [topic for topic, *_ in after] == [topic for topic, *_ in before]
+    keys: dict[tuple[Any, ...], bytes] = {}
+    for (topic, key, value, _), (_, other_key, other_value, _) in zip(before, after, strict=True):
+        assert (value is None) == (other_value is None)
+        if key is not None:
+            assert keys.setdefault((topic, key), other_key) == other_key
+        if value is not None and b'"op":' in value:
+            one, other = json.loads(value), json.loads(other_value)
+            assert one["op"] == other["op"]
+            assert one["source"]["commit_lsn"] == other["source"]["commit_lsn"]
+            assert (one.get("after") or {}).keys() == (other.get("after") or {}).keys()
+    return len(before)
+
+
+def must_be_the_end_of(whole: list[tuple[Any, ...]], segments: list[Segment], spool: Path) -> bool:
+    """Whether a replay of these segments makes the last changes of the whole, and what was on its way at the end."""
+    batches: list[list[Any]] = []
+    Replay(
+        lambda batch: batches.append(list(batch.records)), lambda note: None, lambda fact: None, str(spool)
+    ).run(read_events(segments))
+    found = changes(batches)
+    if not found or found[0] not in whole:
+        return False
+    rest = whole[whole.index(found[0]) :]
+    assert found[: len(rest)] == rest
+    return True

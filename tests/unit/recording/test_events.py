@@ -1,0 +1,136 @@
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdcd.engine.actions import FindWriters, Lost, Published, Read, Turn
+from cdcd.engine.building import SessionStart
+from cdcd.engine.settings import EngineSettings
+from cdcd.errors import TransientError
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Column, Relation
+from cdcd.recording.errors import RecordingError
+from cdcd.recording.events import (
+    Answered,
+    Began,
+    CatalogAnswer,
+    Delivered,
+    Event,
+    Frames,
+    LockLost,
+    Next,
+    Stopped,
+    StreamBegun,
+    TopicsReady,
+    decode_events,
+    encode,
+    encode_next,
+)
+from cdcd.recording.values import Reader, write_value
+from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
+from cdcd.snapshots.visibility import Visibility
+from cdcd.transactions.position import Checkpoint, Position
+
+RELATION = Relation(7, 16385, "public", "t", "d", (Column(1, "id", 23, -1), Column(0, "note", 25, -1)))
+DESCRIPTION = TableDescription(("id",), (), (CatalogColumn("id", 1, "integer", 23, 0, None),))
+TABLE = SourceTable(RELATION, "id > 0", ())
+QUERY = KeyQuery(TABLE, ("id",), (((False, b"1"),),), ("note <> 'x'",))
+START = SessionStart(
+    settings=EngineSettings("shop", 1, 2, 3, 4, 5.0),
+    checkpoint=Checkpoint("7", 1, "s", Position(Lsn(10), Lsn(12)), 12, snapshot=Progress()),
+    encoding=EncoderSettings("1", "shop", "db", names={("public", "t"): "topic"}),
+    published={16385: "public.t"},
+    excluded=("public.*",),
+)
+KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
+EVENTS: list[Event] = [
+    Began("1.0", True, START, 12, (KNOWN,), (), 9, 1.5, 1_700_000_000_000_000),
+    Next(b"r", 1.25, 17),
+    Next(b"a", 1.25, 17, 3, Read(QUERY, 1 << 62)),
+    Next(b"a", 1.25, 17, 4, FindWriters((1, 2))),
+    Frames(2.5, [b"w" + bytes(40), b"", b"k"]),
+    CatalogAnswer(3.0, RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]}, Visibility(1, 5, frozenset({2, 3}))),
+    TopicsReady(3.5, ("a", "b")),
+    Answered(4.0, 3, Rows([b"1\tx\n", b"2\t\\N\n"], 8, Visibility(1, 2), 99)),
+    Answered(4.0, 4, Published({1: "public.t"}, 7, {1: 100}, 5)),
+    Delivered(5.0),
+    StreamBegun(5.5),
+    LockLost(6.0, "gone", "57P01", True),
+    Stopped(),
+]
+
+
+def test_every_event_is_read_as_it_was_written():
+    assert list(decode_events(b"".join(map(encode, EVENTS)))) == EVENTS
+    assert len({type(event) for event in EVENTS}) == 10
+
+
+def test_the_frequent_event_has_the_same_form_by_itself():
+    assert list(decode_events(encode_next(Turn(), 1.0, 2))) == [Next(b"r", 1.0, 2)]
+    assert list(decode_events(encode_next(None, 1.0, 2))) == [Next(b"!", 1.0, 2)]
+
+
+def test_a_lost_connection_is_an_answer_with_its_message():
+    (event,) = decode_events(encode(Answered(1.0, 2, Lost(TransientError("away")))))
+    assert isinstance(event, Answered)
+    assert isinstance(event.answer, Lost)
+    assert event.answer.error.message == "away"
+
+
+def test_bytes_of_strangers_are_refused_and_never_run():
+    rng = Random(5)
+    whole = b"".join(map(encode, EVENTS))
+    refused = 0
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            list(decode_events(bytes(data[: rng.randrange(len(data) + 1)])))
+        except RecordingError:
+            refused += 1
+    assert refused > 1500
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+        lambda inner: st.tuples(inner, inner) | st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_plain_values_are_read_as_they_were_written(value):
+    reader = Reader(write_value(value))
+    assert reader.value() == value
+    assert reader.is_done
+
+
+def test_a_class_that_is_not_listed_is_neither_written_nor_read():
+    with pytest.raises(TypeError, match="Progress is not recorded"):
+        write_value(Progress())
+    forged = write_value(Visibility(1, 2)).replace(b"Visibility", b"Checkpoint")
+    with pytest.raises(RecordingError, match="Checkpoint, which this version does not know"):
+        Reader(forged).value()
+
+
+def test_a_field_of_another_version_is_refused():
+    forged = write_value(Visibility(1, 2)).replace(b"xmin", b"xmon")
+    with pytest.raises(RecordingError, match="another form of Visibility"):
+        Reader(forged).value()
+
+
+def test_a_value_that_is_nested_without_end_is_refused():
+    with pytest.raises(RecordingError, match="too deeply"):
+        Reader(b"t\x01\x00\x00\x00" * 100 + b"n").value()
+
+
+def test_the_start_of_a_session_is_the_same_after_a_round_trip():
+    (began,) = decode_events(encode(EVENTS[0]))
+    assert isinstance(began, Began)
+    assert began.start == START
+    assert replace(began.start, binary=True) != START
