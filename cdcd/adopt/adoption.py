@@ -17,7 +17,6 @@ from cdcd.adopt.references import References
 from cdcd.adopt.tables import OPTIONS, Choice, Lists, choose, read_lists
 from cdcd.adopt.verdicts import Kind, Verdict
 from cdcd.config.loading import Config
-from cdcd.config.types import NAME_LENGTH_MAX
 from cdcd.errors import CdcdError, ConfigError
 from cdcd.postgres.connection import connect, parse_dsn
 from cdcd.postgres.publication import Publication, read_candidates, read_publication
@@ -86,13 +85,20 @@ class Adoption:
             return FOUND
         return 0 if self.not_asked is None else self.not_asked.exit_code
 
+    def refuse_unneeded(self, accepted: Collection[str]) -> None:
+        """ConfigError: an accepted name is none of an option that stands in the way, so it may be misspelt."""
+        if unneeded := sorted(set(accepted) - {"all"} - set(self.blocking)):
+            raise ConfigError(
+                f"--accept {unneeded[0]}: no option of this name stands in the way.",
+                hint=f"Those that do: {', '.join(self.blocking) or 'none'}.",
+            )
+
     def refuse_unasked(self) -> None:
         """What could not be asked is raised. ConfigError: a secret is not here, without which no side can be."""
         if self.missing:
             raise ConfigError(
                 f"{_listed(self.missing)} {'is' if len(self.missing) == 1 else 'are'} not here, so the takeover "
-                "cannot ask "
-                "PostgreSQL and Kafka. Nothing was touched.",
+                "cannot ask PostgreSQL and Kafka. Nothing was touched.",
                 hint="Set these variables in the environment of this command, and make these files readable for it.",
             )
         if self.not_asked is not None:
@@ -101,10 +107,16 @@ class Adoption:
     @property
     def driver_confirms(self) -> bool:
         """Whether the connector's driver may move the slot past its offset."""
-        return any(
-            finding.name == "lsn.flush.mode" and finding.value == "connector_and_driver"
-            for finding in self.findings
-        )
+        return ("lsn.flush.mode", "connector_and_driver") in self._values
+
+    @property
+    def drops_slot(self) -> bool:
+        """Whether the connector drops its slot when it stops."""
+        return ("slot.drop.on.stop", "false") not in self._values
+
+    @property
+    def _values(self) -> set[tuple[str, str]]:
+        return {(finding.name, finding.value.lower()) for finding in self.findings}
 
     @property
     def missing(self) -> list[str]:
@@ -141,10 +153,13 @@ def adopt(
     findings = _with_tables(
         findings, lists, choose(lists, None if database is None else database.tables), options
     )
-    narrowed = None
-    if database is not None:
-        narrowed = _narrowed(config.name, database, lists)
-        findings = [_with_publication(finding, database, narrowed) for finding in findings]
+    narrowed = None if database is None else _narrowed(config.name, database, lists)
+    findings = [
+        _with_publication(finding, database, narrowed, lists)
+        if finding.name == "publication.name"
+        else finding
+        for finding in findings
+    ]
     made = settings.nested({**_keys(findings), **extra})
     return Adoption(
         tuple(findings),
@@ -227,13 +242,12 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
         return Verdict(
             Kind.IMPOSSIBLE,
             f"Only Java reads {_listed(lists.unreadable)}. Name the tables in postgres.tables, and see that the "
-            "publication "
-            "has no others.",
+            "publication has no others.",
         )
     if choice.patterns is None:
         return Verdict(
             Kind.UNKNOWN,
-            "The database captures no table by it."
+            "The database has no table that it captures."
             if choice.is_checked
             else "No pattern says the same, and the database was not asked. Run this where it can be reached.",
         )
@@ -247,15 +261,13 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
         return Verdict(
             Kind.DIFFERENT,
             f"postgres.tables: {shown}. Not compared with the database: names that differ in case only, or have a "
-            "point, may "
-            "be chosen otherwise.",
+            "point, may be chosen otherwise.",
             keys,
         )
     return Verdict(
         Kind.DIFFERENT,
         f"postgres.tables: {shown}. No pattern says the same, so these are the tables of today. Add a later one to "
-        "the "
-        "publication.",
+        "the publication.",
         keys,
     )
 
@@ -263,20 +275,30 @@ def _tables_verdict(lists: Lists, choice: Choice) -> Verdict:
 def _narrowed(pipeline: str, database: Database, lists: Lists) -> Narrowing | None:
     if database.publication is None or lists.unreadable or not lists.given:
         return None
-    return narrowing(f"cdcd_{pipeline}"[: NAME_LENGTH_MAX + 5], database.publication, lists)
+    found = narrowing(f"cdcd_{pipeline}", database.publication, lists)
+    if found is not None and not found.tables:
+        raise ConfigError(
+            f"Publication {database.publication.name} has none of the tables that the connector captures.",
+            hint="The connector delivers nothing. Correct table.include.list, or add tables to the publication.",
+        )
+    return found
 
 
-def _with_publication(finding: Finding, database: Database, narrowed: Narrowing | None) -> Finding:
-    if finding.name != "publication.name":
-        return finding
+def _with_publication(
+    finding: Finding, database: Database | None, narrowed: Narrowing | None, lists: Lists
+) -> Finding:
+    """The finding of publication.name, with what the database has."""
+    if database is None:
+        why = "Not compared with the database. cdcd delivers all tables of it: see that the connector leaves none out."
+        verdict = Verdict(Kind.DIFFERENT, why, finding.verdict.keys)
+        return replace(finding, verdict=verdict) if lists.given else finding
     if database.publication is None:
         return replace(
             finding,
             verdict=Verdict(
                 Kind.UNKNOWN,
-                "There is no such publication. A slot sends nothing by a publication that is made later: see whether "
-                "the "
-                "connector runs.",
+                "There is no such publication. A slot sends nothing by a publication that is made later: see "
+                "whether the connector runs.",
                 finding.verdict.keys,
             ),
         )

@@ -2,37 +2,55 @@
 
 import json
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from cdcd.adopt.overlap import Written
 
 
-def written(value: bytes | None) -> Written | None:
-    """The event of a record of JSON, with schemas or without; None: the record is of no event in the stream."""
-    source = _source(value)
-    if source is None or source.get("lsn") is None or source.get("snapshot") not in {None, "false", False}:
+class Tails:
+    """What the ends of the topics have of some transactions.
+
+    Attributes:
+        events: of these transactions.
+        unreadable: records that are not Debezium's JSON: Avro, or what a transform has made.
+    """
+
+    def __init__(self, xids: frozenset[int]) -> None:
+        self._xids = xids
+        self.events: list[Written] = []
+        self.unreadable = 0
+
+    def take(self, value: bytes | None) -> None:
+        """A record's value. One without a value is a tombstone, which belongs to the event before it."""
+        if not value:
+            return
+        source = _source(value)
+        if source is None:
+            self.unreadable += 1
+        elif (event := _event(source)) is not None and event.xid in self._xids:
+            self.events.append(event)
+
+    def reach_before(self, values: Sequence[bytes | None]) -> bool:
+        """Whether nothing of these transactions can be before these records of a partition, or none can be read.
+
+        A partition has its events in the order of commits, so that the first one decides.
+        """
+        sources = [_source(value) for value in values if value]
+        first = next((event for source in sources if source and (event := _event(source)) is not None), None)
+        if first is None:
+            return any(source is None for source in sources)
+        return first.xid not in self._xids
+
+
+def _event(source: dict[str, Any]) -> Written | None:
+    """None: it is a row of a snapshot."""
+    if source.get("lsn") is None or str(source.get("snapshot", "false")).lower() != "false":
         return None
     return Written(int(source.get("txId") or 0), int(source["lsn"]))
 
 
-def is_json(value: bytes) -> bool:
-    """Whether a record may be one of Debezium's JSON."""
-    return value.lstrip()[:1] == b"{"
-
-
-def reaches_before(values: Sequence[bytes | None], xids: AbstractSet[int]) -> bool:
-    """Whether the first event of these records is of another transaction than these.
-
-    A partition has its events in the order of commits, so that nothing of these transactions is before it.
-    """
-    first = next((event for value in values if (event := written(value)) is not None), None)
-    return first is not None and first.xid not in xids
-
-
-def _source(value: bytes | None) -> dict[str, Any] | None:
-    if not value:
-        return None
+def _source(value: bytes) -> dict[str, Any] | None:
+    """The envelope's `source`, with a schema around the envelope or without."""
     try:
         found = json.loads(value)
     except ValueError:

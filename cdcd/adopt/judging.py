@@ -165,8 +165,8 @@ def _login(name: str, value: str, references: References) -> Verdict:
     reference = references.secret(f"{name.removesuffix(_JAAS)}sasl.password", pairs["password"])
     return Verdict(
         Kind.SAME,
-        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable "
-        "for cdcd.",
+        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
+        "cdcd.",
         {
             "kafka.properties.sasl.username": references.replace(pairs["username"]),
             "kafka.properties.sasl.password": reference,

@@ -27,9 +27,8 @@ from cdcd.operations.first_files import name_for
 
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
 _WITH_SCHEMAS: Final = (
-    "No object {schema, payload} around the envelope: consumers read before, after and op at the top. They are ready "
-    "if "
-    "they take records of a converter with schemas.enable=false."
+    "No object {schema, payload} around the envelope: consumers read before, after and op at the top. They are "
+    "ready if they take records of a converter with schemas.enable=false."
 )
 
 
@@ -44,8 +43,7 @@ def _converter(part: str) -> Rule:
         },
         lacks(
             f"cdcd writes the {part} as JSON without schemas. Let the consumers read that first, or let a Kafka "
-            "Connect or "
-            "Flink job convert the topics."
+            "Connect or Flink job convert the topics."
         ),
     )
 
@@ -53,8 +51,7 @@ def _converter(part: str) -> Rule:
 _FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 _TRANSFORMS: Final = (
     "cdcd has no transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
-    "behind the "
-    "topics, do it."
+    "behind the topics, do it."
 )
 
 
@@ -68,8 +65,8 @@ def _pipeline(value: str) -> Verdict:
 def _count(value: str, key: str) -> Verdict:
     if not value.strip():
         return differs(
-            f"The connector leaves new topics to the brokers' settings. cdcd makes them with {key}, 1 unless you set "
-            "it."
+            f"The connector leaves new topics to the brokers' settings. cdcd makes them with {key}, 1 unless you "
+            "set it."
         )
     if number(value) == -1:
         return differs(
@@ -174,8 +171,8 @@ CONNECT: Final = (
         "topic.creation.groups",
         None,
         impossible(
-            "topics.create is the same for all tables. Create the topics of these groups yourself, before cdcd needs "
-            "them."
+            "topics.create is the same for all tables. Create the topics of these groups yourself, before cdcd "
+            "needs them."
         ),
     ),
     Option(
@@ -285,7 +282,7 @@ PRODUCER: Final = (
     ),
     Option(
         "ssl.endpoint.identification.algorithm",
-        None,
+        "https",
         lambda value: _property("ssl.endpoint.identification.algorithm")(value.strip() or "none"),
     ),
     Option("ssl.truststore.location", None, impossible(_STORES)),

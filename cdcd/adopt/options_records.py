@@ -120,8 +120,8 @@ FORM: Final = (
             "__debezium_unavailable_value",
             "Unchanged TOAST has this placeholder.",
             differs(
-                "Unchanged TOAST: __debezium_unavailable_value instead of your text; the header cdcd.unchanged names "
-                "the columns."
+                "Unchanged TOAST: __debezium_unavailable_value instead of your text; the header cdcd.unchanged "
+                "names the columns."
             ),
         ),
     ),
@@ -188,9 +188,8 @@ FORM: Final = (
             {
                 "false": same("`transaction` is null."),
                 "true": lacks(
-                    "There is no topic of transactions, and `transaction` is null. source.commit_lsn is the same for "
-                    "all events "
-                    "of a transaction, and a read_committed reader sees it as a whole."
+                    "There is no topic of transactions, and `transaction` is null. source.commit_lsn is the same "
+                    "for all events of a transaction, and a read_committed reader sees it as a whole."
                 ),
             }
         ),

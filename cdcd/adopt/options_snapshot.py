@@ -22,8 +22,8 @@ from cdcd.adopt.verdicts import (
 
 _LATER: Final = "It is about snapshots, and cdcd reads no rows after a takeover. For later ones:"
 _INCREMENTAL: Final = (
-    "cdcd places rows between transactions by logical messages, and needs no signal table. Ask by "
-    "`cdcd snapshot start`."
+    "cdcd places rows between transactions by logical messages, and needs no signal table. Ask by `cdcd snapshot "
+    "start`."
 )
 _CUSTOM: Final = "cdcd loads no Java classes."
 

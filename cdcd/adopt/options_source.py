@@ -46,8 +46,7 @@ CONNECTION: Final = (
         near(
             "dsn.sslkey",
             "JDBC takes a key in DER, and libpq one in PEM. Convert it: openssl pkcs8 -inform DER -in KEY -out "
-            "KEY.pem, "
-            "and name the new file.",
+            "KEY.pem, and name the new file.",
         ),
     ),
     Option("database.sslpassword", None, to("dsn.sslpassword"), is_secret=True),

@@ -6,7 +6,7 @@ offset says up to where. A slot that stands behind that offset was moved by some
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,7 +34,9 @@ class Twice:
         transactions: so many transactions have events among them.
         first, last: where the first and the last of them end; None: there are none.
         partly: where the last of them ends, if the topics have only a part of it.
+        pending: events of all transactions that the slot sends: no more can come twice.
         is_complete: False: the slot has more transactions than were looked at, so it may be more.
+        is_readable: False: the topics have records that cannot be read, so that `events` is none.
     """
 
     events: int
@@ -42,11 +44,17 @@ class Twice:
     first: Lsn | None
     last: Lsn | None
     partly: Lsn | None
+    pending: int
     is_complete: bool
+    is_readable: bool
 
 
 def twice(
-    pending: Iterable[PendingTransaction], written: Iterable[Written], *, is_complete: bool = True
+    pending: Collection[PendingTransaction],
+    written: Iterable[Written],
+    *,
+    is_complete: bool = True,
+    is_readable: bool = True,
 ) -> Twice:
     """Compare what the slot sends with what the topics have."""
     there = Counter(written)
@@ -66,7 +74,9 @@ def twice(
         Lsn(min(again)) if again else None,
         Lsn(max(again)) if again else None,
         Lsn(partly) if partly is not None else None,
+        sum(sum(transaction.events.values()) for transaction in pending),
         is_complete,
+        is_readable,
     )
 
 

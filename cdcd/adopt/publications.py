@@ -43,7 +43,7 @@ def narrowing(name: str, publication: Publication, lists: Lists) -> Narrowing | 
     """
     kept = tuple([table for table in publication.tables if lists.captures(table.schema, table.name)])
     left_out = tuple([table.qualified for table in publication.tables if table not in kept])
-    if not left_out or not kept:
+    if not left_out:
         return None
     return Narrowing(name, kept, left_out, _statement(name, kept, publication))
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cdcd.adopt.adoption import Adoption
 from cdcd.adopt.judging import Finding
-from cdcd.adopt.overlap import POSITIONS
+from cdcd.adopt.overlap import POSITIONS, Twice
 from cdcd.adopt.takeover import Outcome
 from cdcd.adopt.verdicts import Kind
 from cdcd.config.masking import mask_text
@@ -110,37 +110,41 @@ def sentences(outcome: Outcome) -> Iterator[str]:
     yield f"The connector is stopped. Its offset: {positions or 'none'}."
     yield (
         f"Slot {outcome.slot} stands at {outcome.confirmed}. cdcd gets every transaction that ends behind it; the "
-        "server "
-        f"has written up to {outcome.written_up_to}."
+        f"server has written up to {outcome.written_up_to}."
     )
-    twice = outcome.twice
-    if twice.first is None:
-        yield "Nothing comes twice."
-    else:
-        least = "" if twice.is_complete else "at least "
-        yield (
-            f"Twice: {least}{number(twice.events, 'event')} of {number(twice.transactions, 'transaction')}, which "
-            "end "
-            f"from {twice.first} to {twice.last}."
-        )
-        if twice.partly is not None:
-            yield f"The transaction that ends at {twice.partly} is in the topics in part. It comes as a whole."
-    if not twice.is_complete:
-        yield "The slot has more than was looked at, so that more may come twice."
+    yield from _twice(outcome.twice)
     if outcome.gap is None:
         yield "Nothing is missing: the slot is not past the connector's offset."
     else:
         yield (
             f"Not at all: what committed after {outcome.gap.after} and up to {outcome.gap.up_to}, because the slot "
-            "was moved "
-            "past it."
+            "was moved past it."
         )
     if outcome.unfinished_tables:
         yield (
             "The connector was reading tables by an incremental snapshot, which ends with it. Read them by `cdcd "
-            "snapshot "
-            "start --table`."
+            "snapshot start --table`."
         )
+
+
+def _twice(twice: Twice) -> Iterator[str]:
+    if not twice.is_readable:
+        yield (
+            "The topics have records that are not Debezium's JSON, so what comes twice cannot be counted: at most "
+            f"{number(twice.pending, 'event')}, which the slot has."
+        )
+    elif twice.first is None:
+        yield "Nothing comes twice."
+    else:
+        least = "" if twice.is_complete else "at least "
+        yield (
+            f"Twice: {least}{number(twice.events, 'event')} of {number(twice.transactions, 'transaction')}, which "
+            f"end from {twice.first} to {twice.last}."
+        )
+        if twice.partly is not None:
+            yield f"The transaction that ends at {twice.partly} is in the topics in part. It comes as a whole."
+    if not twice.is_complete:
+        yield "The slot has more than was looked at, so that more may come twice."
 
 
 def _positions(offset: Mapping[str, Any]) -> dict[str, str]:
@@ -194,7 +198,9 @@ def _takeover_object(outcome: Outcome) -> dict[str, Any]:
             "first": _text(twice.first),
             "last": _text(twice.last),
             "partly": _text(twice.partly),
+            "pending": twice.pending,
             "is_complete": twice.is_complete,
+            "is_readable": twice.is_readable,
         },
         "gap": None if gap is None else {"after": str(gap.after), "up_to": str(gap.up_to)},
         "unfinished_tables": outcome.unfinished_tables,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdcd.adopt.connect_api import Connector
-from cdcd.adopt.events import reaches_before, written
+from cdcd.adopt.events import Tails
 from cdcd.adopt.overlap import Gap, Twice, gap, twice, unfinished_snapshot, unfinished_tables
 from cdcd.adopt.publications import Narrowing
 from cdcd.config.loading import Config
@@ -47,6 +47,7 @@ class Plan:
 
     Attributes:
         narrowing: the publication that must be made first; None: the connector's is used.
+        drops_slot: the connector drops its slot when it stops.
         driver_confirms: the connector lets its driver confirm WAL without changes (lsn.flush.mode), so
             that its slot may stand behind its offset.
         accept_gap: go on if somebody has moved the slot past the connector's offset.
@@ -55,6 +56,7 @@ class Plan:
     config: Config
     connector: Connector
     narrowing: Narrowing | None
+    drops_slot: bool
     driver_confirms: bool
     accept_gap: bool
 
@@ -91,6 +93,12 @@ def take_over(plan: Plan, say: Say) -> Outcome:
         ConnectError: Connect refuses, or does not answer.
         TransientError, SourceError, SinkError: a side cannot be asked, or refuses.
     """
+    if plan.drops_slot:
+        raise PositionError(
+            "The connector drops its slot when it stops (slot.drop.on.stop), and what was not delivered would be "
+            "lost.",
+            hint="Set slot.drop.on.stop to false in the connector, let it restart, and run this command again.",
+        )
     return asyncio.run(_take_over(plan, say))
 
 
@@ -122,13 +130,13 @@ async def _take_over(plan: Plan, say: Say) -> Outcome:
         up_to = await current_lsn(sql)
         pending, is_all = await read_pending(sql, slot.name, config.postgres.publication, up_to)
         xids = frozenset(each.xid for each in pending)
-        events = await asyncio.to_thread(_written, config, await _topics(sql, config), xids)
+        tails = await asyncio.to_thread(_tails, config, await _topics(sql, config), xids)
         return Outcome(
             slot.name,
             Lsn(slot.confirmed_flush_lsn),
             up_to,
             offset,
-            twice(pending, events, is_complete=is_all),
+            twice(pending, tails.events, is_complete=is_all, is_readable=not tails.unreadable),
             found,
             unfinished_tables(offset),
         )
@@ -173,8 +181,7 @@ def _gap(plan: Plan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
     if not plan.accept_gap:
         raise PositionError(
             f"Slot {slot.name} stands at {found.up_to}, behind the connector's offset {found.after}: somebody else "
-            "has moved "
-            "it. What committed in between may be in no topic, and PostgreSQL does not send it any more.",
+            "has moved it. What committed in between may be in no topic, and PostgreSQL does not send it any more.",
             hint="Find out what has moved the slot. With --accept-gap, this command goes on; "
             "`cdcd snapshot start` reads tables again.",
         )
@@ -244,12 +251,11 @@ async def _topics(sql: Connection, config: Config) -> set[str]:
     return {names.table(table.schema, table.name) for table in tables} | {config.topics.message}
 
 
-def _written(config: Config, topics: set[str], xids: frozenset[int]) -> list[Any]:
+def _tails(config: Config, topics: set[str], xids: frozenset[int]) -> Tails:
     """The events of these transactions that are in the topics."""
-    if not xids:
-        return []
-    connection, _ = client.split(*access(config.kafka))
-    tails = read_tails(
-        connection, f"{config.name}-adopt", topics, lambda values: reaches_before(values, xids)
-    )
-    return [event for value in tails if (event := written(value)) is not None and event.xid in xids]
+    found = Tails(xids)
+    if xids:
+        connection, _ = client.split(*access(config.kafka))
+        for value in read_tails(connection, f"{config.name}-adopt", topics, found.reach_before):
+            found.take(value)
+    return found

@@ -114,6 +114,7 @@ def command(  # noqa: PLR0917  one for each option
 
     connector = Connector(source) if is_url else None
     found = files.read(connector or Path(source), worker, kafka, name, output, offline=offline)
+    found.refuse_unneeded(accepted)
     code = found.exit_code(accepted)
     if form == "text":
         for line in report.lines(found, _columns(), shows_all=shows_all):
@@ -142,7 +143,14 @@ def _take_over(found: "Adoption", connector: "Connector", *, accept_gap: bool) -
     from cdcd.adopt.takeover import Plan, take_over  # noqa: PLC0415
 
     found.refuse_unasked()
-    plan = Plan(found.config, connector, found.narrowing, found.driver_confirms, accept_gap)
+    plan = Plan(
+        found.config,
+        connector,
+        found.narrowing,
+        drops_slot=found.drops_slot,
+        driver_confirms=found.driver_confirms,
+        accept_gap=accept_gap,
+    )
     return take_over(plan, lambda line: click.echo(line, err=True))
 
 

@@ -46,7 +46,10 @@ def await_true(condition: Callable[[], bool], otherwise: str) -> None:
 
 
 class Writer(threading.Thread):
-    """Inserts rows, some in transactions of several; `last` is the number of the last one that was committed."""
+    """Inserts rows, some in transactions of several.
+
+    `last` is the number of the last row that was committed; `others` counts those of the other table.
+    """
 
     def __init__(self, dsn: str, rate: float) -> None:
         super().__init__(daemon=True)
@@ -54,6 +57,7 @@ class Writer(threading.Thread):
         self._rate = rate
         self._stopped = threading.Event()
         self.last = 0
+        self.others = 0
 
     def run(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
@@ -65,6 +69,7 @@ class Writer(threading.Thread):
                         connection.execute("INSERT INTO orders VALUES (%s, 'new')", (number,))
                         if number % OTHERS == 0:
                             connection.execute("INSERT INTO secrets VALUES (%s)", (number,))
+                self.others += (self.last + count) // OTHERS - self.last // OTHERS
                 self.last += count
 
     def __enter__(self) -> Self:
@@ -121,8 +126,12 @@ class Scene:
         server.execute("CREATE TABLE secrets (id bigint PRIMARY KEY)", database)
         server.execute("CREATE PUBLICATION dbz_publication FOR TABLE orders, secrets", database)
 
-    def start_worker(self) -> None:
-        """Returns when the connector reads the slot."""
+    def start_worker(self, **settings: str) -> None:
+        """Returns when the connector reads the slot.
+
+        Args:
+            settings: of the connector; __ stands for a point.
+        """
         self._worker = start_connector(
             self._folder,
             self.name,
@@ -135,6 +144,7 @@ class Scene:
                 "table.include.list": r"public\\.orders",
                 "decimal.handling.mode": "string",
                 "skipped.operations": "none",
+                **{name.replace("__", "."): value for name, value in settings.items()},
             },
             {"listeners": f"http://127.0.0.1:{self._port}", "offset.flush.interval.ms": "1000"},
         )
@@ -195,7 +205,12 @@ class Scene:
 
     def adopt(self, *options: str) -> tuple[int, dict[str, Any]]:
         """The exit code, and the object that it shows."""
-        run = subprocess.run(
+        run = self.run(*options)
+        assert run.stdout, run.stderr
+        return run.returncode, json.loads(run.stdout)
+
+    def run(self, *options: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
             self.command("--format", "json", *options),
             cwd=REPOSITORY,
             capture_output=True,
@@ -203,8 +218,6 @@ class Scene:
             check=False,
             timeout=LIMIT_S,
         )
-        assert run.stdout, run.stderr
-        return run.returncode, json.loads(run.stdout)
 
     def adopt_and_kill(self, said: str) -> None:
         """A takeover that is killed (-9) when it says this."""

@@ -7,7 +7,7 @@ import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.takeovers import Scene, Writer
+from tests.integration.takeovers import Scene, Writer, await_true
 
 RATE = 100.0
 
@@ -51,3 +51,37 @@ def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database,
     assert said["takeover"]["gap"] is None
     # AND the table that the connector leaves out has no topic
     assert said["publication"]["left_out"] == ["public.secrets"]
+
+
+@pytest.mark.postgres(only=[18])
+def test_a_connector_that_confirms_nothing_comes_twice_as_a_whole_and_a_moved_slot_is_refused(
+    database: Database, scene: Scene, daemon
+):
+    # GIVEN a connector that captures all tables of its publication, and never confirms
+    scene.start_worker(table__include__list=r"public\\..*", lsn__flush__mode="manual")
+    with Writer(database.dsn(), RATE) as writer:
+        scene.await_records(200)
+    scene.await_row(writer.last)
+    # WHEN it is stopped, and its slot is moved past its offset by somebody else in between
+    scene.ask("PUT", "/stop")
+    await_true(lambda: not scene.is_read(), "the slot is still read")
+    name = f"of_{scene.name}"[:60]
+    database.execute(f"SELECT pg_copy_logical_replication_slot('{scene.name}', '{name}')")
+    database.execute("INSERT INTO orders VALUES (0)")
+    database.execute(f"SELECT pg_replication_slot_advance('{scene.name}', pg_current_wal_lsn())")
+    refused = scene.run("--takeover", "--accept", "all")
+    # THEN the takeover is refused, and names the two positions
+    assert refused.returncode == 6, refused.stderr
+    assert "somebody else has moved it" in refused.stderr
+    # WHEN the slot is where it was
+    database.execute(f"SELECT pg_drop_replication_slot('{scene.name}')")
+    database.execute(f"SELECT pg_copy_logical_replication_slot('{name}', '{scene.name}')")
+    code, said = scene.adopt("--takeover", "--accept", "all")
+    assert code == 0, said
+    # THEN each row comes twice, as the command says
+    daemon(scene.configuration()).await_event("stream.started")
+    await_true(lambda: 0 in scene.read().cdcd, "the last row does not come")
+    found = scene.read()
+    assert found.missing(writer.last) == []
+    assert found.twice == writer.last
+    assert said["takeover"]["twice"]["events"] == found.twice + writer.others
