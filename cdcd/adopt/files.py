@@ -6,7 +6,8 @@ from cdcd.adopt.adoption import Adoption, adopt
 from cdcd.adopt.connect_api import Connector
 from cdcd.adopt.judging import OVERRIDE, with_worker
 from cdcd.adopt.reading import read_file
-from cdcd.operations.first_look import refuse_existing, write
+from cdcd.errors import ConfigError
+from cdcd.operations.first_look import write
 
 
 def read(
@@ -52,6 +53,9 @@ def save(file: Path, text: str, *, force: bool) -> bool:
                 return False
         except (OSError, UnicodeDecodeError):
             pass
-        refuse_existing((file,))
+        raise ConfigError(
+            f"{file} is there already, with another text, and was not written.",
+            hint="Name another file (--output), or let cdcd overwrite it: --force.",
+        )
     write({file: text}, force=force)
     return True

@@ -96,7 +96,7 @@ def _judged(name: str, value: str, references: References) -> tuple[Option | Non
     if option is None:
         return None, Finding(name, "", is_default=False, verdict=_unknown(name))
     shown_name = option.name if option.is_secret and option.is_family else name
-    hidden = option.is_secret or option.is_family or is_secret_name(name)
+    hidden = option.is_secret or option.name.endswith("*") or is_secret_name(name)
     shown = "" if hidden else mask_text(value)
     return option, Finding(
         shown_name,
