@@ -39,7 +39,11 @@ SNAPSHOT: Final = (
                 "no_data": same("snapshot.mode: never.", snapshot__mode="never"),
                 "never": same("snapshot.mode: never.", snapshot__mode="never"),
                 "schema_only": same("snapshot.mode: never.", snapshot__mode="never"),
-                "when_needed": same("snapshot.mode: when_needed.", snapshot__mode="when_needed"),
+                "when_needed": differs(
+                    "snapshot.mode is never, or cdcd would read the rows once more now. Set it to when_needed after "
+                    "the first start, so that they are read if the slot is lost.",
+                    snapshot__mode="never",
+                ),
                 "initial_only": lacks(
                     "Such a connector has no slot to take over. snapshot.mode: only reads rows and ends.",
                     snapshot__mode="never",

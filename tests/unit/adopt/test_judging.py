@@ -8,7 +8,7 @@ import pytest
 from cdcd.adopt.judging import OPTIONS, Finding, find, judge, with_worker
 from cdcd.adopt.options_connect import PRODUCER
 from cdcd.adopt.references import References
-from cdcd.adopt.verdicts import Kind
+from cdcd.adopt.verdicts import ByValue, Kind
 
 LISTED = [
     (name, default if equals else None)
@@ -82,6 +82,15 @@ def test_no_option_has_two_rows() -> None:
     for table in (OPTIONS, PRODUCER):
         names = [option.name for option in table]
         assert len(names) == len(set(names))
+
+
+def test_no_mode_of_snapshots_makes_cdcd_read_the_rows_again() -> None:
+    option = find("snapshot.mode")
+    assert option is not None
+    rule = option.rule
+    assert isinstance(rule, ByValue)
+    assert {verdict.keys["snapshot.mode"] for verdict in rule.verdicts.values()} == {"never"}
+    assert rule.otherwise is None
 
 
 def test_a_connector_that_is_set_up_as_the_page_says_differs_in_the_headers_and_unknown_types_only() -> None:
