@@ -11,6 +11,7 @@ have records of Debezium's and of cdcd's.
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -218,6 +220,29 @@ class Scene:
             check=False,
             timeout=LIMIT_S,
         )
+
+    @contextmanager
+    def running(self, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """The command as it goes on as `cdcd run`; it is ended in the end. `said()` is what it has shown."""
+        with (self._folder / "said").open("wb") as shown, (self._folder / "run.log").open("wb") as log:
+            process = subprocess.Popen(
+                self.command("--format", "json", *options),
+                cwd=REPOSITORY,
+                env={**os.environ, "CDCD_HTTP__PORT": "0", "CDCD_POSTGRES__STATUS_INTERVAL_S": "0.2"},
+                stdout=shown,
+                stderr=log,
+            )
+            try:
+                yield process
+                process.terminate()
+                process.wait(LIMIT_S)
+            finally:
+                process.kill()
+                process.wait()
+
+    def said(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self._folder / "said").read_text())
+        return found
 
     def adopt_and_kill(self, said: str) -> None:
         """A takeover that is killed (-9) when it says this."""

@@ -55,7 +55,7 @@ def test_a_takeover_misses_nothing_and_says_what_comes_twice(database: Database,
 
 @pytest.mark.postgres(only=[18])
 def test_a_connector_that_confirms_nothing_comes_twice_as_a_whole_and_a_moved_slot_is_refused(
-    database: Database, scene: Scene, daemon
+    database: Database, scene: Scene
 ):
     # GIVEN a connector that captures all tables of its publication, and never confirms
     scene.start_worker(table__include__list=r"public\\..*", lsn__flush__mode="manual")
@@ -76,11 +76,11 @@ def test_a_connector_that_confirms_nothing_comes_twice_as_a_whole_and_a_moved_sl
     # WHEN the slot is where it was
     database.execute(f"SELECT pg_drop_replication_slot('{scene.name}')")
     database.execute(f"SELECT pg_copy_logical_replication_slot('{name}', '{scene.name}')")
-    code, said = scene.adopt("--takeover", "--accept", "all")
-    assert code == 0, said
-    # THEN each row comes twice, as the command says
-    daemon(scene.configuration()).await_event("stream.started")
-    await_true(lambda: 0 in scene.read().cdcd, "the last row does not come")
+    with scene.running("--takeover", "--accept", "all", "--run") as process:
+        # THEN cdcd runs in the same process, and each row comes twice, as the command says
+        await_true(lambda: 0 in scene.read().cdcd, "the last row does not come")
+    assert process.returncode == 0
+    said = scene.said()
     found = scene.read()
     assert found.missing(writer.last) == []
     assert found.twice == writer.last
