@@ -1,4 +1,4 @@
-"""A connector behind Kafka Connect's REST API: its configuration, its state, its offset; and its stop.
+"""A connector at Kafka Connect's REST API: its configuration, its state, its offset; and its stop.
 
 Stopping a connector, and reading its offset, came with Kafka Connect 3.5 (KIP-875). A worker that rebalances answers
 409 for a while, and is asked again.

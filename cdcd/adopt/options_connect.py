@@ -51,7 +51,7 @@ def _converter(part: str) -> Rule:
 _FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 _TRANSFORMS: Final = (
     "cdcd has no transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
-    "behind the topics, do it."
+    "after the topics, do it."
 )
 
 

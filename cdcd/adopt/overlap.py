@@ -1,8 +1,8 @@
 """What comes twice, and what may not come at all, when one reader of a slot follows another.
 
-PostgreSQL sends every transaction again that ends behind the position that the slot has confirmed. Of those, the former
+PostgreSQL sends every transaction again that ends after the position that the slot has confirmed. Of those, the former
 reader had written some events to Kafka already: these come twice. It had confirmed only what Kafka has, and its own
-offset says up to where. A slot that stands behind that offset was moved by somebody else.
+offset says up to where. A slot that is past that offset was moved by somebody else.
 """
 
 from collections import Counter
@@ -89,7 +89,7 @@ class Gap:
 
 
 def gap(offset: Mapping[str, Any], confirmed: int) -> Gap | None:
-    """Whether the slot stands behind the connector's offset. An offset without a position says nothing."""
+    """Whether the slot is past the connector's offset. An offset without a position says nothing."""
     positions = [int(offset[name]) for name in POSITIONS if offset.get(name) is not None]
     if not positions or confirmed <= max(positions):
         return None

@@ -109,22 +109,32 @@ def sentences(outcome: Outcome) -> Iterator[str]:
     positions = ", ".join(f"{name} {lsn}" for name, lsn in _positions(outcome.offset).items())
     yield f"The connector is stopped. Its offset: {positions or 'none'}."
     yield (
-        f"Slot {outcome.slot} stands at {outcome.confirmed}. cdcd gets every transaction that ends behind it; the "
+        f"Slot {outcome.slot} stands at {outcome.confirmed}. cdcd gets every transaction that ends after it; the "
         f"server has written up to {outcome.written_up_to}."
     )
     yield from _twice(outcome.twice)
-    if outcome.gap is None:
-        yield "Nothing is missing: the slot is not past the connector's offset."
-    else:
-        yield (
-            f"Not at all: what committed after {outcome.gap.after} and up to {outcome.gap.up_to}, because the slot "
-            "was moved past it."
-        )
+    yield _missing(outcome, has_offset=bool(positions))
     if outcome.unfinished_tables:
         yield (
             "The connector was reading tables by an incremental snapshot, which ends with it. Read them by `cdcd "
             "snapshot start --table`."
         )
+
+
+def _missing(outcome: Outcome, *, has_offset: bool) -> str:
+    gap = outcome.gap
+    if not has_offset:
+        return (
+            "The connector has stored no position, so nothing says whether somebody else has moved the slot."
+        )
+    if gap is None:
+        return "Nothing is missing: the slot is not past the connector's offset."
+    if outcome.driver_confirms:
+        return (
+            f"The slot is past the connector's offset {gap.after}, because its driver confirms WAL without changes "
+            "(lsn.flush.mode). Nothing is missing, unless somebody else has moved the slot too."
+        )
+    return f"Not at all: what committed after {gap.after} and up to {gap.up_to}, because the slot was moved past it."
 
 
 def _twice(twice: Twice) -> Iterator[str]:
@@ -203,6 +213,7 @@ def _takeover_object(outcome: Outcome) -> dict[str, Any]:
             "is_readable": twice.is_readable,
         },
         "gap": None if gap is None else {"after": str(gap.after), "up_to": str(gap.up_to)},
+        "driver_confirms": outcome.driver_confirms,
         "unfinished_tables": outcome.unfinished_tables,
     }
 

@@ -49,7 +49,7 @@ class Plan:
         narrowing: the publication that must be made first; None: the connector's is used.
         drops_slot: the connector drops its slot when it stops.
         driver_confirms: the connector lets its driver confirm WAL without changes (lsn.flush.mode), so
-            that its slot may stand behind its offset.
+            that its slot may be past its offset.
         accept_gap: go on if somebody has moved the slot past the connector's offset.
     """
 
@@ -66,10 +66,11 @@ class Outcome:
     """The connector is stopped.
 
     Attributes:
-        confirmed: the slot's position: cdcd gets every transaction that ends behind it.
+        confirmed: the slot's position: cdcd gets every transaction that ends after it.
         written_up_to: the end of the WAL after the connector has stopped.
         offset: the connector's, as Connect gives it.
-        gap: what may not come at all.
+        gap: the slot is past the connector's offset.
+        driver_confirms: as in `Plan`: such a gap has no changes, unless somebody else has moved the slot too.
         unfinished_tables: an incremental snapshot was being read.
     """
 
@@ -79,6 +80,7 @@ class Outcome:
     offset: Mapping[str, Any]
     twice: Twice
     gap: Gap | None
+    driver_confirms: bool
     unfinished_tables: bool
 
 
@@ -138,6 +140,7 @@ async def _take_over(plan: Plan, say: Say) -> Outcome:
             offset,
             twice(pending, tails.events, is_complete=is_all, is_readable=not tails.unreadable),
             found,
+            plan.driver_confirms,
             unfinished_tables(offset),
         )
 
@@ -176,11 +179,9 @@ def _refuse_unfinished(offset: Mapping[str, Any]) -> None:
 def _gap(plan: Plan, offset: Mapping[str, Any], slot: SlotState) -> Gap | None:
     assert slot.confirmed_flush_lsn is not None, "check_slot has looked"
     found = gap(offset, slot.confirmed_flush_lsn)
-    if found is None or plan.driver_confirms:
-        return None
-    if not plan.accept_gap:
+    if found is not None and not plan.driver_confirms and not plan.accept_gap:
         raise PositionError(
-            f"Slot {slot.name} stands at {found.up_to}, behind the connector's offset {found.after}: somebody else "
+            f"Slot {slot.name} stands at {found.up_to}, past the connector's offset {found.after}: somebody else "
             "has moved it. What committed in between may be in no topic, and PostgreSQL does not send it any more.",
             hint="Find out what has moved the slot. With --accept-gap, this command goes on; "
             "`cdcd snapshot start` reads tables again.",

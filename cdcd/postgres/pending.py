@@ -51,7 +51,7 @@ async def current_lsn(connection: Connection) -> Lsn:
 async def read_pending(
     connection: Connection, slot: str, publication: str, up_to: Lsn
 ) -> tuple[list[PendingTransaction], bool]:
-    """The transactions with events that end behind the slot's position, by their ends; and whether that is all of them.
+    """The transactions with events that end after the slot's position, by their ends; and whether that is all of them.
 
     Args:
         up_to: transactions that commit before it.

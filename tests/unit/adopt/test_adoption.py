@@ -223,6 +223,7 @@ def outcome(**changes: object) -> Outcome:
         "offset": {"lsn": 0x1FF, "lsn_proc": 0x1FF, "lsn_commit": 0x1F0, "txId": 7},
         "twice": twice,
         "gap": None,
+        "driver_confirms": False,
         "unfinished_tables": False,
     }
     return Outcome(**{**values, **changes})
@@ -239,6 +240,11 @@ def test_a_takeover_is_told_by_lsn() -> None:
     ("changes", "said"),
     [
         ({"gap": Gap(Lsn(1), Lsn(2))}, "Not at all: what committed after 0/1 and up to 0/2"),
+        (
+            {"gap": Gap(Lsn(1), Lsn(2)), "driver_confirms": True},
+            "past the connector's offset 0/1, because its driver",
+        ),
+        ({"offset": {}}, "nothing says whether somebody else has moved the slot"),
         (
             {"twice": Twice(0, 0, None, None, None, 0, is_complete=True, is_readable=True)},
             "Nothing comes twice.",
