@@ -101,6 +101,12 @@ class LimitError(FatalError):
     exit_code = 8
 
 
+class ConnectError(FatalError):
+    """Kafka Connect refuses `cdcd adopt`, or could not be reached."""
+
+    exit_code = 11
+
+
 EXIT_CODES: dict[int, str] = {
     0: "stopped as asked",
     1: "a bug in cdcd",
@@ -112,7 +118,8 @@ EXIT_CODES: dict[int, str] = {
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
     9: "what was waited for was cancelled, or took longer than --timeout",
-    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error",
+    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error, or `cdcd adopt` what it cannot take over",
+    11: "Kafka Connect refuses `cdcd adopt`, or could not be reached",
 }
 
 

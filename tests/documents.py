@@ -2,7 +2,8 @@
 
 ARCHITECTURE.md's diagram of states comes from the assembler's table, docs/events.md and docs/metrics.md from the facts
 and the metrics, docs/check.md from the codes of findings, the records of docs/records.md from the encoder, docs/cli.md
-from the commands. `tests/unit/test_documents.py` fails when one is stale.
+from the commands, docs/debezium-options.md from the tables of options. `tests/unit/test_documents.py` fails when one is
+stale.
 """
 
 import re
@@ -19,6 +20,7 @@ from cdcd.protocol.peek import CHANGES
 from cdcd.spark.watching import progress
 from cdcd.telemetry import metrics, mirror
 from cdcd.transactions.assembler import TRANSITIONS, State
+from tests import option_pages
 from tests.record_examples import sections
 
 ROOT: Final = Path(__file__).parent.parent
@@ -106,6 +108,7 @@ def documents() -> dict[Path, str]:
         RECORDS: filled(RECORDS, sections()),
         ROOT / "docs" / "check.md": codes.markdown(),
         ROOT / "docs" / "cli.md": commands(),
+        ROOT / "docs" / "debezium-options.md": option_pages.markdown(),
         ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
         ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
     }

@@ -226,6 +226,21 @@ async def is_ours(connection: Connection, name: str) -> bool:
     return row is not None and row[0] == MADE_BY
 
 
+async def make_publication(connection: Connection, name: str, statement: str) -> None:
+    """Run a `creation`, without the comment `MADE_BY`: the caller owes `mark_ours` when the publication may be used.
+
+    Raises TransientError and SourceError.
+    """
+    with translated(f"creating publication {name}", {"publication": name}):
+        await connection.execute(statement.encode())
+
+
+async def mark_ours(connection: Connection, name: str) -> None:
+    """Give the publication the comment `MADE_BY`. Raises TransientError and SourceError."""
+    with translated(f"commenting on publication {name}", {"publication": name}):
+        await connection.execute(f"COMMENT ON PUBLICATION {identifier(name)} IS '{MADE_BY}'".encode())
+
+
 async def drop_publication(connection: Connection, name: str) -> None:
     """Drop the publication if it is there. Raises TransientError and SourceError."""
     with translated(f"dropping publication {name}", {"publication": name}):

@@ -40,14 +40,20 @@ CONNECT: Final = "org.apache.kafka.connect.cli.ConnectStandalone"
 LIMIT_S: Final = 600.0
 
 
-def start_connector(
-    folder: Path, name: str, server: PostgresServer, broker: KafkaBroker, settings: dict[str, str]
+def start_connector(  # noqa: PLR0917  a worker, its connector, and the servers of both
+    folder: Path,
+    name: str,
+    server: PostgresServer,
+    broker: KafkaBroker,
+    settings: dict[str, str],
+    worker_settings: dict[str, str] | None = None,
 ) -> Child:
     """Start Connect's standalone worker with one connector, which streams and reads no rows.
 
     Args:
         name: of the connector, and of its files: configuration, offsets and log.
         settings: of the connector, beside those that are the same for all.
+        worker_settings: likewise, of the worker; `listeners` says where its REST API is.
     """
     worker = _write(
         folder / f"{name}.worker.properties",
@@ -60,6 +66,7 @@ def start_connector(
             "offset.storage.file.filename": str(folder / f"{name}.offsets"),
             "listeners": f"http://127.0.0.1:{free_port()}",
             "connector.client.config.override.policy": "All",
+            **(worker_settings or {}),
         },
     )
     connector = _write(

@@ -44,7 +44,8 @@ LAYERS["recording"] = set(PATH)
 LAYERS["daemon"] = {*LAYERS["checks"], "checks", "recording"}
 LAYERS["stream"] = {*PATH, "postgres"}
 LAYERS["operations"] = {*LAYERS["checks"], "checks", "recording", "stream"}
-LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations"}
+LAYERS["adopt"] = {*LAYERS["operations"], "operations"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "adopt"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
 LAYERS["spark"] = set(PATH)

@@ -1,0 +1,205 @@
+"""Goes through the configuration of a connector: a finding for each option, also for those that nobody set."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdcd.adopt.options_connect import CONNECT, PRODUCER
+from cdcd.adopt.options_records import FORM, TOPICS
+from cdcd.adopt.options_snapshot import SNAPSHOT
+from cdcd.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
+from cdcd.adopt.references import References, has_placeholder, secret_file
+from cdcd.adopt.verdicts import Kind, Option, Verdict, lacks
+from cdcd.config.masking import is_secret_name, mask_text
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    *CONNECT,
+    *CONNECTION,
+    *SLOT,
+    *PUBLICATION,
+    *SNAPSHOT,
+    *RUNNING,
+    *FORM,
+    *TOPICS,
+)
+"""All options of a connector but those of its producer."""
+
+OVERRIDE: Final = "producer.override."
+"""What the names of a connector's producer properties begin with."""
+
+WORKER_PRODUCER: Final = "producer."
+"""What they begin with in a worker's properties."""
+
+_FROM_WORKER: Final = ("key.converter", "value.converter", "header.converter", "topic.creation.enable")
+"""A worker's properties that hold for connectors without their own."""
+
+_JAAS: Final = "sasl.jaas.config"
+_LOGIN: Final = re.compile(
+    r"\s*org\.apache\.kafka\.common\.security\.(?:plain\.Plain|scram\.Scram)LoginModule\s+\w+\s+(.*);\s*",
+    re.DOTALL,
+)
+_PAIR: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:\\.|[^\"\\])*)\"|([^\s;]+))")
+
+_SHOWN_MAX: Final = 60
+
+_HIDDEN: Final = "***"
+"""Stands for the value of a secret where a rule asks whether there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What becomes of one option.
+
+    Attributes:
+        name: as the connector's configuration has it. Where the name itself holds a secret, the name of its kind.
+        value: "" if it may be secret, or is too long to be shown.
+        is_default: nobody set it; `value` is what Debezium takes.
+    """
+
+    name: str
+    value: str
+    is_default: bool
+    verdict: Verdict
+
+
+def with_worker(options: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
+    """The connector's options, and those of the worker's properties that hold where the connector has none."""
+    inherited: dict[str, str] = {}
+    for name, value in worker.items():
+        if name.startswith(WORKER_PRODUCER):
+            inherited[f"{OVERRIDE}{name.removeprefix(WORKER_PRODUCER)}"] = value
+        elif name in _FROM_WORKER or (
+            # Connect takes a converter's options from where it takes the converter.
+            name.startswith(("key.converter.", "value.converter."))
+            and f"{name.partition('.')[0]}.converter" not in options
+        ):
+            inherited[name] = value
+    return {**inherited, **options}
+
+
+def judge(options: Mapping[str, str], references: References) -> list[Finding]:
+    """The findings, in the order of the tables; what no table has comes last.
+
+    Args:
+        references: gets the variables that the findings' keys refer to.
+    """
+    found = [_judged(name, value, references) for name, value in options.items()]
+    found += _defaults(options)
+    places = {name: place for place, name in enumerate([option.name for option in (*OPTIONS, *PRODUCER)])}
+    ordered = sorted(found, key=lambda pair: places.get(pair[0].name, -1) if pair[0] else len(places))
+    return [finding for _, finding in ordered]
+
+
+def _judged(name: str, value: str, references: References) -> tuple[Option | None, Finding]:
+    option = find(name)
+    if option is None:
+        return None, Finding(name, "", is_default=False, verdict=_unknown(name))
+    shown_name = option.name if option.is_secret and option.is_family else name
+    hidden = option.is_secret or option.name.endswith("*") or is_secret_name(name)
+    shown = "" if hidden else mask_text(value)
+    return option, Finding(
+        shown_name,
+        shown if len(shown) <= _SHOWN_MAX else "",
+        is_default=False,
+        verdict=_verdict(option, name, value.strip(), references),
+    )
+
+
+def find(name: str) -> Option | None:
+    """The row of the tables for an option: the one of its own name, else the first of a family."""
+    table, inner = (PRODUCER, name.removeprefix(OVERRIDE)) if name.startswith(OVERRIDE) else (OPTIONS, name)
+    exact = next((option for option in table if option.name == inner), None)
+    return exact or next((option for option in table if option.is_family and option.matches(inner)), None)
+
+
+def _verdict(option: Option, name: str, value: str, references: References) -> Verdict:
+    if not value and option.default is None:
+        return Verdict(Kind.IRRELEVANT, "It is empty.")
+    if name.endswith(_JAAS):
+        return _login(name, value, references)
+    if option.is_secret:
+        return _secret(option, name, value, references)
+    replaced = references.replace(value)
+    try:
+        return option.judge(name, replaced)
+    except ValueError as error:
+        if has_placeholder(value):
+            return Verdict(
+                Kind.UNKNOWN,
+                "A config provider of the worker has its value. Write the value, and run this again.",
+            )
+        return Verdict(Kind.UNKNOWN, f"Its value is not one that Debezium's manual has: it {error}.")
+
+
+def _secret(option: Option, name: str, value: str, references: References) -> Verdict:
+    plain = option.judge(name, _HIDDEN)
+    if not plain.keys:
+        return plain
+    (key,) = plain.keys
+    file = secret_file(value)
+    if file is not None and (key == "postgres.password" or key.startswith("kafka.properties.")):
+        at = (
+            "postgres.password_file"
+            if key == "postgres.password"
+            else key.replace("properties", "properties_files", 1)
+        )
+        return Verdict(Kind.SAME, f"{at}.", {at: file})
+    reference = references.secret(name, value)
+    why = f"{key} is {reference}: set this variable for cdcd. The value is not written into the file."
+    return Verdict(Kind.SAME, why, {key: reference})
+
+
+def _login(name: str, value: str, references: References) -> Verdict:
+    """User and password of JAAS' modules for PLAIN and SCRAM."""
+    match = _LOGIN.fullmatch(value)
+    pairs = {
+        key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
+        for key, quoted, bare in _PAIR.findall(match[1] if match else "")
+    }
+    if "username" not in pairs or "password" not in pairs:
+        return lacks(
+            "Only the login modules for PLAIN and SCRAM can be read. Set sasl.mechanism and the like in "
+            "kafka.properties, tokens by kafka.oauth (docs/clouds.md)."
+        )
+    reference = references.secret(f"{name.removesuffix(_JAAS)}sasl.password", pairs["password"])
+    return Verdict(
+        Kind.SAME,
+        f"sasl.username and sasl.password in kafka.properties; the password is {reference}: set this variable for "
+        "cdcd.",
+        {
+            "kafka.properties.sasl.username": references.replace(pairs["username"]),
+            "kafka.properties.sasl.password": reference,
+        },
+    )
+
+
+def _defaults(options: Mapping[str, str]) -> Iterator[tuple[Option, Finding]]:
+    """What Debezium and Connect take for options that are not given."""
+    for option in OPTIONS:
+        if option.name in options or option.default is None or not _counts(option.name, options):
+            continue
+        yield (
+            option,
+            Finding(option.name, option.default, is_default=True, verdict=option.rule(option.default)),
+        )
+
+
+def _counts(name: str, options: Mapping[str, str]) -> bool:
+    """Whether the default of an option has an effect, beside the others that are given."""
+    part = name.partition(".converter.schemas.enable")
+    if part[1]:
+        return "JsonConverter" in options.get(f"{part[0]}.converter", "")
+    return name != "flush.lsn.source" or not options.get("lsn.flush.mode")
+
+
+def _unknown(name: str) -> Verdict:
+    where = (
+        "the Java producer"
+        if name.startswith(OVERRIDE)
+        else "Debezium's PostgreSQL connector and Kafka Connect"
+    )
+    return Verdict(
+        Kind.UNKNOWN,
+        f"The tables of cdcd's for {where} do not have it. Find out what it does before you go on.",
+    )

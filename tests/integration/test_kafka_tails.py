@@ -1,0 +1,40 @@
+"""The last records of topics are read backwards, no further than is wanted, and committed ones only."""
+
+from collections.abc import Sequence
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from cdcd.kafka import tails
+from cdcd.kafka.tails import read_tails
+from deploy.local import KafkaBroker
+
+
+def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: str, monkeypatch):
+    # GIVEN a topic with two partitions, of transactions one of which was aborted
+    servers: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap_servers}
+    admin = AdminClient(servers)
+    admin.create_topics([NewTopic(unique, 2, 1)])[unique].result()
+    producer = Producer({**servers, "transactional.id": unique})
+    producer.init_transactions()
+    for batch in range(10):
+        producer.begin_transaction()
+        for number in range(3):
+            producer.produce(unique, value=f"{batch}.{number}", partition=batch % 2)
+        producer.abort_transaction() if batch == 7 else producer.commit_transaction()
+    # WHEN it is read by four records at first, until something of the first batches comes
+    monkeypatch.setattr(tails, "FIRST", 4)
+    seen: list[list[bytes | None]] = []
+
+    def is_enough(values: Sequence[bytes | None]) -> bool:
+        seen.append(list(values))
+        return any(value is not None and value[:1] in b"45" for value in values)
+
+    found = list(read_tails(servers, unique, [unique, f"{unique}_none"], is_enough))
+    # THEN the later batches of both partitions are there, without the aborted one, and not the first ones
+    batches = {value[:1] for value in found if value is not None}
+    assert batches >= {b"4", b"5", b"6", b"8", b"9"}
+    assert not batches & {b"0", b"1", b"7"}
+    assert len(found) == len(set(found))
+    # AND a look goes from the end to the beginning, each in the order of the partition
+    assert all(values == sorted(values, key=lambda value: value or b"") for values in seen)

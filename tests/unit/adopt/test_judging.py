@@ -1,0 +1,225 @@
+"""What becomes of options: none is left out, defaults count, secrets are shown nowhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdcd.adopt.judging import OPTIONS, Finding, find, judge, with_worker
+from cdcd.adopt.options_connect import PRODUCER
+from cdcd.adopt.references import References
+from cdcd.adopt.verdicts import ByValue, Kind
+
+LISTED = [
+    (name, default if equals else None)
+    for line in (Path(__file__).parent / "debezium-3.7.0.options").read_text().splitlines()
+    if not line.startswith("#")
+    for name, equals, default in [line.partition("=")]
+]
+"""What Debezium and Connect themselves list, with defaults."""
+
+MINIMAL = {
+    "name": "inventory",
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "database.hostname": "db",
+    "database.user": "debezium",
+    "database.password": "hunter2",
+    "database.dbname": "inventory",
+    "topic.prefix": "inventory",
+    "plugin.name": "pgoutput",
+}
+
+EQUAL = {
+    "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "key.converter.schemas.enable": "false",
+    "value.converter.schemas.enable": "false",
+    "decimal.handling.mode": "string",
+    "interval.handling.mode": "string",
+    "skipped.operations": "none",
+    "extended.headers.enabled": "false",
+    "topic.creation.default.replication.factor": "3",
+}
+
+
+def of(options: dict[str, str]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in judge({**MINIMAL, **options}, References())}
+
+
+def verdict(**option: str):
+    """Of one option; __ stands for a point."""
+    ((name, value),) = option.items()
+    name = name.replace("__", ".")
+    return of({name: value})[name].verdict
+
+
+@pytest.mark.parametrize(("name", "default"), LISTED, ids=[name for name, _ in LISTED])
+def test_every_option_that_debezium_and_connect_list_has_a_row_that_takes_its_default(
+    name: str, default: str | None
+) -> None:
+    option = find(name)
+    assert option is not None
+    found = option.judge(name, default or "")
+    assert found.kind is not Kind.UNKNOWN
+    assert found.why.endswith((".", ":", ";", "+"))
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [(name, default) for name, default in LISTED if default is not None],
+    ids=[name for name, default in LISTED if default is not None],
+)
+def test_a_default_that_makes_a_difference_is_in_the_table(name: str, default: str) -> None:
+    option = find(name)
+    assert option is not None
+    if option.default is None:
+        assert option.judge(name, default).kind in {Kind.IRRELEVANT, Kind.SAME}
+    elif option.default != default:
+        assert option.judge(name, option.default) == option.judge(name, default)
+
+
+def test_no_option_has_two_rows() -> None:
+    for table in (OPTIONS, PRODUCER):
+        names = [option.name for option in table]
+        assert len(names) == len(set(names))
+
+
+def test_no_mode_of_snapshots_makes_cdcd_read_the_rows_again() -> None:
+    option = find("snapshot.mode")
+    assert option is not None
+    rule = option.rule
+    assert isinstance(rule, ByValue)
+    assert {verdict.keys["snapshot.mode"] for verdict in rule.verdicts.values()} == {"never"}
+    assert rule.otherwise is None
+
+
+def test_a_connector_that_is_set_up_as_the_page_says_differs_in_the_headers_and_unknown_types_only() -> None:
+    found = judge({**MINIMAL, **EQUAL, "include.unknown.datatypes": "true"}, References())
+    different = {
+        finding.name for finding in found if finding.verdict.kind not in {Kind.SAME, Kind.IRRELEVANT}
+    }
+    assert different == {"include.unknown.datatypes"}
+
+
+def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
+    found = of({})
+    assert found["decimal.handling.mode"].is_default
+    assert found["decimal.handling.mode"].verdict.kind is Kind.DIFFERENT
+    assert found["skipped.operations"].verdict.keys == {"topics.truncate": False}
+    assert found["slot.name"].verdict.keys == {"postgres.slot": "debezium"}
+    assert found["key.converter"].verdict.kind is Kind.DIFFERENT
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "keys"),
+    [
+        ({"tombstones.on.delete": "false"}, Kind.SAME, {"topics.tombstones": False}),
+        ({"status.update.interval.ms": "2500"}, Kind.SAME, {"postgres.status_interval_s": 2.5}),
+        ({"slot.failover": "true"}, Kind.SAME, {"postgres.failover": True}),
+        ({"skipped.operations": "c,t"}, Kind.IMPOSSIBLE, {}),
+        ({"plugin.name": "decoderbufs"}, Kind.IMPOSSIBLE, {}),
+        ({"slot.drop.on.stop": "true"}, Kind.IMPOSSIBLE, {}),
+        ({"transforms": "unwrap"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState"},
+            Kind.IMPOSSIBLE,
+            {},
+        ),
+        ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
+        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, Kind.IMPOSSIBLE, {}),
+        ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
+        ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
+        ({"column.mask.with.10.chars": "public.a.b"}, Kind.IMPOSSIBLE, {}),
+        ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, Kind.IMPOSSIBLE, {}),
+        ({"message.key.columns": ""}, Kind.IRRELEVANT, {}),
+        ({"max.queue.size.in.bytes": "1048576"}, Kind.SAME, {"kafka.queue_bytes_max": 1048576}),
+        ({"topic.creation.default.partitions": "-1"}, Kind.DIFFERENT, {}),
+        (
+            {"topic.creation.default.cleanup.policy": "compact"},
+            Kind.SAME,
+            {"topics.create.config.cleanup.policy": "compact"},
+        ),
+        (
+            {"producer.override.compression.type": "zstd"},
+            Kind.SAME,
+            {"kafka.properties.compression.type": "zstd"},
+        ),
+        ({"producer.override.ssl.keystore.location": "/a.jks"}, Kind.IMPOSSIBLE, {}),
+        ({"producer.override.frobnicate": "1"}, Kind.UNKNOWN, {}),
+        ({"frobnicate": "1"}, Kind.UNKNOWN, {}),
+        ({"tombstones.on.delete": "perhaps"}, Kind.UNKNOWN, {}),
+        ({"tombstones.on.delete": "${file:/a:b}"}, Kind.UNKNOWN, {}),
+        ({"decimal.handling.mode": "roman"}, Kind.UNKNOWN, {}),
+        ({"name": "Inventory-Connector"}, Kind.DIFFERENT, {"name": "inventory_connector"}),
+    ],
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else str(value),
+)
+def test_an_option_by_its_value(option: dict[str, str], kind: Kind, keys: dict[str, object]) -> None:
+    name = re.sub(r"SHA-256\.with\.salt\.pepper", "<algorithm>.with.salt.<salt>", next(iter(option)))
+    found = of(option)[name].verdict
+    assert (found.kind, dict(found.keys)) == (kind, keys)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "database.password",
+        "database.sslpassword",
+        "frobnicate",
+        "driver.password",
+        "column.mask.hash.SHA-256.with.salt.hunter2",
+        "value.converter.basic.auth.user.info",
+        "producer.override.sasl.jaas.config",
+        "producer.override.ssl.truststore.password",
+        "producer.override.ssl.keystore.key",
+        "producer.override.ssl.key.password",
+        "transforms.encrypt.key",
+        "signal.consumer.sasl.jaas.config",
+        "notification.http.url",
+    ],
+)
+def test_a_secret_is_in_no_finding(option: str) -> None:
+    value = "https://user:hunter2@host/" if option.endswith("url") else "hunter2"
+    references = References()
+    found = judge({**MINIMAL, option: value}, references)
+    assert "hunter2" not in repr(found)
+    assert "hunter2" not in repr(references)
+
+
+def test_a_login_is_read_with_the_password_by_reference() -> None:
+    login = (
+        "org.apache.kafka.common.security.scram.ScramLoginModule required username=\"cdcd\" password='x' "
+        'password="hunter2";'
+    )
+    references = References()
+    (found,) = [
+        finding
+        for finding in judge({**MINIMAL, "producer.override.sasl.jaas.config": login}, references)
+        if finding.name.endswith("jaas.config")
+    ]
+    assert found.verdict.keys == {
+        "kafka.properties.sasl.username": "cdcd",
+        "kafka.properties.sasl.password": "${PRODUCER_OVERRIDE_SASL_PASSWORD}",
+    }
+    assert references.given["PRODUCER_OVERRIDE_SASL_PASSWORD"] == "hunter2"
+
+
+def test_a_worker_gives_what_the_connector_has_not() -> None:
+    worker = {
+        "bootstrap.servers": "kafka:9092",
+        "key.converter": "Avro",
+        "key.converter.schema.registry.url": "http://r",
+        "value.converter": "Json",
+        "value.converter.schemas.enable": "true",
+        "producer.linger.ms": "5",
+        "producer.acks": "all",
+        "group.id": "connect",
+    }
+    own = {"value.converter": "Other", "producer.override.linger.ms": "7"}
+    assert with_worker(own, worker) == {
+        "key.converter": "Avro",
+        "key.converter.schema.registry.url": "http://r",
+        "producer.override.linger.ms": "7",
+        "producer.override.acks": "all",
+        "value.converter": "Other",
+    }
