@@ -112,7 +112,8 @@ EXIT_CODES: dict[int, str] = {
     7: "another instance is the writer",
     8: "a limit on disk, memory or size is reached",
     9: "what was waited for was cancelled, or took longer than --timeout",
-    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error",
+    10: "`cdcd check`, `cdcd status` or `cdcd mirror status` found an error, `cdcd verify` a difference",
+    11: "`cdcd verify` found no difference, but could not compare everything",
 }
 
 

@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "mirror": "Keep tables in Apache Iceberg or Delta Lake equal to the source.",
     "snapshot": "Ask a running daemon to read tables, and see how far it is.",
     "tail": "Show changes as they come, from the topics or a slot.",
+    "verify": "Compare the topics with the tables, at one moment.",
     "drop": "Take away the slot and all else that a pipeline left.",
     "reset": "Let a pipeline begin anew: its slot and checkpoint go.",
     "config": "Show what is in effect, schema or reference; or write examples.",

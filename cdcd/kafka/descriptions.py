@@ -6,7 +6,7 @@ itself describes, its encoder knows.
 
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -17,7 +17,7 @@ from cdcd.kafka.checkpoint import NO_TOPIC
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.records.relations import ColumnForm
-from cdcd.records.schemas import read_form
+from cdcd.records.schemas import TableForm, read_form
 
 FORMS_MAX: Final = 16
 """So many of a table's last forms are kept. Rows that are still to come are of one of the last."""
@@ -56,6 +56,25 @@ def read_described_topics(client: Properties, topic: str, group: str, timeout_s:
         with suppress(ValueError):
             _, form = read_form(value)
             found[form.topic] = f"{form.schema}.{form.table}"
+
+    _read(client, topic, group, timeout_s, threading.Event(), take)
+    return found
+
+
+def read_forms(
+    client: Properties, topic: str, group: str, timeout_s: float, topics: Collection[str]
+) -> dict[str, dict[str, TableForm]]:
+    """The descriptions of the tables whose records are in `topics`: by topic, and by fingerprint; {} without the topic.
+
+    Raises as `read_descriptions`.
+    """
+    found: dict[str, dict[str, TableForm]] = {}
+
+    def take(value: bytes) -> None:
+        with suppress(ValueError):
+            fingerprint, form = read_form(value)
+            if form.topic in topics:
+                found.setdefault(form.topic, {})[fingerprint] = form
 
     _read(client, topic, group, timeout_s, threading.Event(), take)
     return found

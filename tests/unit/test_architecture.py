@@ -40,7 +40,8 @@ LAYERS["checks"] = {*PATH, *BESIDE, "credentials", "telemetry"}
 LAYERS["daemon"] = {*LAYERS["checks"], "checks"}
 LAYERS["stream"] = {*PATH, "postgres"}
 LAYERS["operations"] = {*LAYERS["checks"], "stream"}
-LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations"}
+LAYERS["verify"] = {*LAYERS["operations"], "operations"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "verify"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
 LAYERS["spark"] = set(PATH)
