@@ -5,11 +5,17 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cdcd.cli.options import config_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcd.config.loading import Config
+    from cdcd.verify.report import Report
 
 MEBIBYTE: Final = 1 << 20
 
@@ -57,6 +63,11 @@ MEBIBYTE: Final = 1 << 20
     metavar="N",
     help="Differences of each table that are shown; all of them are counted.",
 )
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Ask the daemon to read the rows that differ again, wait for that, and compare once more.",
+)
 @click.option("--no-values", is_flag=True, help="Show keys and names of columns, and no values.")
 @click.option(
     "--directory",
@@ -70,6 +81,7 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     timeout_s: float,
     form: str,
     shown: int,
+    repair: bool,
     no_values: bool,
     directory: Path | None,
 ) -> int:
@@ -100,6 +112,8 @@ def command(  # noqa: PLR0917  click gives one argument for each option
         target = TopicsTarget(config, options, Path(folder), notice)
         try:
             report = asyncio.run(target.verify())
+            if repair and report.differences and _repair(config, report, timeout_s, notice):
+                report = asyncio.run(target.verify())
         finally:
             target.close()
     if form == "json":
@@ -108,3 +122,26 @@ def command(  # noqa: PLR0917  click gives one argument for each option
         for line in lines(report, shown=shown, values=not no_values):
             click.echo(line)
     return report.exit_code
+
+
+def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Callable[[str], None]") -> bool:
+    """Have the daemon read again what differs; whether there was anything to read."""
+    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  few need it
+    from cdcd.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
+    from cdcd.verify.repair import not_repairable, requests  # noqa: PLC0415
+
+    for text in not_repairable(report):
+        notice(text)
+    asked = []
+    for table, where in requests(report):
+        request = f"verify-{os.urandom(4).hex()}"
+        signal = Signal("start", (table,), where=where, request=request, pipeline=config.name)
+        asked.append((request, ask(config, signal, notice)[1]))
+        notice(f"Asked for {'the whole of ' if not where else 'rows of '}{table} again, as {request}.")
+    for request, position in asked:
+        code, text = wait(config, request, position, timeout_s, Lines(notice))
+        notice(f"{request}: {text}")
+        if code:
+            break
+    return bool(asked)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cdcd.protocol.lsn import Lsn
-from cdcd.telemetry.terminal_text import number, plain
+from cdcd.telemetry.terminal_text import cut, number, plain
 from cdcd.verify.comparing import DIFFERS, ColumnDifference, Outcome, RowDifference
 from cdcd.verify.folding import Fault
 
@@ -21,7 +21,8 @@ PARTIAL: Final = "equal so far"
 CODES: Final = {EQUAL: 0, DIFFERENT: 10, PARTIAL: 11}
 
 _WIDTH: Final = 80
-_NAME_MIN: Final = 24
+_NAME_MIN: Final = 16
+_NAME_MAX: Final = 32
 
 
 @dataclass(slots=True)
@@ -89,12 +90,12 @@ def lines(report: Report, *, shown: int, values: bool) -> Iterator[str]:
         shown: how many differences of each table are shown.
         values: the values are shown, and not only the names of their columns.
     """
-    yield f"{report.pipeline}: {report.target} against the source at {Lsn(report.lsn)}"
+    yield from _wrapped(f"{report.pipeline}: {report.target} against the source at {Lsn(report.lsn)}", 0)
     wide = max((len(table.name) for table in report.tables), default=0)
     for table in report.tables:
-        name = plain(table.name).ljust(min(max(wide, _NAME_MIN), 40))
+        name = cut(plain(table.name), _NAME_MAX).ljust(min(max(wide, _NAME_MIN), _NAME_MAX))
         rows = number(table.outcome.source_rows, "row")
-        yield f"  {name}  {table.verdict:<12}  {rows}, {number(table.records, 'record')}"
+        yield f"  {name}  {table.verdict:<12} {rows}"
         yield from _limits(table)
         for fault in table.faults[:shown]:
             yield from _wrapped(f"{fault.kind}: {fault.where} {fault.key if values else ''}".rstrip(), 4)

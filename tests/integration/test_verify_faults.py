@@ -258,6 +258,29 @@ def test_the_command_says_what_differs_and_ends_with_its_code(
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.postgres(only=18)
+def test_rows_that_differ_are_repaired_by_a_request_for_exactly_them(
+    database: Database, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str
+):
+    # GIVEN rows from before the pipeline, which it was told not to read
+    database.execute("CREATE TABLE kept (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO kept SELECT n, 'old' FROM generate_series(1, 5) n")
+    process = daemon(
+        configuration(unique, database.dsn(), broker.bootstrap_servers, snapshot={"signals": "all"})
+    )
+    process.await_streaming()
+    database.execute("INSERT INTO kept SELECT n, 'new' FROM generate_series(6, 50) n")
+    code, out = run(process, "--format", "json")
+    assert (code, json.loads(out)["tables"][0]["differing_rows"]) == (10, 5)
+
+    # WHEN they are repaired
+    code, out = run(process, "--format", "json", "--repair")
+
+    # THEN all is equal, and no other row was read
+    (table,) = json.loads(out)["tables"]
+    assert (code, table["verdict"], table["records"]) == (0, "equal", 50)
+
+
 def run(process: Daemon, *options: str) -> tuple[int, str]:
     """`cdcd verify`, as a process of its own: its exit code and what it says."""
     command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(process.config_path), *options]
