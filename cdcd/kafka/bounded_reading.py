@@ -8,7 +8,7 @@ The partitions are assigned by hand, and no group stores an offset.
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -116,6 +116,46 @@ class BoundedReader:
                     raise self._mapped(KafkaException(error))
                 if self._at[place] >= ends[place]:
                     due.discard(place)
+
+    def find(self, place: Place, is_before: Callable[[Message], bool | None]) -> int:
+        """The offset in a partition behind all records that are before something, by looking at few of them.
+
+        Args:
+            is_before: whether a record is before it, as are all that lie before that record; None: it does not say.
+        """
+        low, high = self._ends_of(place)
+        while low < high:
+            middle = (low + high) // 2
+            at, before = self._first_from(place, middle, high, is_before)
+            if before:
+                low = at + 1
+            else:
+                high = middle
+        return low
+
+    def _first_from(
+        self, place: Place, offset: int, end: int, is_before: Callable[[Message], bool | None]
+    ) -> tuple[int, bool]:
+        """The first record from the offset on that says something, and what; the end says that it is not before."""
+        self._all.assign([TopicPartition(*place, offset)])
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            while True:
+                message = self._all.poll(POLL_S)
+                if message is None:
+                    if time.monotonic() > deadline:
+                        raise self._stuck([place], ANSWER_S)
+                    continue
+                at, error = message.offset() or 0, message.error()
+                if at >= end or (error is not None and error.code() == KafkaError._PARTITION_EOF):
+                    return end, False
+                if error is not None and not _may_pass(message):
+                    raise self._mapped(KafkaException(error))
+                before = None if error is not None else is_before(message)
+                if before is not None:
+                    return at, before
+        finally:
+            self._all.unassign()
 
     def rewind(self, place: Place, offset: int) -> None:
         """Go on with this offset the next time, in a partition that was read to its end."""

@@ -2,7 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from random import Random
 from typing import Any, Final
 
 from cdcd import __version__
@@ -18,6 +20,7 @@ from cdcd.records.relations import key_columns
 from cdcd.records.schemas import TableForm, table_form
 from cdcd.records.values import converter_for
 from cdcd.records.wiretext import to_bytes, wire
+from cdcd.snapshots.pages import Pages, gaps
 from cdcd.snapshots.table_task import Part
 from cdcd.verify.comparing import SourceRow
 from cdcd.verify.cutting import cut
@@ -42,6 +45,17 @@ class Rate:
             now = time.monotonic()
             self._free_at = max(self._free_at, now) + size / self._bytes_per_s
             await asyncio.sleep(max(0.0, self._free_at - now))
+
+
+RUN_PAGES: Final = 16
+"""Pages of a sample that lie side by side."""
+
+
+def left_out(pages: int, share: float, dice: Random) -> Pages:
+    """The pages that a sample leaves out, of a table with so many: runs of pages are drawn, one at least."""
+    runs = -(-pages // RUN_PAGES)
+    drawn = set(dice.sample(range(runs), min(runs, max(1, round(runs * share))))) if runs else set()
+    return gaps(tuple((run * RUN_PAGES, min(pages, (run + 1) * RUN_PAGES)) for run in sorted(drawn)), pages)
 
 
 class SourceRows:
@@ -75,8 +89,13 @@ class SourceRows:
             found.append(None if text is None else to_bytes(converter.json(wire(text))))
         return found
 
-    async def rows(self, table: SharedTable) -> AsyncIterator[list[SourceRow]]:
+    async def rows(
+        self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: ()
+    ) -> AsyncIterator[list[SourceRow]]:
         """All rows of the table.
+
+        Args:
+            skipped: the pages of a part that are not read.
 
         Raises:
             SourceError: the table may not be read.
@@ -87,7 +106,8 @@ class SourceRows:
         key = key_columns(relation, table.description)
         places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
         for each in table.source.parts:
-            async for lines in self._lines(table, each.sql_name, each.part):
+            part = replace(each.part, done=skipped(each.part))
+            async for lines in self._lines(table, each.sql_name, part):
                 for begin in range(0, len(lines), ROWS_AT_ONCE):
                     yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places)
 

@@ -12,10 +12,11 @@ another one.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 from cdcd.config.loading import Config
@@ -32,6 +33,7 @@ from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import ChangedTableError
 from cdcd.protocol.lsn import Lsn
+from cdcd.records.relations import key_columns
 from cdcd.records.schemas import TableForm
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.snapshots.progress import Progress
@@ -40,12 +42,13 @@ from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.terminal_text import number
 from cdcd.transactions.position import Checkpoint
 from cdcd.verify.columns import Columns
-from cdcd.verify.comparing import TableComparison
+from cdcd.verify.comparing import Outcome, TableComparison
+from cdcd.verify.cutting import NotARecordError, cut
 from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
 from cdcd.verify.report import Report, TableReport
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
-from cdcd.verify.source import Rate, SourceRows
+from cdcd.verify.source import Rate, SourceRows, left_out
 
 ANSWER_S: Final = 15.0
 LOOK_S: Final = 0.5
@@ -53,6 +56,7 @@ ATTEMPTS: Final = 5
 """Snapshots that are taken, if tables are altered or truncated meanwhile."""
 
 Notice = Callable[[str], None]
+Choose = Callable[[Mapping[str, int]], Collection[str]]
 
 
 class NotDeliveredError(TransientError):
@@ -68,12 +72,16 @@ class Options:
     Attributes:
         tables: patterns; () for all published tables.
         rate_bytes_s: of rows of the source; 0: without limit.
+        sample: the share of the pages of each table that are read; 1: all.
+        since: commits before this LSN are not looked at.
         timeout_s: how long the pipeline may take to deliver what was committed before the snapshot.
     """
 
     tables: tuple[str, ...] = ()
     rate_bytes_s: float = 0.0
     timeout_s: float = 300.0
+    sample: float = 1.0
+    since: int = 0
 
 
 class TopicsTarget:
@@ -105,36 +113,41 @@ class TopicsTarget:
         self._reader.close()
         self._store.close()
 
-    async def verify(self) -> Report:
-        """Compare all tables once.
+    async def verify(self, choose: Choose | None = None) -> Report:
+        """Compare all tables once, or those that are chosen.
+
+        Args:
+            choose: is given the sizes of all that are meant, in bytes on disk, and gives those to be compared.
 
         Raises:
             ConfigError: no table is meant.
             SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not deliver.
         """
         done: dict[str, TableReport] = {}
-        await self._fold_first()
+        chosen = await self._fold_first(choose)
         for left in reversed(range(ATTEMPTS)):
             try:
-                return await self._verify(done)
+                return await self._verify(chosen, done)
             except ChangedTableError as error:
                 if not left:
                     raise
                 self._notice(f"{error.message} It is compared at another snapshot.")
         raise AssertionError("the last attempt returns or raises")
 
-    async def _fold_first(self) -> None:
-        """Fold what an earlier snapshot sees, so that the one that counts need not be kept as long."""
+    async def _fold_first(self, choose: Choose | None) -> Collection[str]:
+        """Fold what an earlier snapshot sees, so that the one that counts need not be kept as long. What is chosen."""
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             self._look(shared)
-            self._fold([name for name in shared.tables if self._means(name)])
+            meant = {name: _size(table) for name, table in shared.tables.items() if self._means(name)}
+        self._fold(list(meant))
+        return meant if choose is None else choose(meant)
 
-    async def _verify(self, done: dict[str, TableReport]) -> Report:
+    async def _verify(self, chosen: Collection[str], done: dict[str, TableReport]) -> Report:
         """Compare the tables that are not `done`, at one snapshot."""
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
-            tables = {name: table for name, table in sorted(shared.tables.items()) if self._means(name)}
+            tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
             if not tables:
                 raise ConfigError(
                     f"The publication {self._config.postgres.publication} publishes no table that is meant.",
@@ -228,9 +241,12 @@ class TopicsTarget:
         names = self._config.topic_names()
         topics = {names.qualified(table): table for table in tables}
         self._describe(topics)
-        for (topic, _), begin in self._reader.add(topics).items():
+        for place, begin in self._reader.add(topics).items():
             if begin:
-                self._rows_gone[topic] = "retention has deleted its oldest records"
+                self._rows_gone[place[0]] = "retention has deleted its oldest records"
+            if self._options.since:
+                self._rows_gone[place[0]] = f"they have not changed since {Lsn(self._options.since)}"
+                self._reader.rewind(place, self._reader.find(place, self._is_before))
         ends = self._reader.ends()
         if self._config.topics.schemas:
             for topic, forms in read_forms(
@@ -244,6 +260,13 @@ class TopicsTarget:
         for topic, fold in self._folds.items():
             for partition, offset in fold.again_from().items():
                 self._reader.rewind((topic, partition), offset)
+
+    def _is_before(self, message: Any) -> bool | None:
+        """Whether a record is from before `since`; None: it does not say."""
+        try:
+            return cut(message.value() or b"", ()).commit_lsn < self._options.since
+        except NotARecordError:
+            return None
 
     def _describe(self, topics: dict[str, str]) -> None:
         """Make a fold for each topic that is new, by how the topic is configured."""
@@ -284,18 +307,41 @@ class TopicsTarget:
             or _unplaced(fold, form),
             values_gone=self._values_gone.get(form.topic, ""),
         )
-        async for some in rows.rows(table):
-            comparison.add_source(some)
-        if comparison.ranges():
-            async for some in rows.rows(table):
-                comparison.look_at(some)
-        outcome = comparison.end()
         limits = []
+        if self._options.sample < 1:
+            outcome = await self._compare_sample(comparison, table, rows)
+            limits.append(
+                f"a sample of {self._options.sample:.3%} of the table's pages; rows that only the topic has are not "
+                "looked for"
+            )
+        else:
+            async for some in rows.rows(table):
+                comparison.add_source(some)
+            if comparison.ranges():
+                async for some in rows.rows(table):
+                    comparison.look_at(some)
+            outcome = comparison.end()
         if not form.key and fold.with_key:
             limits.append(f"{number(fold.with_key, 'record')} from when the table had a key")
         return TableReport(
             table.source.name, form.topic, lsn, fold.records, outcome, limits, fold.faults, fold.faults_in_all
         )
+
+    async def _compare_sample(
+        self, comparison: TableComparison, table: SharedTable, rows: SourceRows
+    ) -> Outcome:
+        if not key_columns(table.source.relation, table.description):
+            comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
+            return comparison.outcome
+        dice = Random()  # noqa: S311  another sample each time, of which no secret depends
+        comparison.sample()
+        async for some in rows.rows(table, lambda part: left_out(part.pages, self._options.sample, dice)):
+            comparison.look_at(some)
+        return comparison.outcome
+
+
+def _size(table: SharedTable) -> int:
+    return sum(each.part.size for each in table.source.parts)
 
 
 def _unread(checkpoint: Checkpoint, table: SharedTable) -> str:

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -26,11 +27,12 @@ from cdcd.verify.folding import Fault, FoldSettings, TableFold, TopicRecord
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
 from cdcd.verify.source import Rate, SourceRows
+from deploy.demo.daemon import parse_metrics
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.daemon import Daemon, configuration, until
 
 SEEDS = 100
 
@@ -279,6 +281,63 @@ def test_rows_that_differ_are_repaired_by_a_request_for_exactly_them(
     # THEN all is equal, and no other row was read
     (table,) = json.loads(out)["tables"]
     assert (code, table["verdict"], table["records"]) == (0, "equal", 50)
+
+
+@pytest.mark.postgres(only=18)
+def test_parts_are_compared_as_parts(delivered: Daemon, database: Database, unique: str):
+    # GIVEN two rows that the topic lacks the truth of: one that changed lately, and an older one
+    (lsn,) = database.execute("SELECT pg_current_wal_insert_lsn()::text")[0]
+    database.execute("UPDATE kept SET name = 'late' WHERE id = 2")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+
+    # WHEN only what changed lately, or a sample, is compared
+    code, out = run(delivered, "--table", "public.kept", "--since", lsn, "--format", "json")
+    (since,) = json.loads(out)["tables"]
+    code_of_sample, out = run(delivered, "--table", "public.kept", "--sample", "1", "--format", "json")
+    (sample,) = json.loads(out)["tables"]
+
+    # THEN it is called what it is
+    assert (code, since["verdict"], since["records"]) == (11, "equal so far", 1)
+    assert any(f"have not changed since {lsn}" in why for why in since["not_compared"])
+    assert (code_of_sample, sample["verdict"]) == (11, "equal so far")
+    assert 0 < sample["rows"] <= since["rows"]
+
+
+@pytest.mark.postgres(only=18)
+def test_slices_are_compared_until_it_is_stopped(delivered: Daemon, database: Database, unique: str):
+    command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(delivered.config_path)]
+    process = subprocess.Popen(
+        [*command, "--continuous", "--interval", "1", "--port", "0", "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            # GIVEN slices that are equal, by metrics too
+            assert process.stdout is not None
+            assert process.stderr is not None
+            (url,) = re.findall(r"http://\S+/metrics", process.stderr.readline())
+            assert json.loads(process.stdout.readline())["verdict"] == "equal"
+            wanted = until(lambda: metrics(url).get("cdcd_verified_lsn"), "no table was told of")
+            assert wanted[("public.kept",)] > 0
+
+            # WHEN more is written, THEN the next slices have it
+            database.execute("INSERT INTO kept (id) SELECT generate_series(5000, 5099)")
+            rows = 0
+            while rows < 156:
+                found = json.loads(process.stdout.readline())
+                assert found["verdict"] == "equal"
+                rows = found["tables"][0]["rows"]
+            assert set(metrics(url)["cdcd_verify_differences_total"].values()) == {0}
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
+def metrics(url: str) -> dict[str, dict[tuple[str, ...], float]]:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return parse_metrics(answer.read().decode())
 
 
 def run(process: Daemon, *options: str) -> tuple[int, str]:

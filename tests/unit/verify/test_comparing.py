@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS
+from cdcd.verify.columns import Columns
+from cdcd.verify.comparing import DIFFERS, ONLY_SOURCE, ONLY_TOPICS, SourceRow, TableComparison
 from cdcd.verify.row_store import WAITING
 from tests.unit.verify.records import FORM, ID, NOTE, Topic, column, form
 
@@ -138,3 +139,13 @@ def test_without_a_description_columns_go_by_their_names(tmp_path: Path):
 
 def test_the_form_of_the_tests_is_the_tables():
     assert FORM.key == ("id",)
+
+
+def test_a_sample_compares_the_rows_that_it_has(topic: Topic):
+    topic.change("c", 20, {"id": 2, "note": "b"})
+    columns = Columns(FORM, [None, None], topic.fold.former)
+    comparison = TableComparison(topic.fold, columns)
+    comparison.sample()
+    comparison.look_at([SourceRow(b'{"id":2}', (b"2", b'"c"'))])
+    assert [each.key for each in comparison.outcome.differences] == ['{"id":2}']
+    assert comparison.outcome.source_rows == 1
