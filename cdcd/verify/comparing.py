@@ -36,6 +36,8 @@ DIFFERS: Final = "differs"
 
 SEEN_AT_ONCE: Final = 2000
 
+_IN_FILE: Final = "rows whose record is in a file (claim check)"
+
 
 class ColumnDifference(NamedTuple):
     """A column, and its values for a person."""
@@ -199,7 +201,7 @@ class TableComparison:
                 outcome.add(RowDifference(ONLY_SOURCE, shown_key(row.key), self._values(packed)), row.sql)
             return
         if there.state == ELSEWHERE:
-            outcome.not_compared["rows whose record is in a file (claim check)"] += 1
+            outcome.not_compared[_IN_FILE] += 1
             return
         if there.state == MOVED:
             there = fold.resolve(key, there)
@@ -243,19 +245,32 @@ class TableComparison:
     def _only_in_topics(self, begin: bytes, end: bytes) -> None:
         fold = self._fold
         for key, row in self._store.unseen(fold.number, begin, end, fold.truncated):
-            if row.state == FOREIGN:
-                self.outcome.not_compared["rows that another connector wrote last"] += 1
+            why = self._why_only_in_topics(row)
+            if why:
+                self.outcome.not_compared[why] += 1
                 continue
             found = fold.resolve(key, row) if row.state == MOVED else row
             packed = self._columns.now(fold.shapes[found.shape], found.packed)
-            values = () if row.state == ELSEWHERE else self._values(packed, in_topics=True)
-            self.outcome.add(RowDifference(ONLY_TOPICS, shown_key(row.name), values))
+            self.outcome.add(
+                RowDifference(ONLY_TOPICS, shown_key(row.name), self._values(packed, in_topics=True))
+            )
+
+    def _why_only_in_topics(self, row: Stored) -> str:
+        """Why a row may be in the topic only; "" if nothing excuses that."""
+        if row.state == FOREIGN:
+            return "rows that another connector wrote last"
+        if row.state == ELSEWHERE:
+            return _IN_FILE
+        if row.lsn < self._fold.whole_from:
+            return "rows that a TRUNCATE may have removed, which another partition may have had"
+        return ""
 
     def _miscounted(self, begin: bytes, end: bytes) -> None:
         for source, topics, packed in self._store.miscounted(self._fold.number, begin, end):
-            if source > topics and self._rows_gone:
-                why = f"rows that are not in the topic: {self._rows_gone}"
-                self.outcome.not_compared[why] += source - topics
+            if self._rows_gone:
+                # What is missing may be rows, or deletes of rows.
+                why = f"rows of which changes are not in the topic: {self._rows_gone}"
+                self.outcome.not_compared[why] += abs(source - topics)
                 continue
             kind = ONLY_SOURCE if not topics else ONLY_TOPICS if not source else DIFFERS
             named = self._values(packed, in_topics=source < topics)

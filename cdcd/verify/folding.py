@@ -30,6 +30,8 @@ from cdcd.verify.values import key_hash, pack, pack_row, split
 CLAIM_CHECK: Final = "cdcd.claim_check"
 FAULTS_SHOWN: Final = 20
 
+LSN_MAX: Final = 1 << 64
+
 Place = tuple[int, int]
 
 
@@ -116,6 +118,17 @@ class TableFold:
         for each in self._partitions.values():
             each.look(sight)
 
+    def cut(self, partition: int) -> None:
+        """Records at the beginning of this partition are not there, or are not read."""
+        self.partition(partition).is_cut = True
+
+    @property
+    def whole_from(self) -> int:
+        """From this commit LSN on, no partition lacks a record."""
+        return max(
+            (each.first_lsn or LSN_MAX for each in self._partitions.values() if each.is_cut), default=0
+        )
+
     def again_from(self) -> dict[int, int]:
         """Where each partition is to be read from again; those that were taken whole are left out."""
         return {
@@ -128,16 +141,6 @@ class TableFold:
     def is_unsure(self) -> bool:
         """Rows that were read may have been left out."""
         return any(each.unsure for each in self._partitions.values())
-
-    @property
-    def newest(self) -> int:
-        """The commit LSN of the last record that was taken; 0 without any."""
-        return max((each.last[0] for each in self._partitions.values()), default=0)
-
-    @property
-    def oldest(self) -> int:
-        """The commit LSN of the first one; 0 without any."""
-        return min((each.first_lsn for each in self._partitions.values() if each.first_lsn), default=0)
 
     def shape(self, row: Row, schema_id: str) -> int:
         """The number of a shape."""
@@ -195,6 +198,7 @@ class Partition:
     """One partition of a table's topic. `take` gets its records in their order.
 
     Attributes:
+        is_cut: records at its beginning are missing.
         again_from: the offset of the first record that was not taken since `look`; None: all were.
         unsure: rows that were read were left out, because a change before them is not seen. They may have had values
             that nothing else has.
@@ -204,6 +208,7 @@ class Partition:
     number: int
     last: tuple[int, int, int] = (0, 0, 0)
     first_lsn: int = 0
+    is_cut: bool = False
     again_from: int | None = None
     unsure: bool = False
     _sight: Sight | None = None
@@ -223,12 +228,12 @@ class Partition:
     def take(self, record: TopicRecord) -> None:
         """Take a record, if the snapshot sees it."""
         table = self.table
-        is_new = record.offset > self._judged
+        is_first, is_new = self._judged < 0, record.offset > self._judged
         self._judged = max(self._judged, record.offset)
         table.records += is_new
         if record.value is None:
             table.records -= is_new
-            if is_new:
+            if is_new and not (is_first and self.is_cut):
                 self._tombstone(record)
             return
         if any(name == CLAIM_CHECK for name, _ in record.headers):

@@ -242,6 +242,8 @@ class TopicsTarget:
         topics = {names.qualified(table): table for table in tables}
         self._describe(topics)
         for place, begin in self._reader.add(topics).items():
+            if begin or self._options.since:
+                self._folds[place[0]].cut(place[1])
             if begin:
                 self._rows_gone[place[0]] = "retention has deleted its oldest records"
             if self._options.since:

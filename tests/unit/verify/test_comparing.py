@@ -141,6 +141,32 @@ def test_the_form_of_the_tests_is_the_tables():
     assert FORM.key == ("id",)
 
 
+def test_rows_that_a_lost_truncate_may_have_removed_are_not_compared(tmp_path: Path):
+    # GIVEN a partition whose beginning is not there, and an older row of another one
+    topic = Topic(tmp_path / "store")
+    topic.fold.cut(0)
+    topic.change("c", 50, {"id": 1, "note": "a"}, partition=0)
+    topic.change("c", 10, {"id": 2, "note": "b"}, partition=1)
+    topic.change("c", 60, {"id": 3, "note": "c"}, partition=1)
+    outcome = topic.compare([{"id": 1, "note": "a"}], rows_gone="it is cut")
+    assert [each.key for each in outcome.differences] == ['{"id":3}']
+    assert outcome.not_compared.total() == 1
+
+
+def test_rows_without_a_key_of_a_topic_that_is_cut_are_not_compared(tmp_path: Path):
+    topic = Topic(tmp_path / "store")
+    topic.change("c", 50, ROW, keyed=False)
+    for rows in ([], [ROW, ROW]):
+        outcome = topic.compare(rows, form(ID, NOTE, key=()), rows_gone="it is cut")
+        assert (outcome.differing, outcome.not_compared.total()) == (0, 1)
+
+
+def test_a_row_in_a_file_that_the_source_lacks_may_have_been_deleted_by_it(topic: Topic):
+    topic.raw(b'{"id":1}', b'{"claim_check":{}}', (("cdcd.claim_check", b"/x"),))
+    outcome = topic.compare([])
+    assert (outcome.differing, outcome.not_compared.total()) == (0, 1)
+
+
 def test_a_sample_compares_the_rows_that_it_has(topic: Topic):
     topic.change("c", 20, {"id": 2, "note": "b"})
     columns = Columns(FORM, [None, None], topic.fold.former)

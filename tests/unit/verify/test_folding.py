@@ -169,6 +169,14 @@ def test_a_tombstone_belongs_to_a_delete(topic: Topic):
     assert topic.faults == ["a delete without its tombstone, before", "a tombstone without its delete"]
 
 
+def test_a_topic_that_is_cut_may_begin_with_a_tombstone(topic: Topic):
+    topic.fold.cut(0)
+    topic.raw(b'{"id":1}', None)
+    assert topic.faults == []
+    topic.raw(b'{"id":1}', None)
+    assert topic.faults == ["a tombstone without its delete"]
+
+
 def test_deletes_from_before_tombstones_were_switched_on_have_none(topic: Topic):
     topic.change("d", 10, before={"id": 1, "note": None}, tombstone=False)
     topic.change("d", 20, before={"id": 2, "note": None})
