@@ -1,4 +1,4 @@
-"""The rows that topics make, on disk: SQLite in a temporary file, with a part of it in memory.
+"""The rows that topics make, on disk: SQLite in a file without a name, with a part of it in memory.
 
 Nothing here has to last, so nothing is synchronized. Writes wait in memory, up to `WAITING` rows, and are read from
 there. A row is known by its table's number and the hash of its key; a row without a key by its place.
@@ -63,11 +63,14 @@ class RowStore:
     """Rows by table and hash of key. The caller owes `close`, and `settle` before it reads more than single rows."""
 
     def __init__(self, folder: Path) -> None:
-        self._sql = sqlite3.connect(folder / "rows.sqlite", isolation_level=None)
+        path = folder / "rows.sqlite"
+        self._sql = sqlite3.connect(path, isolation_level=None)
         self._sql.executescript(
             f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-{CACHE_KIB}; "
             f"PRAGMA temp_store=FILE; {_SCHEMA} BEGIN"
         )
+        # Without a name, the file is gone with the process, however that ends.
+        path.unlink()
         self._waiting: dict[tuple[int, bytes], Stored | None] = {}
         self._loose: list[tuple[int | bytes, ...]] = []
 

@@ -140,6 +140,11 @@ class TopicsTarget:
             shared = await self._snapshot(stack)
             self._look(shared)
             meant = {name: _size(table) for name, table in shared.tables.items() if self._means(name)}
+        if not meant:
+            raise ConfigError(
+                f"The publication {self._config.postgres.publication} publishes no table that is meant.",
+                hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
+            )
         self._fold(list(meant))
         return meant if choose is None else choose(meant)
 
@@ -148,11 +153,6 @@ class TopicsTarget:
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
-            if not tables:
-                raise ConfigError(
-                    f"The publication {self._config.postgres.publication} publishes no table that is meant.",
-                    hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
-                )
             await self._nudge()
             checkpoint = self._await_delivery(shared.position)
             sight = self._look(shared)
@@ -170,8 +170,13 @@ class TopicsTarget:
             for name, table in tables.items():
                 if name not in done:
                     done[name] = await self._compare(table, rows, checkpoint, sight.exact_lsn)
-            reports = [done[name] for name in sorted(done.keys() & tables.keys())]
-            return Report(self._config.name, "topics", min(each.lsn for each in reports), reports)
+            limits = [
+                f"{name}, which was dropped, renamed or taken out of the publication meanwhile"
+                for name in sorted(set(chosen) - done.keys())
+            ]
+            reports = [done[name] for name in sorted(done)]
+            lsn = min((each.lsn for each in reports), default=sight.exact_lsn)
+            return Report(self._config.name, "topics", lsn, reports, limits)
 
     @property
     def _application(self) -> str:
