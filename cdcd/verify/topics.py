@@ -126,13 +126,19 @@ class TopicsTarget:
         done: dict[str, TableReport] = {}
         chosen = await self._fold_first(choose)
         for left in reversed(range(ATTEMPTS)):
-            try:
-                return await self._verify(chosen, done)
-            except ChangedTableError as error:
-                if not left:
-                    raise
-                self._notice(f"{error.message} It is compared at another snapshot.")
-        raise AssertionError("the last attempt returns or raises")
+            changed, gone, lsn = await self._verify(chosen, done)
+            if not changed or not left:
+                break
+            self._notice(f"{'; '.join(changed.values())} Compared at another snapshot: {', '.join(changed)}.")
+        limits = [
+            f"{name}, which was dropped, renamed or taken out of the publication meanwhile" for name in gone
+        ]
+        limits += [
+            f"{name}, which was truncated or altered each time: {why}" for name, why in changed.items()
+        ]
+        reports = [done[name] for name in sorted(done)]
+        lsn = min((each.lsn for each in reports), default=lsn)
+        return Report(self._config.name, "topics", lsn, reports, limits)
 
     async def _fold_first(self, choose: Choose | None) -> Collection[str]:
         """Fold what an earlier snapshot sees, so that the one that counts need not be kept as long. What is chosen."""
@@ -148,8 +154,15 @@ class TopicsTarget:
         self._fold(list(meant))
         return meant if choose is None else choose(meant)
 
-    async def _verify(self, chosen: Collection[str], done: dict[str, TableReport]) -> Report:
-        """Compare the tables that are not `done`, at one snapshot."""
+    async def _verify(
+        self, chosen: Collection[str], done: dict[str, TableReport]
+    ) -> tuple[dict[str, str], list[str], int]:
+        """Compare the tables that are not `done`, at one snapshot.
+
+        Returns:
+            The tables that changed before they were read, and how; those that are not there any more; the LSN.
+        """
+        changed: dict[str, str] = {}
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
@@ -169,14 +182,11 @@ class TopicsTarget:
             rows = SourceRows(self._config, shared, reader, Rate(self._options.rate_bytes_s))
             for name, table in tables.items():
                 if name not in done:
-                    done[name] = await self._compare(table, rows, checkpoint, sight.exact_lsn)
-            limits = [
-                f"{name}, which was dropped, renamed or taken out of the publication meanwhile"
-                for name in sorted(set(chosen) - done.keys())
-            ]
-            reports = [done[name] for name in sorted(done)]
-            lsn = min((each.lsn for each in reports), default=sight.exact_lsn)
-            return Report(self._config.name, "topics", lsn, reports, limits)
+                    try:
+                        done[name] = await self._compare(table, rows, checkpoint, sight.exact_lsn)
+                    except ChangedTableError as error:
+                        changed[name] = error.message
+            return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
 
     @property
     def _application(self) -> str:

@@ -148,7 +148,7 @@ class Demo:
     def _verified(self) -> bool:
         """What `cdcd verify` says, as a user would ask it."""
         assert self.daemon is not None
-        command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", self.daemon.config_path]
+        command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(self.daemon.config_path)]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
         self._say((done.stdout + done.stderr).rstrip())
         return done.returncode == 0

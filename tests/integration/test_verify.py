@@ -35,6 +35,7 @@ def verify(tmp_path: Path) -> Iterator[Callable[..., Report]]:
         yield run
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.postgres(only=[13, 18])
 def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
     database: Database, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str, verify: Verify
@@ -58,7 +59,7 @@ def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
     with workload:
         for _ in range(3):
             # WHEN the topics are verified meanwhile
-            report = verify(process.config_path, timeout_s=60)
+            report = verify(process.config_path, timeout_s=120)
 
             # THEN every table is equal, at an LSN that is later each time
             assert report.verdict == EQUAL
