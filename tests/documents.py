@@ -18,7 +18,7 @@ from cdcd.checks import codes
 from cdcd.cli.__main__ import cli
 from cdcd.protocol.peek import CHANGES
 from cdcd.spark.watching import progress
-from cdcd.telemetry import metrics, mirror
+from cdcd.telemetry import metrics, mirror, verify
 from cdcd.transactions.assembler import TRANSITIONS, State
 from tests import option_pages
 from tests.record_examples import sections
@@ -110,7 +110,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "cli.md": commands(),
         ROOT / "docs" / "debezium-options.md": option_pages.markdown(),
         ROOT / "docs" / "events.md": facts.markdown() + facts_operation.markdown() + progress.markdown(),
-        ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown(),
+        ROOT / "docs" / "metrics.md": metrics.markdown() + mirror.markdown() + verify.markdown(),
     }
 
 

@@ -5,6 +5,9 @@ first position, and no other (snapbuild.c). PostgreSQL's own table synchronizati
 made, its snapshot is taken over by a session of ours, which exports it again, and the slot is let go of at once: it
 kept WAL for a moment only. What stays is one transaction that reads nothing and keeps old rows from being vacuumed.
 
+Whoever needs no LSN, because it judges each transaction by its id, takes the snapshot of a moment
+(`SharedSnapshot.now`): no slot is made, and nothing is waited for.
+
 What the publication says, and where the tables' pages lie, is read at the same snapshot.
 """
 
@@ -20,13 +23,21 @@ from cdcd.postgres.refusals import translated
 from cdcd.postgres.replication import ReplicationStream, literal
 from cdcd.postgres.slot import SlotWait, create_slot
 from cdcd.postgres.tables import source_tables
+from cdcd.protocol.lsn import Lsn
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import SourceTable
+from cdcd.snapshots.visibility import Visibility
 
 APPLICATION: Final = "cdcd shared snapshot"
 
-_SLOT: Final = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND database = current_database()"
+# The snapshot of the transaction is taken before its first statement runs, so the end of the WAL is told after it.
+_NOW: Final = b"SELECT pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text"
+
+_SLOT: Final = """
+SELECT coalesce(restart_lsn, '0/0')::text
+  FROM pg_replication_slots WHERE slot_name = %s AND database = current_database()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,8 @@ class SharedSnapshot:
     """Lasts until `close`, or as long as its connection does.
 
     Attributes:
+        visibility: what it sees, if it is one of a moment; then `position` is the end of the WAL just after it.
+        old_lsn: from where on the pipeline's slot needs the WAL, if it is one of a moment.
         name: what `SET TRANSACTION SNAPSHOT` takes, on this server.
         position: the LSN; every transaction that committed before it is seen, and no other.
         database: which one it is of.
@@ -53,6 +66,8 @@ class SharedSnapshot:
         self.name = name
         self.position = position
         self.database = ""
+        self.visibility: Visibility | None = None
+        self.old_lsn = 0
         self.tables: Mapping[str, SharedTable] = {}
         self.types: Mapping[int, TypeDescription] = BUILTIN_TYPES
 
@@ -62,7 +77,7 @@ class SharedSnapshot:
         dsn: Dsn,
         *,
         publication: str,
-        tables: Collection[str],
+        tables: Collection[str] | None,
         slot: str,
         connect_timeout_s: float = 10.0,
         on_wait: Callable[[SlotWait], None] = lambda _: None,
@@ -70,7 +85,7 @@ class SharedSnapshot:
         """Take the snapshot; waits for the transactions that are open now, as the creation of any slot does.
 
         Args:
-            tables: `schema.table` of each that is to be read.
+            tables: `schema.table` of each that is to be read; None: all that are published.
             slot: the pipeline's, which must be there: what commits after the snapshot comes through it.
             on_wait: hears every few seconds whom it waits for.
 
@@ -80,16 +95,33 @@ class SharedSnapshot:
         """
         connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
         try:
-            with translated("looking for the pipeline's slot", {"slot": slot}):
-                found = await (await connection.execute(_SLOT, (slot,))).fetchone()
-            if found is None:
-                raise SourceError(
-                    f"There is no slot {slot}, through which the changes after the snapshot would come.",
-                    hint="Start the daemon first, with the tables that are read here in snapshot.exclude: it makes "
-                    "the slot. Then read them.",
-                )
+            await _needed_wal(
+                connection,
+                slot,
+                "Start the daemon first, with the tables that are read here in snapshot.exclude: it makes the slot. "
+                "Then read them.",
+            )
             shared = await cls._take_over(dsn, connection, connect_timeout_s, on_wait)
             await shared._look_at(publication, tables)
+        except BaseException:
+            await connection.close()
+            raise
+        return shared
+
+    @classmethod
+    async def now(cls, dsn: Dsn, *, publication: str, slot: str, connect_timeout_s: float = 10.0) -> Self:
+        """Take the snapshot of this moment, of all published tables. Raises as `open`."""
+        connection = await connect(dsn, application_name=APPLICATION, connect_timeout_s=connect_timeout_s)
+        try:
+            old_lsn = await _needed_wal(connection, slot, "Start the daemon: it makes the slot.")
+            with translated("taking a snapshot", {}):
+                await connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                row: Any = await (await connection.execute(_NOW)).fetchone()
+            name, visibility, end = row
+            shared = cls(connection, name, Lsn.parse(end))
+            shared.visibility = Visibility.parse(visibility)
+            shared.old_lsn = old_lsn
+            await shared._look_at(publication, None)
         except BaseException:
             await connection.close()
             raise
@@ -125,8 +157,10 @@ class SharedSnapshot:
             stream.close()
         return cls(connection, row[0], created.consistent_point)
 
-    async def _look_at(self, publication: str, tables: Collection[str]) -> None:
+    async def _look_at(self, publication: str, tables: Collection[str] | None) -> None:
         published = {table.name: table for table in await source_tables(self._connection, publication)}
+        if tables is None:
+            tables = published
         if missing := sorted(set(tables) - published.keys()):
             raise SourceError(
                 f"The publication {publication} does not publish {', '.join(missing)}.",
@@ -143,3 +177,14 @@ class SharedSnapshot:
     async def close(self) -> None:
         """Let go of it. Who has imported it reads on."""
         await self._connection.close()
+
+
+async def _needed_wal(connection: Connection, slot: str, hint: str) -> Lsn:
+    """From where on the slot needs the WAL. SourceError: there is no such slot."""
+    with translated("looking for the pipeline's slot", {"slot": slot}):
+        found: Any = await (await connection.execute(_SLOT, (slot,))).fetchone()
+    if found is None:
+        raise SourceError(
+            f"There is no slot {slot}, through which the changes after the snapshot would come.", hint=hint
+        )
+    return Lsn.parse(found[0])

@@ -8,6 +8,8 @@ second Ctrl-C leaves at once. Exit codes: 0 all equal the tables, 1 they do not,
 import argparse
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from deploy.demo.shop import TABLES, Shop
 from deploy.demo.topics import Reader, TopicError
 from deploy.demo.view import View, quantile, size
 from deploy.local import KAFKA_VERSION, KafkaBroker, LocalServerError, PostgresServer
+from deploy.local.cache import REPOSITORY
 
 VERSION: Final = 18
 NAME: Final = "shop"
@@ -134,12 +137,21 @@ class Demo:
             elapsed = time.monotonic() - started
             self._say("Comparing the folded topics with the tables …")
             report = compare(dsn, broker.bootstrap_servers, NAME, TABLES)
+            verified = self._verified()
             self._summary(report, shop, elapsed)
             code = self.daemon.stop()
             if code != 0:
                 raise DemoError(f"The daemon did not end in order (exit code {code}).")
             mirrored = self._mirrored(self._mirror, broker, dsn) if self._mirror else True
-            return report.equal and mirrored
+            return report.equal and verified and mirrored
+
+    def _verified(self) -> bool:
+        """What `cdcd verify` says, as a user would ask it."""
+        assert self.daemon is not None
+        command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(self.daemon.config_path)]
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        self._say((done.stdout + done.stderr).rstrip())
+        return done.returncode == 0
 
     def _mirrored(self, table_format: str, broker: KafkaBroker, dsn: str) -> bool:
         self._say(f"\nMirroring the topics into {table_format} tables with Spark …")

@@ -272,6 +272,16 @@ PANELS: Final = (
         },
         "Tables that are left alone until the next start, and changes that wait for other partitions.",
     ),
+    Panel(
+        "Verification",
+        "none",
+        {
+            "tables that differ": f"sum(cdcd_verify_differs{{{_JOB}}})",
+            "tables that could not be compared whole": f"sum(cdcd_verify_partial{{{_JOB}}})",
+            "differences in an hour": f"sum(increase(cdcd_verify_differences_total{{{_JOB}}}[1h]))",
+        },
+        "What cdcd verify --continuous finds: tables whose topic is not what the table is.",
+    ),
 )
 
 

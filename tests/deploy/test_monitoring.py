@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from cdcd.telemetry import mirror
+from cdcd.telemetry import mirror, verify
 from cdcd.telemetry.metrics import DEFINITIONS, Definition, registry_for
 from cdcd.telemetry.state import Telemetry
 from deploy.grafana import panels
@@ -21,7 +21,7 @@ from tests.deploy.programs import program
 ALERTS: Final = REPOSITORY / "deploy" / "prometheus" / "alerts.yaml"
 RUNBOOK: Final = REPOSITORY / "deploy" / "runbook.md"
 
-DEFINED: Final[list[Definition[Any]]] = [*DEFINITIONS, *mirror.DEFINITIONS]
+DEFINED: Final[list[Definition[Any]]] = [*DEFINITIONS, *mirror.DEFINITIONS, *verify.DEFINITIONS]
 TARGET_LABELS: Final = {"namespace", "job", "instance", "le"}
 """Set by whoever scrapes, and a histogram's own."""
 

@@ -108,6 +108,7 @@ def test_it_ends_by_itself_equal_and_leaves_nothing(demo: Callable[..., Demo]) -
     # THEN the folded topics were the tables, with every kind of transaction among them
     assert code == 0, run.said
     assert run.said.rstrip().endswith("\nequal")
+    assert re.search(r"^equal: 4 tables at [0-9A-F]+/[0-9A-F]+$", run.said, re.MULTILINE), run.said
     tables = re.findall(r"^public\.(\w+): (\d+) rows, (\d+) folded .*: equal$", run.said, re.MULTILINE)
     assert [name for name, _, _ in tables] == ["customers", "order_items", "orders", "products"]
     assert all(int(rows) > 0 and rows == folded for _, rows, folded in tables)

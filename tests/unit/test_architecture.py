@@ -45,7 +45,8 @@ LAYERS["daemon"] = {*LAYERS["checks"], "checks", "recording"}
 LAYERS["stream"] = {*PATH, "postgres"}
 LAYERS["operations"] = {*LAYERS["checks"], "checks", "recording", "stream"}
 LAYERS["adopt"] = {*LAYERS["operations"], "operations"}
-LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "adopt"}
+LAYERS["verify"] = {*LAYERS["operations"], "operations"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "adopt", "verify"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
 LAYERS["spark"] = set(PATH)

@@ -19,17 +19,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from cdcd import __version__
-from cdcd.errors import SourceError, TransientError
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.table_chunks import TableChunks
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
-from cdcd.snapshots.chunks import UNLIMITED, Chunks
-from cdcd.snapshots.reading import Changed, PageQuery, Refused, SourceTable, TooLarge
-from cdcd.snapshots.table_task import Part, TableTask
+from cdcd.snapshots.reading import SourceTable
+from cdcd.snapshots.table_task import Part
 
 NAME: Final = "cdcd_snapshot"
 APPLICATION: Final = "cdcd spark snapshot"
@@ -225,26 +224,11 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
 def _chunks(
     plan: Plan, pages: Range, reader: SnapshotReader, runner: asyncio.Runner
 ) -> Iterator[list[bytes]]:
-    """The lines of one chunk after the other; one that turns out too large is cut in two."""
+    """The lines of one chunk after the other."""
     sql_name, oid, filenode, first, last, pages_all, size = pages
     others = tuple((begin, end) for begin, end in ((0, first), (last, pages_all)) if begin < end)
-    chunks = Chunks(CHUNK_BYTES)
-    chunks.add(TableTask(plan.table.name, oid, parts=(Part(oid, filenode, pages_all, size, others),)))
-    while (chunk := chunks.next()) is not None:
-        query = PageQuery(
-            sql_name, oid, filenode, chunk.begin, chunk.end, plan.table, (plan.table.row_filter,)
-        )
-        answer = runner.run(reader.read(query, UNLIMITED if chunk.pages == 1 else 4 * CHUNK_BYTES))
-        if isinstance(answer, TooLarge):
-            chunks.split(chunk)
-        elif isinstance(answer, Changed):
-            raise TransientError(
-                f"{sql_name} is not any more what it was when its snapshot was taken: {answer.reason}",
-                hint="Read it again, at a snapshot of now.",
-            )
-        elif isinstance(answer, Refused):
-            raise SourceError(f"{sql_name} can not be read: {answer.reason}", hint=answer.hint)
-        else:
-            chunks.settle(chunk)
-            if answer.lines:
-                yield answer.lines
+    chunks = TableChunks(
+        reader, plan.table, sql_name, Part(oid, filenode, pages_all, size, others), CHUNK_BYTES
+    )
+    while (lines := runner.run(chunks.next())) is not None:
+        yield lines

@@ -1,0 +1,242 @@
+"""`cdcd verify`: whether the topics have what the tables have."""
+
+import asyncio
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cdcd.cli.options import config_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cdcd.config.loading import Config
+    from cdcd.verify.report import Report
+    from cdcd.verify.topics import TopicsTarget
+
+MEBIBYTE: Final = 1 << 20
+
+
+@click.command("verify")
+@config_option()
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="SCHEMA.TABLE",
+    help="Only this table; * and ? stand for any characters and for one. May be repeated.",
+)
+@click.option(
+    "--since",
+    metavar="LSN",
+    help="Only rows that have changed since this LSN, by what the topics say, such as 0/16B3748.",
+)
+@click.option(
+    "--sample",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    default=100.0,
+    metavar="PERCENT",
+    help="Read only this part of the pages of each table, other ones each time. [default: 100]",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0),
+    default=20.0,
+    show_default=True,
+    metavar="MIB",
+    help="MiB of rows that are read from PostgreSQL each second, at most; 0: without limit.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the pipeline may take to deliver what was committed before the snapshot.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines for people, or an object for programs.",
+)
+@click.option(
+    "--show",
+    "shown",
+    type=click.IntRange(min=0, max=1000),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Differences of each table that are shown; all of them are counted.",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Ask the daemon to read the rows that differ again, wait for that, and compare once more.",
+)
+@click.option(
+    "--continuous", is_flag=True, help="Go on until stopped: a slice of the tables every --interval."
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --continuous: from the beginning of a slice to that of the next one.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(min=0, max=65535),
+    default=9465,
+    show_default=True,
+    metavar="PORT",
+    help="With --continuous: port of /metrics and /healthz, at the host in http.host; 0: any free one.",
+)
+@click.option("--no-values", is_flag=True, help="Show keys and names of columns, and no values.")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Where the rows of the topics are kept meanwhile, on disk. [default: the system's temporary one]",
+)
+def command(  # noqa: PLR0917  click gives one argument for each option
+    file: Path,
+    tables: tuple[str, ...],
+    since: str | None,
+    sample: float,
+    rate: float,
+    timeout_s: float,
+    form: str,
+    shown: int,
+    repair: bool,
+    continuous: bool,
+    interval_s: float,
+    port: int,
+    no_values: bool,
+    directory: Path | None,
+) -> int:
+    """Compare the topics with the tables, at one moment.
+
+    A snapshot of PostgreSQL is taken, the topics are folded as far as that snapshot sees, and the two are compared,
+    value by value, while writers and daemon go on. Nothing waits for it. The daemon must run.
+
+    \b
+    Exits with
+      0    equal: every row and every value was compared
+      9    the pipeline did not deliver in time (--timeout)
+      10   there are differences; they are named
+      12   no difference was found, but not everything could be compared; the output says what and why
+    """  # noqa: D301  click wants the character, and not a backslash
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    if continuous and (repair or since is not None):
+        raise click.UsageError("--continuous takes neither --repair nor --since.")
+    config = load_config(file, os.environ)
+
+    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.verify.report import as_object, lines  # noqa: PLC0415
+    from cdcd.verify.topics import Options, TopicsTarget  # noqa: PLC0415
+
+    def notice(text: str) -> None:
+        click.echo(f"note: {text}", err=True)
+
+    def show(report: "Report") -> None:
+        if form == "json":
+            click.echo(json.dumps(as_object(report, shown=shown, values=not no_values), ensure_ascii=False))
+        else:
+            for line in lines(report, shown=shown, values=not no_values):
+                click.echo(line)
+
+    options = Options(
+        tables=tables,
+        rate_bytes_s=rate * MEBIBYTE,
+        timeout_s=timeout_s,
+        sample=sample / 100,
+        since=0 if since is None else int(Lsn.parse(since)),
+    )
+    with tempfile.TemporaryDirectory(prefix="cdcd-verify-", dir=directory) as folder:
+        target = TopicsTarget(config, options, Path(folder), notice)
+        try:
+            if continuous:
+                return _go_on(
+                    config, target, options.rate_bytes_s * interval_s, interval_s, port, show, notice
+                )
+            report = asyncio.run(target.verify())
+            if repair and report.differences and _repair(config, report, timeout_s, notice):
+                report = asyncio.run(target.verify())
+        finally:
+            target.close()
+    show(report)
+    return report.exit_code
+
+
+def _go_on(  # noqa: PLR0917  what is done, how often, and who is told
+    config: "Config",
+    target: "TopicsTarget",
+    slice_bytes: float,
+    interval_s: float,
+    port: int,
+    show: "Callable[[Report], None]",
+    notice: "Callable[[str], None]",
+) -> int:
+    """Compare a slice after the other until SIGTERM or Ctrl-C; 0."""
+    from cdcd.errors import TransientError  # noqa: PLC0415  few need it
+    from cdcd.telemetry.http import serve  # noqa: PLC0415
+    from cdcd.telemetry.verify import VerifyTelemetry, verify_routes  # noqa: PLC0415
+    from cdcd.verify.slices import Slices, Told  # noqa: PLC0415
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    numbers = VerifyTelemetry()
+    told, slices = Told(numbers), Slices(slice_bytes)
+    listen = config.http.model_copy(update={"port": port})
+    with serve(listen, verify_routes(numbers)) as address:
+        if address:
+            notice(f"Metrics are at http://{address}/metrics.")
+        while not stop.is_set():
+            next_at = time.monotonic() + interval_s
+            try:
+                report = asyncio.run(target.verify(slices.next))
+            except TransientError as error:
+                numbers.failed()
+                notice(str(error))
+            else:
+                told.tell(report, time.time())
+                show(report)
+            stop.wait(max(0.0, next_at - time.monotonic()))
+    return 0
+
+
+def _repair(config: "Config", report: "Report", timeout_s: float, notice: "Callable[[str], None]") -> bool:
+    """Have the daemon read again what differs; whether there was anything to read."""
+    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  few need it
+    from cdcd.operations.snapshot_wait import Lines, wait  # noqa: PLC0415
+    from cdcd.snapshots.signals import Signal  # noqa: PLC0415
+    from cdcd.verify.repair import not_repairable, requests  # noqa: PLC0415
+
+    for text in not_repairable(report):
+        notice(text)
+    asked = []
+    for table, where in requests(report):
+        request = f"verify-{os.urandom(4).hex()}"
+        asked_for = Signal("start", (table,), where=where, request=request, pipeline=config.name)
+        asked.append((request, ask(config, asked_for, notice)[1]))
+        notice(f"Asked for {'the whole of ' if not where else 'rows of '}{table} again, as {request}.")
+    for request, position in asked:
+        code, text = wait(config, request, position, timeout_s, Lines(notice))
+        notice(f"{request}: {text}")
+        if code:
+            break
+    return bool(asked)

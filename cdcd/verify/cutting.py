@@ -1,0 +1,196 @@
+r"""Cuts a record of Debezium's JSON into what is compared: its place, its operation, and the bytes of each value.
+
+The rule: a value is compared as the bytes that stand in the record, and is never decoded. Two values are equal if and
+only if their bytes are, so that `1.0` and `1.00`, or `"A"` and `"\u0041"`, are not equal: the encoder writes each value
+in one way only. What is not the JSON that an encoder writes (white space between tokens, a value that is cut off, bytes
+after the end) raises NotARecordError.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_STRING: Final = rb'"[^"\\\x00-\x1f]*+(?>\\.[^"\\\x00-\x1f]*+)*+"'
+_SCALAR: Final = rb"(?>-?[0-9][0-9.eE+-]*+|true|false|null|" + _STRING + rb")"
+NESTING_MAX: Final = 12
+"""Arrays and objects in each other. The deepest that an encoder writes are PostgreSQL's arrays of six dimensions."""
+
+
+def _nested(depth: int) -> bytes:
+    inner = rb"(?!)"
+    for _ in range(depth):
+        inner = rb"[\[{](?>[^\[\]{}\x00-\x20\"]++|" + _STRING + rb"|" + inner + rb")*+[\]}]"
+    return inner
+
+
+_VALUE: Final = rb"(?>" + _SCALAR + rb"|" + _nested(NESTING_MAX) + rb")"
+# A name with its quotes and colon stands in no string, because quotes are escaped there.
+_SNAPSHOT: Final = re.compile(rb'"snapshot":"([a-z_]*+)"')
+_XID: Final = re.compile(rb'"txId":([0-9]++)')
+_PLACE: Final = re.compile(
+    rb'"commit_lsn":([0-9]++),"event_serial_no":([0-9]++)(?:,"schema_id":"([0-9a-f]*+)")?\}\Z'
+)
+_PAIRS: Final = re.compile(rb"[{,](" + _STRING + rb"):(" + _VALUE + rb")", re.DOTALL)
+
+_SCHEMA: Final = b'{"schema":{"type":"struct",'
+_PAYLOAD: Final = b',"payload":'
+
+NEW_KEY: Final = "__debezium.newkey"
+OLD_KEY: Final = "__debezium.oldkey"
+UNCHANGED: Final = "cdcd.unchanged"
+
+OPS: Final = frozenset({b'"r"', b'"c"', b'"u"', b'"d"', b'"t"', b'"m"'})
+
+NULL: Final = b"null"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class NotARecordError(ValueError):
+    """The bytes are not a record that cdcd or Debezium writes; the text says what is wrong."""
+
+
+class Row(NamedTuple):
+    """Names of columns as JSON strings, and the JSON of their values, in the record's order."""
+
+    names: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+
+
+class Cut(NamedTuple):
+    """A record with a value.
+
+    Attributes:
+        op: one of `rcudtm`.
+        commit_lsn, serial: the record's place; commit_lsn is 0 in a record of another connector, which has no place.
+        xid: of the transaction; None for a row that was read, and for what stands between transactions.
+        half: 1 for the create of a changed key, which shares its place with the delete.
+        of_snapshot: the row was read, not changed.
+        unchanged: names of columns, as JSON strings, that hold a placeholder.
+        old_key, new_key: the key before or after a change of the key.
+        schema_id: of the description of the table, "" if the record names none.
+    """
+
+    op: str
+    commit_lsn: int
+    serial: int
+    half: int
+    xid: int | None
+    of_snapshot: bool
+    before: Row | None
+    after: Row | None
+    unchanged: tuple[bytes, ...]
+    old_key: bytes | None
+    new_key: bytes | None
+    schema_id: str
+
+
+def pairs(data: bytes, what: str) -> list[tuple[bytes, bytes]]:
+    """The members of a JSON object: names as JSON strings, and the bytes of the values.
+
+    Raises:
+        NotARecordError: it is not one; `what` says of which part that is told.
+    """
+    found: list[tuple[bytes, bytes]] = _PAIRS.findall(data)
+    # Members that lie side by side, each with a bracket or comma before it and a colon in it, are all of the object.
+    size = sum([len(name) + len(value) + 2 for name, value in found]) + 1 if found else 2
+    if size != len(data) or data[:1] != b"{" or data[-1:] != b"}":
+        raise NotARecordError(f"{what} is not an object in the form that an encoder writes")
+    return found
+
+
+def row(data: bytes, what: str) -> Row | None:
+    """A row; None for null. Raises NotARecordError."""
+    if data == NULL:
+        return None
+    found = pairs(data, what)
+    if not found:
+        return Row((), ())
+    names, values = zip(*found, strict=True)
+    if len(set(names)) < len(names):
+        raise NotARecordError(f"{what} has a column twice")
+    return Row(names, values)
+
+
+def payload(data: bytes) -> bytes:
+    """What a key or value says, without the schema that stands before it with `format: json_schema`.
+
+    In the schema's strings quotes are escaped, so the first `_PAYLOAD` is where the payload begins.
+    """
+    if not data.startswith(_SCHEMA):
+        return data
+    at = data.find(_PAYLOAD)
+    return data if at < 0 else data[at + len(_PAYLOAD) : -1]
+
+
+def cut(value: bytes, headers: Headers) -> Cut:
+    """Cut the value of a record. Raises NotARecordError."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        raise NotARecordError(f"the record is not UTF-8: {error.reason} at byte {error.start}") from None
+    fields = dict(pairs(payload(value), "the record"))
+    op = fields.get(b'"op"', b"")
+    if op not in OPS:
+        raise NotARecordError(f"op is {op.decode()!r}")
+    source = fields.get(b'"source"', b"")
+    place = _PLACE.search(source)
+    snapshot = _SNAPSHOT.search(source)
+    xid = _XID.search(source)
+    if source[:1] != b"{" or snapshot is None:
+        raise NotARecordError("source is not an object with the member snapshot")
+    before = row(fields.get(b'"before"', NULL), "before")
+    after = row(fields.get(b'"after"', NULL), "after")
+    letter = op.decode()[1]
+    _check_rows(letter, before, after)
+    unchanged: tuple[bytes, ...] = ()
+    old_key = new_key = None
+    for name, content in headers:
+        if name == UNCHANGED:
+            unchanged = _names(content)
+        elif name == OLD_KEY:
+            old_key = content and payload(content)
+        elif name == NEW_KEY:
+            new_key = content and payload(content)
+    return Cut(
+        letter,
+        0 if place is None else int(place[1]),
+        0 if place is None else int(place[2]),
+        1 if old_key is not None else 0,
+        None if xid is None else int(xid[1]),
+        snapshot[1] != b"false",
+        before,
+        after,
+        unchanged,
+        old_key,
+        new_key,
+        "" if place is None else (place[3] or b"").decode(),
+    )
+
+
+_ROWS: Final[dict[str, tuple[bool | None, bool | None]]] = {
+    "c": (False, True),
+    "r": (False, True),
+    "u": (None, True),
+    "d": (True, False),
+    "t": (False, False),
+    "m": (None, None),
+}
+"""Whether a record has a row before and after; None: both are possible."""
+
+
+def _check_rows(op: str, before: Row | None, after: Row | None) -> None:
+    for name, must, found in zip(("before", "after"), _ROWS[op], (before, after), strict=True):
+        if must is not None and must is not (found is not None):
+            raise NotARecordError(f"{name} of a record with op {op} is {'' if found is None else 'not '}null")
+
+
+def _names(content: bytes | None) -> tuple[bytes, ...]:
+    try:
+        found = json.loads(content or b"")
+        if not isinstance(found, list):
+            raise TypeError
+        return tuple(json.dumps(str(name), ensure_ascii=False).encode() for name in found)
+    except (ValueError, TypeError):
+        raise NotARecordError(f"the header {UNCHANGED} is not a list of names") from None

@@ -1,0 +1,429 @@
+"""Records folded into rows, as a consumer would have them that applies one after the other.
+
+The rule: within a partition the records of a key are in the order of its changes, so the last one is the row. Between
+partitions there is no order, and what crosses them is told by places, `(commit_lsn, event_serial_no)`: a TRUNCATE ends
+all rows that are from before its place, and a row with a changed key takes values that were not sent from the row that
+had the former key at that place. Both are settled when everything was read.
+
+Only what a snapshot of the source sees is folded (`sight.py`). Of the changes of one key, those that it sees come
+first, because a transaction that changes a row waits until the one before it is visible. So what is left out can be
+read again later, with all that follows it in the partition: taking a record again changes nothing.
+
+What is wrong with the records themselves, whatever rows they make, is a `Fault`: a record that comes twice or out of
+order, one that is no record, a key that is not the row's, a delete without its tombstone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from cdcd.formats.schemas import TableForm
+from cdcd.verify.columns import Shape, place_in
+from cdcd.verify.cutting import NULL as JSON_NULL
+from cdcd.verify.cutting import Cut, Headers, NotARecordError, Row, cut, pairs, payload
+from cdcd.verify.row_store import ELSEWHERE, FOREIGN, KEY_MAX, MOVED, UNSENT, WHOLE, Loose, RowStore, Stored
+from cdcd.verify.sight import Sight
+from cdcd.verify.values import MOVED as MOVED_VALUE
+from cdcd.verify.values import UNSENT as UNSENT_VALUE
+from cdcd.verify.values import key_hash, pack, pack_row, split
+
+CLAIM_CHECK: Final = "cdcd.claim_check"
+FAULTS_SHOWN: Final = 20
+
+LSN_MAX: Final = 1 << 64
+
+Place = tuple[int, int]
+
+
+class TopicRecord(NamedTuple):
+    """A record as it lies in its partition."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Fault(NamedTuple):
+    """What is wrong with a record."""
+
+    kind: str
+    where: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoldSettings:
+    """What the records of a topic are allowed to be.
+
+    Attributes:
+        exactly_once: a record that comes again is a fault.
+        tombstones: a delete is followed by a tombstone.
+        compacted: the topic is compacted, so that records may be missing of which a later one is there.
+    """
+
+    exactly_once: bool = True
+    tombstones: bool = True
+    compacted: bool = False
+
+
+class TableFold:
+    """A table's rows, as its topic makes them.
+
+    Args:
+        number: of the table in the store.
+        former: descriptions of the table by their fingerprints, as far as they are known.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        store: RowStore,
+        topic: str,
+        settings: FoldSettings,
+        former: Mapping[str, TableForm] | None = None,
+    ) -> None:
+        self.number = number
+        self.topic = topic
+        self.settings = settings
+        self.store = store
+        self.former = {} if former is None else former
+        self.shapes: list[Shape] = []
+        self.truncated: Place = (-1, -1)
+        """The place of the last TRUNCATE."""
+        self.records = 0
+        self.without_key = 0
+        self.with_key = 0
+        self.again = 0
+        """Records that came again, where that is allowed."""
+        self.elsewhere = 0
+        self.foreign = 0
+        self.faults: list[Fault] = []
+        self.faults_in_all = 0
+        self._shape_numbers: dict[Shape, int] = {}
+        self._partitions: dict[int, Partition] = {}
+        self._sight: Sight | None = None
+
+    def partition(self, number: int) -> "Partition":
+        """The fold of one of the topic's partitions."""
+        if number not in self._partitions:
+            made = self._partitions[number] = Partition(self, number)
+            if self._sight is not None:
+                made.look(self._sight)
+        return self._partitions[number]
+
+    def look(self, sight: Sight) -> None:
+        """Take what this snapshot sees from now on, in all partitions."""
+        self._sight = sight
+        for each in self._partitions.values():
+            each.look(sight)
+
+    def cut(self, partition: int) -> None:
+        """Records at the beginning of this partition are not there, or are not read."""
+        self.partition(partition).is_cut = True
+
+    @property
+    def whole_from(self) -> int:
+        """From this commit LSN on, no partition lacks a record."""
+        return max(
+            (each.first_lsn or LSN_MAX for each in self._partitions.values() if each.is_cut), default=0
+        )
+
+    def again_from(self) -> dict[int, int]:
+        """Where each partition is to be read from again; those that were taken whole are left out."""
+        return {
+            number: each.again_from
+            for number, each in self._partitions.items()
+            if each.again_from is not None
+        }
+
+    @property
+    def is_unsure(self) -> bool:
+        """Rows that were read may have been left out."""
+        return any(each.unsure for each in self._partitions.values())
+
+    def shape(self, row: Row, schema_id: str) -> int:
+        """The number of a shape."""
+        shape = (row.names, schema_id)
+        number = self._shape_numbers.get(shape)
+        if number is None:
+            number = self._shape_numbers[shape] = len(self.shapes)
+            self.shapes.append(shape)
+        return number
+
+    def fault(self, kind: str, where: str, key: bytes | None) -> None:
+        self.faults_in_all += 1
+        if len(self.faults) < FAULTS_SHOWN:
+            self.faults.append(Fault(kind, where, shown_key(key)))
+
+    def place_in(self, name: bytes, shape: int, former: int) -> int | None:
+        """Where a column of one shape stands in a row of a former one; None: nowhere."""
+        return place_in(self.former, name, self.shapes[shape], self.shapes[former])
+
+    def resolve(self, key: bytes, row: Stored) -> Stored:
+        """Fill what a row lacks from the row that had its former key. `UNSENT` is what cannot be found."""
+        return self._resolve(key, row, 0)
+
+    def _resolve(self, key: bytes, row: Stored, depth: int) -> Stored:
+        values = split(row.packed)
+        for place in self.store.moves(self.number, key):
+            if place > (row.lsn, row.serial) or depth > _MOVES_MAX:
+                continue
+            found = self.store.former(self.number, key, place)
+            if found is None:
+                break
+            former_key, former = found
+            if former.state == MOVED:
+                former = self._resolve(former_key, former, depth + 1)
+            before = split(former.packed)
+            for at, value in enumerate(values):
+                if value == MOVED_VALUE:
+                    there = self.place_in(self.shapes[row.shape][0][at], row.shape, former.shape)
+                    values[at] = UNSENT_VALUE if there is None else before[there]
+            break
+        values = [UNSENT_VALUE if value == MOVED_VALUE else value for value in values]
+        return row._replace(state=UNSENT if UNSENT_VALUE in values else WHOLE, packed=b"".join(values))
+
+
+_MOVES_MAX: Final = 100
+"""How many changes of a row's key are followed for a value."""
+
+
+UNSEEN_MAX: Final = 100_000
+"""Keys of a partition that are remembered because of changes that the snapshot does not see."""
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition of a table's topic. `take` gets its records in their order.
+
+    Attributes:
+        is_cut: records at its beginning are missing.
+        again_from: the offset of the first record that was not taken since `look`; None: all were.
+        unsure: rows that were read were left out, because a change before them is not seen. They may have had values
+            that nothing else has.
+    """
+
+    table: TableFold
+    number: int
+    last: tuple[int, int, int] = (0, 0, 0)
+    first_lsn: int = 0
+    is_cut: bool = False
+    again_from: int | None = None
+    unsure: bool = False
+    _sight: Sight | None = None
+    _unseen: set[bytes | None] = field(default_factory=set)
+    _judged: int = -1
+    _deleted: bytes | None = None
+    _tombstones: bool = False
+    _has_place: bool = False
+
+    def look(self, sight: Sight) -> None:
+        """Take what this snapshot sees, from the first record on that was not taken."""
+        self._sight = sight
+        self.again_from = None
+        self.unsure = False
+        self._unseen.clear()
+
+    def take(self, record: TopicRecord) -> None:
+        """Take a record, if the snapshot sees it."""
+        if record.key is not None:
+            record = record._replace(key=payload(record.key))
+        table = self.table
+        is_first, is_new = self._judged < 0, record.offset > self._judged
+        self._judged = max(self._judged, record.offset)
+        table.records += is_new
+        if record.value is None:
+            table.records -= is_new
+            if is_new and not (is_first and self.is_cut):
+                self._tombstone(record)
+            return
+        if any(name == CLAIM_CHECK for name, _ in record.headers):
+            self._elsewhere(record, is_new)
+            return
+        try:
+            found = cut(record.value, record.headers)
+            if record.key is not None:
+                _check_key(record.key, found)
+        except NotARecordError as error:
+            if is_new:
+                self._end_delete(record)
+                table.fault(f"not a record: {error}", self._where(record), record.key)
+            return
+        if is_new:
+            self._end_delete(record)
+            self._judge(record, found)
+            if found.op == "d" and record.key is not None:
+                self._deleted = record.key
+        if self._is_seen(record, found):
+            self._apply(record, found)
+        elif self.again_from is None:
+            self.again_from = record.offset
+
+    def _is_seen(self, record: TopicRecord, found: Cut) -> bool:
+        """Whether the snapshot sees the record. A row that was read is as it was behind all changes before it."""
+        assert self._sight is not None, "`look` comes first"
+        if not found.commit_lsn:
+            return True
+        if found.xid is None:
+            seen = len(self._unseen) <= UNSEEN_MAX and record.key not in self._unseen
+            seen = seen and (record.key is not None or not self._unseen)
+            self.unsure = self.unsure or not seen
+            return seen
+        if self._sight.sees(found.commit_lsn, found.xid):
+            return True
+        if len(self._unseen) <= UNSEEN_MAX:
+            self._unseen.add(record.key)
+        return False
+
+    def _judge(self, record: TopicRecord, found: Cut) -> None:
+        """See that the record is in its place."""
+        table = self.table
+        place = (found.commit_lsn, found.serial, found.half)
+        if not found.commit_lsn:
+            if self._has_place:
+                table.fault("a record without a place behind cdcd's", self._where(record), record.key)
+            table.foreign += 1
+            return
+        self._has_place = True
+        self.first_lsn = self.first_lsn or found.commit_lsn
+        if place > self.last:
+            self.last = place
+        elif not table.settings.exactly_once:
+            table.again += 1
+        else:
+            kind = "a record twice" if place == self.last else "a record out of order, or again"
+            table.fault(kind, self._where(record), record.key)
+
+    def _apply(self, record: TopicRecord, found: Cut) -> None:
+        table = self.table
+        if found.op == "m":
+            return
+        if found.op == "t":
+            table.truncated = max(table.truncated, (found.commit_lsn, found.serial))
+        elif record.key is None:
+            table.without_key += 1
+            self._apply_loose(found)
+        else:
+            table.with_key += 1
+            self._apply_keyed(record.key, found)
+
+    def _apply_keyed(self, name: bytes, found: Cut) -> None:
+        table, store = self.table, self.table.store
+        key = key_hash(name)
+        place = (found.commit_lsn, found.serial)
+        if found.after is None:
+            if found.new_key is not None:
+                old = store.get(table.number, key)
+                if old is not None:
+                    store.add_gone(table.number, key, place, old)
+            store.delete(table.number, key)
+            return
+        shape = table.shape(found.after, found.schema_id)
+        state = WHOLE if found.commit_lsn else FOREIGN
+        if not found.unchanged:
+            packed = pack_row(found.after.values)
+        elif found.old_key is not None:
+            values = [
+                MOVED_VALUE if column in found.unchanged else pack(value)
+                for column, value in zip(*found.after, strict=True)
+            ]
+            packed, state = b"".join(values), MOVED
+            store.add_moved(table.number, key, place, key_hash(found.old_key))
+        else:
+            packed, state = self._filled(key, found, shape)
+        store.put(table.number, key, Stored(*place, state, shape, packed, name[:KEY_MAX]))
+
+    def _filled(self, key: bytes, found: Cut, shape: int) -> tuple[bytes, int]:
+        """The values of a change that left some out, with those that the row had; and what the row lacks now."""
+        table = self.table
+        assert found.after is not None, "it is a change that has a row"
+        old = table.store.get(table.number, key)
+        before = [] if old is None else split(old.packed)
+        state = ELSEWHERE if old is not None and old.state == ELSEWHERE else WHOLE
+        values = []
+        for column, value in zip(*found.after, strict=True):
+            if column not in found.unchanged:
+                values.append(pack(value))
+                continue
+            place = None if old is None else table.place_in(column, shape, old.shape)
+            values.append(UNSENT_VALUE if place is None else before[place])
+            if values[-1] == MOVED_VALUE:
+                state = max(state, MOVED)
+            elif values[-1] == UNSENT_VALUE:
+                state = max(state, UNSENT)
+        return b"".join(values), state
+
+    def _apply_loose(self, found: Cut) -> None:
+        table = self.table
+        for half, sign, row in ((0, -1, found.before), (1, 1, found.after)):
+            if row is None:
+                continue
+            state = UNSENT if found.unchanged and sign > 0 else WHOLE
+            values = [
+                UNSENT_VALUE if sign > 0 and column in found.unchanged else pack(value)
+                for column, value in zip(*row, strict=True)
+            ]
+            table.store.add_loose(
+                table.number,
+                Loose(
+                    found.commit_lsn,
+                    found.serial,
+                    half,
+                    sign,
+                    state,
+                    table.shape(row, found.schema_id),
+                    b"".join(values),
+                ),
+            )
+
+    def _elsewhere(self, record: TopicRecord, is_new: bool) -> None:
+        """The row is in a file."""
+        table = self.table
+        if is_new:
+            self._end_delete(record)
+            table.elsewhere += 1
+        if record.key is not None:
+            table.with_key += 1
+            shape = table.shape(Row((), ()), "")
+            row = Stored(*self.last[:2], ELSEWHERE, shape, b"", record.key[:KEY_MAX])
+            table.store.put(table.number, key_hash(record.key), row)
+
+    def _tombstone(self, record: TopicRecord) -> None:
+        if self.table.settings.compacted:
+            return
+        if self._deleted is None or self._deleted != record.key:
+            self.table.fault("a tombstone without its delete", self._where(record), record.key)
+        self._deleted = None
+        self._tombstones = True
+
+    def _end_delete(self, record: TopicRecord) -> None:
+        """A record with a value follows: no tombstone comes any more."""
+        settings = self.table.settings
+        # Before the first tombstone they may have been switched off.
+        if self._deleted is not None and settings.tombstones and self._tombstones and not settings.compacted:
+            self.table.fault("a delete without its tombstone, before", self._where(record), self._deleted)
+        self._deleted = None
+
+    def _where(self, record: TopicRecord) -> str:
+        return f"{self.table.topic}/{self.number}@{record.offset}"
+
+
+def shown_key(key: bytes | None) -> str:
+    """A record's key for a person."""
+    return "no key" if key is None else key[:KEY_MAX].decode(errors="replace")
+
+
+def _check_key(key: bytes, found: Cut) -> None:
+    """Raises NotARecordError: the key is not that of the record's row."""
+    rows = found.after or found.before
+    if rows is None:
+        return
+    values = dict(zip(*rows, strict=True))
+    unchanged = set(found.unchanged)
+    for name, value in pairs(key, "the key"):
+        if values.get(name) != value and name not in unchanged:
+            said = values.get(name, JSON_NULL)[:80].decode(errors="replace")
+            raise NotARecordError(
+                f"the key has {name.decode(errors='replace')} {value[:80].decode(errors='replace')}, its row {said}"
+            )

@@ -1,0 +1,149 @@
+"""Rows of the source at a shared snapshot, as the encoder writes them, read no faster than is allowed."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from cdcd import __version__
+from cdcd.config.loading import Config
+from cdcd.credentials.columns import protections
+from cdcd.formats.debezium_json.converters import converter_for
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
+from cdcd.formats.schemas import TableForm, table_form
+from cdcd.postgres.replication import identifier, literal
+from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.table_chunks import TableChunks
+from cdcd.rows.copytext import split_row, unescape
+from cdcd.rows.relations import key_columns
+from cdcd.rows.wiretext import to_bytes, wire
+from cdcd.snapshots.pages import Pages, gaps
+from cdcd.snapshots.table_task import Part
+from cdcd.verify.comparing import SourceRow
+from cdcd.verify.cutting import cut
+
+CHUNK_BYTES: Final = 1 << 20
+"""Of a table, on disk, read at a time."""
+
+ROWS_AT_ONCE: Final = 2000
+_MARK: Final = "true"
+
+
+class Rate:
+    """Waits so that no more than `bytes_per_s` pass on average; 0: without limit."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = time.monotonic()
+
+    async def passed(self, size: int) -> None:
+        """So many bytes were read: wait until the next may be."""
+        if self._bytes_per_s:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+            await asyncio.sleep(max(0.0, self._free_at - now))
+
+
+RUN_PAGES: Final = 16
+"""Pages of a sample that lie side by side."""
+
+
+def left_out(pages: int, share: float, dice: Random) -> Pages:
+    """The pages that a sample leaves out, of a table with so many: runs of pages are drawn, one at least."""
+    runs = -(-pages // RUN_PAGES)
+    drawn = set(dice.sample(range(runs), min(runs, max(1, round(runs * share))))) if runs else set()
+    return gaps(tuple((run * RUN_PAGES, min(pages, (run + 1) * RUN_PAGES)) for run in sorted(drawn)), pages)
+
+
+class SourceRows:
+    """Reads tables at the snapshot, over a connection of its own. The caller owes `close`."""
+
+    def __init__(self, config: Config, shared: SharedSnapshot, reader: SnapshotReader, rate: Rate) -> None:
+        self._shared = shared
+        self._reader = reader
+        self._rate = rate
+        self._names = config.topic_names()
+        self._protections = protections(config.columns)
+        self._encoder = SnapshotEncoder(
+            EncoderSettings(
+                __version__,
+                config.topics.prefix,
+                shared.database,
+                names=config.topics.by_table,
+                column_rules=self._protections.rules,
+            )
+        )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def form(self, table: SharedTable) -> TableForm:
+        """The description of the table at the snapshot."""
+        relation = table.source.relation
+        topic = self._names.table(relation.schema, relation.name)
+        types = self._shared.types
+        rules = self._protections.of_columns(relation, key_columns(relation, table.description), types)
+        return table_form(relation, table.description, types, topic, rules)
+
+    def defaults(self, table: SharedTable) -> list[bytes | None]:
+        """For each column, what rows have that are older than the column, as a record has it; None: NULL."""
+        missing = {column.name: column.missing for column in table.description.columns}
+        found: list[bytes | None] = []
+        for column in table.source.relation.columns:
+            text = missing.get(column.name)
+            converter = converter_for(column.type_oid, column.type_modifier, self._shared.types)
+            found.append(None if text is None else to_bytes(converter.json(wire(text))))
+        return found
+
+    async def rows(
+        self, table: SharedTable, skipped: Callable[[Part], Pages] = lambda _: ()
+    ) -> AsyncIterator[list[SourceRow]]:
+        """All rows of the table.
+
+        Args:
+            skipped: the pages of a part that are not read.
+
+        Raises:
+            SourceError: the table may not be read.
+            TransientError: the connection or the snapshot is lost, or the table was altered, truncated or dropped.
+        """
+        relation = table.source.relation
+        self._encoder.define(relation, table.description, self._shared.types)
+        key = key_columns(relation, table.description)
+        places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
+        for each in table.source.parts:
+            part = replace(each.part, done=skipped(each.part))
+            async for lines in self._lines(table, each.sql_name, part):
+                for begin in range(0, len(lines), ROWS_AT_ONCE):
+                    yield self._encoded(relation.oid, lines[begin : begin + ROWS_AT_ONCE], places)
+
+    async def _lines(self, table: SharedTable, sql_name: str, part: Part) -> AsyncIterator[list[bytes]]:
+        chunks = TableChunks(self._reader, table.source, sql_name, part, CHUNK_BYTES)
+        while (lines := await chunks.next()) is not None:
+            yield lines
+            await self._rate.passed(sum(map(len, lines)))
+
+    def _encoded(self, oid: int, lines: list[bytes], places: list[tuple[int, str]]) -> list[SourceRow]:
+        position = self._shared.position
+        place = SnapshotPosition(position, position - 1, _MARK, _MARK, _MARK)
+        records: list[Any] = []
+        self._encoder.encode_rows(oid, lines, place, 0, records, set())
+        found = []
+        for line, (_, key, value, _) in zip(lines, records, strict=True):
+            after = cut(value, ()).after
+            assert after is not None, "a row that was read has values"
+            found.append(SourceRow(key, after.values, "" if key is None else _condition(line, places)))
+        return found
+
+
+def _condition(line: bytes, places: list[tuple[int, str]]) -> str:
+    """What finds the row in SQL, from its line of COPY's text."""
+    fields = split_row(line)
+    return " AND ".join(
+        f"{identifier(name)} = {literal(unescape(fields[at]).decode('utf-8', 'surrogateescape'))}"
+        for at, name in places
+    )

@@ -1,0 +1,386 @@
+"""`--target topics`: the topics folded up to what a snapshot of the source sees, and held against the tables at it.
+
+In this order, so that the source has to keep the snapshot for the reading of its tables only:
+
+1. What the topics have is folded, as far as a first snapshot sees it, which is not kept: every later one sees that too.
+2. The snapshot is taken. Nothing waits for it, and it waits for nobody.
+3. The checkpoint is waited for that says that everything is in Kafka that the snapshot may see, and the rest is folded.
+4. The tables are read at the snapshot, and compared.
+
+A table that is altered, rewritten or truncated meanwhile cannot be read at the snapshot any more. It is compared at
+another one.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from cdcd.config.loading import Config
+from cdcd.credentials.providers import access
+from cdcd.errors import ConfigError, SinkError, TransientError
+from cdcd.formats.schemas import TableForm
+from cdcd.kafka import client
+from cdcd.kafka.admin import Admin
+from cdcd.kafka.bounded_reading import BoundedReader
+from cdcd.kafka.checkpoint import peek_checkpoint
+from cdcd.kafka.descriptions import read_forms
+from cdcd.postgres.connection import Dsn, connect, parse_dsn
+from cdcd.postgres.logical_message import emit_message
+from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
+from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.table_chunks import ChangedTableError
+from cdcd.protocol.lsn import Lsn
+from cdcd.rows.relations import key_columns
+from cdcd.snapshots.patterns import TablePattern, parse_pattern
+from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.signals import WATERMARK
+from cdcd.snapshots.visibility import Visibility
+from cdcd.telemetry.terminal_text import number
+from cdcd.transactions.position import Checkpoint
+from cdcd.verify.columns import Columns
+from cdcd.verify.comparing import Outcome, TableComparison
+from cdcd.verify.cutting import NotARecordError, cut
+from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
+from cdcd.verify.report import Report, TableReport
+from cdcd.verify.row_store import RowStore
+from cdcd.verify.sight import Sight
+from cdcd.verify.source import Rate, SourceRows, left_out
+
+ANSWER_S: Final = 15.0
+LOOK_S: Final = 0.5
+ATTEMPTS: Final = 5
+"""Snapshots that are taken, if tables are altered or truncated meanwhile."""
+
+Notice = Callable[[str], None]
+Choose = Callable[[Mapping[str, int]], Collection[str]]
+
+
+class NotDeliveredError(TransientError):
+    """The pipeline did not deliver in time what was to be compared."""
+
+    exit_code = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is verified, and how.
+
+    Attributes:
+        tables: patterns; () for all published tables.
+        rate_bytes_s: of rows of the source; 0: without limit.
+        sample: the share of the pages of each table that are read; 1: all.
+        since: commits before this LSN are not looked at.
+        timeout_s: how long the pipeline may take to deliver what was committed before the snapshot.
+    """
+
+    tables: tuple[str, ...] = ()
+    rate_bytes_s: float = 0.0
+    timeout_s: float = 300.0
+    sample: float = 1.0
+    since: int = 0
+
+
+class TopicsTarget:
+    """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
+
+    Args:
+        folder: for the rows of the topics; the caller's, who removes it.
+        notice: told, in a sentence, what takes long.
+    """
+
+    def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
+        self._config = config
+        self._options = options
+        self._notice = notice
+        self._patterns: tuple[TablePattern, ...] = tuple(
+            parse_pattern(table, "--table") for table in options.tables
+        )
+        self._client, _ = client.split(*access(config.kafka))
+        self._admin = Admin(self._client, ANSWER_S)
+        self._reader = BoundedReader(self._client, f"{config.name}-verify")
+        self._store = RowStore(folder)
+        self._sight = Sight(Visibility(0, 0), 0, 0)
+        self._folds: dict[str, TableFold] = {}
+        self._forms: dict[str, dict[str, TableForm]] = {}
+        self._rows_gone: dict[str, str] = {}
+        self._values_gone: dict[str, str] = {}
+
+    def close(self) -> None:
+        self._reader.close()
+        self._store.close()
+
+    async def verify(self, choose: Choose | None = None) -> Report:
+        """Compare all tables once, or those that are chosen.
+
+        Args:
+            choose: is given the sizes of all that are meant, in bytes on disk, and gives those to be compared.
+
+        Raises:
+            ConfigError: no table is meant.
+            SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not deliver.
+        """
+        done: dict[str, TableReport] = {}
+        chosen = await self._fold_first(choose)
+        for left in reversed(range(ATTEMPTS)):
+            changed, gone, lsn = await self._verify(chosen, done)
+            if not changed or not left:
+                break
+            self._notice(f"{'; '.join(changed.values())} Compared at another snapshot: {', '.join(changed)}.")
+        limits = [
+            f"{name}, which was dropped, renamed or taken out of the publication meanwhile" for name in gone
+        ]
+        limits += [
+            f"{name}, which was truncated or altered each time: {why}" for name, why in changed.items()
+        ]
+        reports = [done[name] for name in sorted(done)]
+        lsn = min((each.lsn for each in reports), default=lsn)
+        return Report(self._config.name, "topics", lsn, reports, limits)
+
+    async def _fold_first(self, choose: Choose | None) -> Collection[str]:
+        """Fold what an earlier snapshot sees, so that the one that counts need not be kept as long. What is chosen."""
+        async with AsyncExitStack() as stack:
+            shared = await self._snapshot(stack)
+            self._look(shared)
+            meant = {name: _size(table) for name, table in shared.tables.items() if self._means(name)}
+        if not meant:
+            raise ConfigError(
+                f"The publication {self._config.postgres.publication} publishes no table that is meant.",
+                hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
+            )
+        self._fold(list(meant))
+        return meant if choose is None else choose(meant)
+
+    async def _verify(
+        self, chosen: Collection[str], done: dict[str, TableReport]
+    ) -> tuple[dict[str, str], list[str], int]:
+        """Compare the tables that are not `done`, at one snapshot.
+
+        Returns:
+            The tables that changed before they were read, and how; those that are not there any more; the LSN.
+        """
+        changed: dict[str, str] = {}
+        async with AsyncExitStack() as stack:
+            shared = await self._snapshot(stack)
+            tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
+            await self._nudge()
+            checkpoint = self._await_delivery(shared.position)
+            sight = self._look(shared)
+            self._fold(list(tables))
+            reader = await SnapshotReader.open(
+                self._dsn(),
+                application_name=self._application,
+                connect_timeout_s=self._config.postgres.connect_timeout_s,
+                # Nothing else is to be done than to wait for who alters the table.
+                lock_timeout_s=0,
+            )
+            stack.callback(reader.close)
+            await reader.import_snapshot(shared.name)
+            rows = SourceRows(self._config, shared, reader, Rate(self._options.rate_bytes_s))
+            for name, table in tables.items():
+                if name not in done:
+                    try:
+                        done[name] = await self._compare(table, rows, checkpoint, sight.exact_lsn)
+                    except ChangedTableError as error:
+                        changed[name] = error.message
+            return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
+
+    @property
+    def _application(self) -> str:
+        return f"{self._config.name} verify"
+
+    def _means(self, name: str) -> bool:
+        return not self._patterns or any(pattern.matches_name(name) for pattern in self._patterns)
+
+    def _dsn(self) -> Dsn:
+        return parse_dsn(*self._config.postgres.access())
+
+    async def _snapshot(self, stack: AsyncExitStack) -> SharedSnapshot:
+        """A snapshot of this moment, until the stack is closed."""
+        postgres = self._config.postgres
+        shared = await SharedSnapshot.now(
+            self._dsn(),
+            publication=postgres.publication,
+            slot=postgres.slot,
+            connect_timeout_s=postgres.connect_timeout_s,
+        )
+        stack.push_async_callback(shared.close)
+        return shared
+
+    def _look(self, shared: SharedSnapshot) -> Sight:
+        """Fold what this snapshot sees from now on."""
+        assert shared.visibility is not None, "it is one of a moment"
+        self._sight = Sight(shared.visibility, shared.position, shared.old_lsn)
+        for fold in self._folds.values():
+            fold.look(self._sight)
+        return self._sight
+
+    async def _nudge(self) -> None:
+        """Write a message into the WAL, so that an idle pipeline gets past the snapshot."""
+        sql = await connect(
+            self._dsn(),
+            application_name=self._application,
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        try:
+            await emit_message(sql, WATERMARK, "verify")
+        finally:
+            await sql.close()
+
+    def _await_delivery(self, lsn: int) -> Checkpoint:
+        """The checkpoint that says that everything before the LSN is in Kafka."""
+        deadline = time.monotonic() + self._options.timeout_s
+        topic = self._config.topics.checkpoint
+        said = False
+        while True:
+            found = peek_checkpoint(self._client, topic, self._config.name, ANSWER_S)
+            if found is not None and found.position.end_lsn >= lsn:
+                return found
+            if time.monotonic() > deadline:
+                at = "no checkpoint" if found is None else f"at {Lsn(found.position.end_lsn)}"
+                raise NotDeliveredError(
+                    f"The pipeline has not delivered up to {Lsn(lsn)} within {self._options.timeout_s:g} s: "
+                    f"it is {at}.",
+                    hint="Look what holds it up (`cdcd status`), or give it more time (--timeout).",
+                )
+            if not said:
+                said = True
+                self._notice(f"Waits until the pipeline has delivered up to {Lsn(lsn)}.")
+            time.sleep(LOOK_S)
+
+    def _fold(self, tables: Sequence[str]) -> None:
+        """Fold what the topics of these tables have now."""
+        names = self._config.topic_names()
+        topics = {names.qualified(table): table for table in tables}
+        self._describe(topics)
+        for place, begin in self._reader.add(topics).items():
+            if begin or self._options.since:
+                self._folds[place[0]].cut(place[1])
+            if begin:
+                self._rows_gone[place[0]] = "retention has deleted its oldest records"
+            if self._options.since:
+                self._rows_gone[place[0]] = f"they have not changed since {Lsn(self._options.since)}"
+                self._reader.rewind(place, self._reader.find(place, self._is_before))
+        ends = self._reader.ends()
+        if self._config.topics.schemas:
+            for topic, forms in read_forms(
+                self._client, self._config.topics.schemas, f"{self._config.name}-verify", ANSWER_S, topics
+            ).items():
+                self._forms[topic].update(forms)
+        for message in self._reader.read(ends, self._options.timeout_s):
+            topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+            record = TopicRecord(offset, _bytes(message.key()), _bytes(message.value()), _headers(message))
+            self._folds[topic].partition(partition).take(record)
+        for topic, fold in self._folds.items():
+            for partition, offset in fold.again_from().items():
+                self._reader.rewind((topic, partition), offset)
+
+    def _is_before(self, message: Any) -> bool | None:
+        """Whether a record is from before `since`; None: it does not say."""
+        try:
+            return cut(message.value() or b"", ()).commit_lsn < self._options.since
+        except NotARecordError:
+            return None
+
+    def _describe(self, topics: dict[str, str]) -> None:
+        """Make a fold for each topic that is new, by how the topic is configured."""
+        new = [topic for topic in topics if topic not in self._folds]
+        if not new:
+            return
+        there = self._admin.names()
+        try:
+            configs = self._admin.topic_configs([topic for topic in new if topic in there])
+        except SinkError:
+            # This principal may not read settings (DescribeConfigs): then the worst is assumed.
+            configs = {topic: {"cleanup.policy": "compact"} for topic in new if topic in there}
+        for topic in new:
+            compacted = "compact" in configs.get(topic, {}).get("cleanup.policy", "")
+            if compacted:
+                self._values_gone[topic] = "the topic is compacted, or nobody may look whether it is"
+            self._forms[topic] = {}
+            settings = FoldSettings(
+                exactly_once=self._config.kafka.delivery == "exactly_once",
+                tombstones=self._config.topics.tombstones,
+                compacted=compacted,
+            )
+            fold = TableFold(len(self._folds), self._store, topic, settings, self._forms[topic])
+            fold.look(self._sight)
+            self._folds[topic] = fold
+
+    async def _compare(
+        self, table: SharedTable, rows: SourceRows, checkpoint: Checkpoint, lsn: int
+    ) -> TableReport:
+        form = rows.form(table)
+        fold = self._folds[form.topic]
+        columns = Columns(form, rows.defaults(table), fold.former)
+        comparison = TableComparison(
+            fold,
+            columns,
+            rows_gone=self._rows_gone.get(form.topic, "")
+            or _unread(checkpoint, table)
+            or _unplaced(fold, form),
+            values_gone=self._values_gone.get(form.topic, ""),
+        )
+        limits = []
+        if self._options.sample < 1:
+            outcome = await self._compare_sample(comparison, table, rows)
+            limits.append(
+                f"a sample of {self._options.sample:.3%} of the table's pages; rows that only the topic has are not "
+                "looked for"
+            )
+        else:
+            async for some in rows.rows(table):
+                comparison.add_source(some)
+            if comparison.ranges():
+                async for some in rows.rows(table):
+                    comparison.look_at(some)
+            outcome = comparison.end()
+        if not form.key and fold.with_key:
+            limits.append(f"{number(fold.with_key, 'record')} from when the table had a key")
+        return TableReport(
+            table.source.name, form.topic, lsn, fold.records, outcome, limits, fold.faults, fold.faults_in_all
+        )
+
+    async def _compare_sample(
+        self, comparison: TableComparison, table: SharedTable, rows: SourceRows
+    ) -> Outcome:
+        if not key_columns(table.source.relation, table.description):
+            comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
+            return comparison.outcome
+        dice = Random()  # noqa: S311  another sample each time, of which no secret depends
+        comparison.sample()
+        async for some in rows.rows(table, lambda part: left_out(part.pages, self._options.sample, dice)):
+            comparison.look_at(some)
+        return comparison.outcome
+
+
+def _size(table: SharedTable) -> int:
+    return sum(each.part.size for each in table.source.parts)
+
+
+def _unread(checkpoint: Checkpoint, table: SharedTable) -> str:
+    """Why the topic may lack rows that the pipeline has not read; "" if it has read the table, or was not to."""
+    progress = checkpoint.snapshot or Progress()
+    oid, name = table.source.oid, table.source.name
+    open_task = any(task.oid == oid or task.name == name for task in progress.tasks)
+    if open_task or oid in progress.waiting.oids[progress.begun :]:
+        return "the table is still being read (`cdcd snapshot status`)"
+    return ""
+
+
+def _unplaced(fold: TableFold, form: TableForm) -> str:
+    """Why the place of rows among the changes is not known; "" if it is."""
+    if fold.is_unsure:
+        return "the table was read again while it was verified: verify it once more"
+    return "" if form.key or not fold.foreign else "records of another connector do not say which came twice"
+
+
+def _bytes(data: str | bytes | None) -> bytes | None:
+    return data.encode() if isinstance(data, str) else data
+
+
+def _headers(message: Any) -> Sequence[tuple[str, bytes | None]]:
+    return message.headers() or ()

@@ -1,0 +1,69 @@
+"""`cdcd verify` against real parts: no false difference while writers and kills go on."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cdcd.config.loading import load_config
+from cdcd.verify.report import EQUAL, Report, lines
+from cdcd.verify.topics import Options, TopicsTarget
+from deploy.demo.workload import Features, Workload
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+
+Verify = Callable[..., Report]
+
+
+@pytest.fixture
+def verify(tmp_path: Path) -> Iterator[Callable[..., Report]]:
+    """`verify(file, …)`: what one comparison finds, with a new target each time."""
+    with ExitStack() as stack:
+
+        def run(file: Path, **options: object) -> Report:
+            folder = tmp_path / f"verify-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            target = TopicsTarget(load_config(file, {}), Options(**options), folder, print)  # type: ignore[arg-type]
+            stack.callback(target.close)
+            report = asyncio.run(target.verify())
+            print("\n".join(lines(report, shown=5, values=True)))
+            return report
+
+        yield run
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.postgres(only=[13, 18])
+def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
+    database: Database, broker: KafkaBroker, daemon: Callable[..., Daemon], unique: str, verify: Verify
+):
+    # GIVEN a workload of everything that this server has, in topics with several partitions
+    workload = Workload(
+        database.dsn(), seed=database.version, features=Features(new_tables=False), rate=40, sessions=3
+    )
+    workload.create()
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            postgres={"two_phase": database.version >= 15},
+            topics={"create": {"partitions": 2}},
+            spool={"memory_bytes_max": 65_536},
+        )
+    )
+    process.await_streaming()
+    with workload:
+        for _ in range(3):
+            # WHEN the topics are verified meanwhile
+            report = verify(process.config_path, timeout_s=120)
+
+            # THEN every table is equal, at an LSN that is later each time
+            assert report.verdict == EQUAL
+            assert sum(table.outcome.source_rows for table in report.tables) > 0
+            process.kill()
+            process.start()
+    assert workload.stats["committed"] > 0 or workload.stats
