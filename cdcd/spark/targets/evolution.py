@@ -6,7 +6,7 @@ where an id is not known, where their names are. An id that was known once stays
 A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -313,14 +313,25 @@ def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, Co
             if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
                 yield before, column
         return
-    for column in new.columns:
+    taken = {column.id for column in new.columns}
+    for place, column in enumerate(new.columns):
         if column.id in by_id:
             yield by_id[column.id], column
             continue
         before = by_name.get(column.name)
         # Of the same name, but both ids known and different: dropped, and added again.
-        if before is not None and (before.id is None or column.id is None):
+        if before is None or (before.id is not None and (column.id is not None or before.id in taken)):
+            continue
+        if _fits(old.columns, old.columns.index(before), column.id) and _fits(new.columns, place, before.id):
             yield before, column
+
+
+def _fits(columns: Sequence[ColumnSchema], place: int, id_: int | None) -> bool:
+    """Whether the column at that place may have this id: columns are in the order of their ids."""
+    return id_ is None or (
+        all(column.id is None or column.id < id_ for column in columns[:place])
+        and all(column.id is None or column.id > id_ for column in columns[place + 1 :])
+    )
 
 
 def _renames(names: dict[str, str]) -> list[Step]:

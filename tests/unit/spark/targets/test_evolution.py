@@ -71,6 +71,20 @@ def test_without_ids_names_decide():
     assert plan(old, new) == (Drop("x"), Add(column("b", None)))
 
 
+def test_a_column_without_an_id_is_another_one_if_its_place_does_not_allow_the_id():
+    # Both forms are in the order of ids: what stands before 7 is not 9.
+    old = table(ID, column("a", None), column("b", 7))
+    again = column("a", 9, IntegerType())
+    assert plan(old, table(ID, column("b", 7), again)) == (Drop("a"), Add(again))
+    assert plan(old, table(ID, column("a", 5), column("b", 7))) == ()
+
+
+def test_a_column_without_an_id_is_not_one_that_has_another_name_by_now():
+    old = table(ID, column("m", 4), column("o", 5))
+    new = table(ID, column("o", 4), column("m", None))
+    assert [step for step in plan(old, new) if isinstance(step, Rename)] == [Rename("m", "o")]
+
+
 def test_a_renamed_key_is_the_same_key():
     renamed = column("nr", 1, LongType())
     assert plan(table(ID), table(renamed, key=("nr",))) == (Rename("id", "nr"),)
