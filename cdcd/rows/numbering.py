@@ -4,8 +4,9 @@ The message has names and types as of its place in the WAL. The catalog has name
 descriptions have them as of earlier places. In between columns may have been renamed, dropped and added.
 
 The rule: a message lists its columns in the order of their numbers, numbers are never used twice, and a new column's is
-greater than all before it. So numbers that do not rise are wrong; and a column that a former description and the
-catalog both have was there in between, hence is in the message.
+greater than all before it. So numbers that do not rise are wrong; a column that a former description and the catalog
+both have was there in between, hence is in the message; and one that neither has came after all that the description
+numbers, or stands where the description has a column without a number.
 
 Where the names and types of today's catalog fit, they are taken. What they can not tell is a column that was dropped
 and added again at the end under its name while the daemon was behind.
@@ -51,7 +52,7 @@ def column_ids(
         if list(each.values()) == asked:
             return list(each)
     if known:
-        return _aligned(asked, known[0], today)
+        return _aligned(asked, former[0], today)
     if list(today) == list(range(1, len(asked) + 1)):
         # No column was ever dropped and none came since.
         return list(today)
@@ -100,16 +101,21 @@ def _rising(asked: Sequence[_Names], today: dict[int, _Names]) -> list[int | Non
     ]
 
 
-def _aligned(asked: Sequence[_Names], known: dict[int, _Names], today: dict[int, _Names]) -> list[int | None]:
+def _aligned(
+    asked: Sequence[_Names], former: Sequence[ColumnForm], today: dict[int, _Names]
+) -> list[int | None]:
     """The rising numbers that fit best between a former description and today's catalog; None where several do."""
+    known = {column.id: (column.name, column.type_oid) for column in former if column.id is not None}
     numbers = sorted({*known, *today})
+    free = _free(former, numbers)
     in_both = frozenset(known) & frozenset(today)
     nothing: frozenset[int] = frozenset()
     for lasting in (in_both, nothing):
         fits = [[_fit(names, known.get(number), today.get(number)) for number in numbers] for names in asked]
-        left = _best(fits, [number in lasting for number in numbers])
+        left = _best(fits, [number in lasting for number in numbers], free)
         # From the other end: where several ways are equally good, the two differ.
-        right = _best([row[::-1] for row in fits[::-1]], [number in lasting for number in numbers[::-1]])
+        reverse = [number in lasting for number in numbers[::-1]]
+        right = _best([row[::-1] for row in fits[::-1]], reverse, free[::-1])
         if left is None or right is None:
             # A column left the publication: it lasts, but is in no message any more.
             continue
@@ -119,6 +125,24 @@ def _aligned(asked: Sequence[_Names], known: dict[int, _Names], today: dict[int,
             for place, other in zip(left, mirrored, strict=True)
         ]
     return [None] * len(asked)
+
+
+def _free(former: Sequence[ColumnForm], numbers: Sequence[int]) -> list[bool]:
+    """Before each of `numbers`, and after the last one: whether a column without any of them may stand there."""
+    free = [False] * (len(numbers) + 1)
+    low, is_open = 0, False
+    for column in former:
+        if column.id is None:
+            is_open = True
+            continue
+        if is_open:
+            for place, number in enumerate(numbers):
+                free[place] = free[place] or low < number <= column.id
+        low, is_open = column.id, False
+    for place in range(len(numbers)):
+        free[place] = free[place] or numbers[place] > low
+    free[len(numbers)] = True
+    return free
 
 
 def _fit(asked: _Names, *seen: _Names | None) -> int:
@@ -131,11 +155,12 @@ def _fit(asked: _Names, *seen: _Names | None) -> int:
     return fit
 
 
-def _best(fits: list[list[int]], lasting: list[bool]) -> list[int | None] | None:
+def _best(fits: list[list[int]], lasting: list[bool], free: list[bool]) -> list[int | None] | None:
     """Give each row a column, so that the sum of `fits` is the largest. None: no way is possible.
 
-    Later rows have later columns, and every column in `lasting` is given to a row. A row may have no
-    column. Of equal ways the one is taken that gives the first rows the last columns.
+    Later rows have later columns, and every column in `lasting` is given to a row. A row may have no column where
+    `free` is true of the column that comes next. Of equal ways the one is taken that gives the first rows the last
+    columns.
     """
     rows, columns = len(fits), len(lasting)
     sums = [[_IMPOSSIBLE] * (columns + 1) for _ in range(rows + 1)]
@@ -145,7 +170,7 @@ def _best(fits: list[list[int]], lasting: list[bool]) -> list[int | None] | None
             best = sums[row][column]
             if column < columns and not lasting[column]:
                 best = max(best, sums[row][column + 1])
-            if row < rows:
+            if row < rows and free[column]:
                 best = max(best, sums[row + 1][column] + _NOWHERE)
             if row < rows and column < columns:
                 best = max(best, sums[row + 1][column + 1] + fits[row][column])

@@ -9,44 +9,29 @@
 `changes.parse` says which columns changes have.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import reduce
-from typing import Final
+from typing import Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cdcd.errors import ConfigError, SourceError
 from cdcd.spark.kafka import EARLIEST, KafkaSource, Offsets
-from cdcd.spark.platform.kafka_admin import Admin, ReadEnds
-from cdcd.spark.records.changes import PROBLEM, parse
+from cdcd.spark.platform.kafka_admin import Admin, Ends, ReadEnds
 from cdcd.spark.records.descriptions import Descriptions, Form
+from cdcd.spark.records.one_pass import OTHER_TYPES, UNKNOWN_FORM, parse_forms
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.records.table_changes import Changes, batch_changes, brought
 from cdcd.spark.session import check_classic, check_time_zone, is_connect
 from cdcd.spark.targets import dimension
-from cdcd.spark.targets.evolution import upgrade
 from cdcd.spark.targets.pinned import CONTROL
 from cdcd.spark.targets.target import Applied, Kind, Target, kind_of
+from cdcd.spark.targets.upgrading import upgrade
 
-_RAW: Final = ("key_bytes", "value_bytes", "timestamp")
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The changes of one table.
-
-    Attributes:
-        changes: all in the form `schema`, older ones brought to it.
-        rejected: records that are no changes: topic, partition, offset, timestamp, key_bytes, value_bytes, problem.
-        end: by partition, the offset to go on from.
-    """
-
-    schema: TableSchema
-    changes: DataFrame
-    rejected: DataFrame
-    end: Offsets
+NEW_FORM: Final = "has changes in a form that was not described when this query began"
+"""What the error says by which a query of `stream_changes` ends when its table was altered (`has_new_form`)."""
 
 
 def read_changes(
@@ -89,31 +74,7 @@ def read_changes(
         sf.get_json_object(sf.col("value").cast("string"), "$.source.schema_id").alias("id")
     )
     ids = [row["id"] for row in named.filter("id IS NOT NULL").distinct().collect()]
-    found = forms.find(topic, ids)
-    parts = {
-        schema_id: parse(records, form.schema, form.rules, keep=True).filter(sf.col("schema_id") == schema_id)
-        for schema_id, form in found.items()
-    }
-    rest = parse(records, newest.schema, newest.rules, keep=True)
-    if parts:
-        rest = rest.filter(~sf.coalesce(sf.col("schema_id").isin(list(parts)), sf.lit(False)))
-    unknown = sf.coalesce(PROBLEM, sf.lit("no description is known of its source.schema_id"))
-    rejected = [part.filter(sf.col(PROBLEM).isNotNull()) for part in parts.values()]
-    rejected.append(rest.withColumn(PROBLEM, unknown))
-    shown = ("topic", "partition", "offset", "timestamp", "key_bytes", "value_bytes", PROBLEM)
-    sound = [
-        upgrade(
-            part.filter(sf.col(PROBLEM).isNull()).drop(PROBLEM, *_RAW), found[schema_id].schema, newest.schema
-        )
-        for schema_id, part in parts.items()
-    ]
-    nothing = parse(records, newest.schema, newest.rules).filter("false").drop(PROBLEM)
-    return Changes(
-        newest.schema,
-        reduce(DataFrame.unionByName, sound) if sound else nothing,
-        reduce(DataFrame.unionByName, [part.select(*shown) for part in rejected]),
-        end,
-    )
+    return brought(records, forms.find(topic, ids), newest, end)
 
 
 def stream_changes(
@@ -124,34 +85,107 @@ def stream_changes(
     *,
     schemas_topic: str | None = None,
     options: Mapping[str, str] | None = None,
+    other_forms: Literal["stop", "mark"] = "stop",
 ) -> tuple[TableSchema, DataFrame]:
-    """The form that a table has now, and a streaming DataFrame of the table's changes in that form.
+    """The form that a table has now, and a streaming DataFrame of the table's changes, all in that form.
 
-    The DataFrame keeps the column `problem`: if it is not null, the row is no change, or is in another form.
+    A streaming query has one form for as long as it runs. Changes of all forms that are described now are brought to
+    the newest. When the table was altered, the first change in the new form ends the query with an error for which
+    `has_new_form` is true, before its batch is committed. Call this function again then, and start the query with the
+    same checkpoint: it goes on with that batch, in the form that the table has by now. `follow_changes` goes on without
+    an end.
+
+    The DataFrame keeps the column `problem`: if it is not null, the row is no change.
 
     Args:
         prefix: of the pipeline's topics.
         table: `schema.table`.
         schemas_topic: with the descriptions; None is `<prefix>.schemas`.
         options: of Spark's Kafka source, such as `startingOffsets` and `maxOffsetsPerTrigger`.
+        other_forms: "stop": a change whose form was not known, or cannot be brought to the newest (another type), ends
+            the query. "mark": `problem` says so of it, and the query goes on without its values.
 
     Raises:
         SourceError: no description of the table is known.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
     topic, forms = _described(spark, source, prefix, table, schemas_topic, variant=False)
-    form = forms.newest(topic)
-    records = (
+    newest = forms.newest(topic)
+    stop = {
+        UNKNOWN_FORM: f"{table} {NEW_FORM}. Call stream_changes again, and start the query with the same checkpoint.",
+        OTHER_TYPES: f"{table} has changes in a form that cannot be brought to the newest one. Read them by"
+        ' follow_changes, begin behind them (startingOffsets), or let them be marked (other_forms="mark").',
+    }
+    records = _stream(spark, source, topic, options)
+    changes = parse_forms(records, forms.all(topic), newest, stop=stop if other_forms == "stop" else None)
+    return newest.schema, changes
+
+
+def has_new_form(error: BaseException) -> bool:
+    """Whether a query of `stream_changes` ended with this error because its table was altered."""
+    return NEW_FORM in str(error)
+
+
+def follow_changes(
+    spark: SparkSession,
+    source: KafkaSource,
+    prefix: str,
+    table: str,
+    each: Callable[[Changes, int], None],
+    *,
+    schemas_topic: str | None = None,
+    options: Mapping[str, str] | None = None,
+    variant: bool = False,
+) -> DataStreamWriter:
+    """A streaming query that hands over a table's changes batch by batch, and goes on when the table is altered.
+
+    `each` gets the changes of a batch in the newest form that is described when the batch is read, and the number that
+    Spark gives to the batch. Set a checkpoint and a trigger on what this function returns, and start it. The query ends
+    if `each` raises. Started again with the same checkpoint, it hands over the same records with the same number.
+
+    If a batch has forms that cannot be brought to one (a column of another type, another key), `each` is called once
+    for each run of forms that can, one after the other, with the same number of the batch.
+
+    Args:
+        prefix: of the pipeline's topics.
+        table: `schema.table`.
+        each: reads `Changes.changes` before it returns. The records of the batch are kept meanwhile.
+        schemas_topic: with the descriptions; None is `<prefix>.schemas`.
+        options: of Spark's Kafka source, such as `startingOffsets` and `maxOffsetsPerTrigger`.
+        variant: json columns are VARIANT.
+
+    Raises:
+        SourceError: no description of the table is known. In the query: none is known of a form that a change has.
+        SinkError, SinkUnavailableError: Kafka refuses, or does not answer; in the query as well.
+        ConfigError: the session is one of Spark Connect.
+    """
+    check_classic(spark, "follow_changes")
+    check_time_zone(spark)
+    place = schemas_topic or f"{prefix}.schemas"
+    forms = Descriptions(spark, source, Ends(spark, source), place, variant=variant)
+    topic = _topic(forms, table, place)
+
+    def hand_over(batch: DataFrame, number: int) -> None:
+        batch.persist()
+        try:
+            forms.refresh()
+            for changes in batch_changes(batch, forms, topic, table):
+                each(changes, number)
+        finally:
+            batch.unpersist()
+
+    return _stream(spark, source, topic, options).writeStream.foreachBatch(hand_over)
+
+
+def _stream(
+    spark: SparkSession, source: KafkaSource, topic: str, options: Mapping[str, str] | None
+) -> DataFrame:
+    return (
         spark.readStream.format("kafka")
         .options(**{"startingOffsets": "earliest", **(options or {}), **source.options()})
         .option("subscribe", topic)
         .load()
     )
-    changes = parse(records, form.schema, form.rules)
-    other = sf.when(
-        sf.col("schema_id") != form.schema.schema_id, sf.lit("it is in another form of the table")
-    )
-    return form.schema, changes.withColumn(PROBLEM, sf.coalesce(PROBLEM, other))
 
 
 def apply_changes(
@@ -242,16 +276,22 @@ def _described(
     variant: bool,
 ) -> tuple[str, "_Forms"]:
     check_time_zone(spark)
+    place = schemas_topic or f"{prefix}.schemas"
     with _asking(spark, source) as admin:
-        forms = Descriptions(spark, source, admin, schemas_topic or f"{prefix}.schemas", variant=variant)
-        forms.refresh()
-        topic = forms.topic(table)
-        if topic is None:
-            raise SourceError(
-                f"No description of {table} is known in {schemas_topic or f'{prefix}.schemas'}.",
-                hint="The daemon describes a table before its first change; the name is schema.table.",
-            )
-        return topic, _Forms(forms)
+        forms = Descriptions(spark, source, admin, place, variant=variant)
+        return _topic(forms, table, place), _Forms(forms)
+
+
+def _topic(forms: Descriptions, table: str, place: str) -> str:
+    """The topic of a table, from what is described by now. SourceError: the table is not."""
+    forms.refresh()
+    topic = forms.topic(table)
+    if topic is None:
+        raise SourceError(
+            f"No description of {table} is known in {place}.",
+            hint="The daemon describes a table before its first change; the name is schema.table.",
+        )
+    return topic
 
 
 @contextmanager
@@ -272,6 +312,9 @@ class _Forms:
 
     def newest(self, topic: str) -> Form:
         return self._descriptions.newest(topic)
+
+    def all(self, topic: str) -> dict[str, Form | None]:
+        return self._descriptions.all(topic)
 
     def find(self, topic: str, ids: list[str]) -> dict[str, Form]:
         found = {schema_id: self._descriptions.get(topic, schema_id) for schema_id in ids}

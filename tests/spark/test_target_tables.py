@@ -27,11 +27,12 @@ from cdcd.spark.api import create_scd2_view, scd2
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.delta import DeltaTarget
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, upgrade
+from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import Reach
 from cdcd.spark.targets.target import Kind, Maintenance, New, UnfitError
+from cdcd.spark.targets.upgrading import upgrade
 from tests.spark.conftest import MakeTarget
 from tests.spark.source_model import EPOCH, frame
 

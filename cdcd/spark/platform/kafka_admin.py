@@ -213,6 +213,19 @@ def kafka_failure(reason: str, servers: str) -> SinkError | SinkUnavailableError
     )
 
 
+class Ends:
+    """The ends of topics, each time from a client of its own: for who asks seldom, and for as long as a query runs."""
+
+    def __init__(self, spark: SparkSession, source: KafkaSource) -> None:
+        self._spark = spark
+        self._source = source
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """As `Admin.ends`."""
+        with Admin(self._spark, self._source) as admin:
+            return admin.ends(topics)
+
+
 class ReadEnds:
     """The ends of topics, in a session of Spark Connect, where the admin client cannot be called: it reads the topics.
 

@@ -65,8 +65,34 @@ def parse(
         | schema_id STRING | the form in which it says that it was written |
         | problem STRING | why it is no change of this form; null for one that is |
     """
+    kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
+    parsed = records.filter(sf.col("value").isNotNull()).select(
+        sf.when(once(), envelope(schema, rules)).alias("e"),
+        "headers",
+        "topic",
+        "partition",
+        "offset",
+        *(kept if keep else []),
+    )
+    return parsed.withColumn("unchanged", unchanged("e")).select(
+        *fields("e", "unchanged", schema, rules),
+        *(["key_bytes", "value_bytes", "timestamp"] if keep else []),
+    )
+
+
+def once() -> Column:
+    """Always true, and not deterministic.
+
+    Else Spark would take a filter on what was parsed to before the parsing, and parse once more in it for each part of
+    the condition.
+    """
+    return sf.spark_partition_id() >= 0
+
+
+def envelope(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+    """What the JSON of a record's `value` says, in the wire types of a form."""
     row = StructType([StructField(column.name, rules[column.name].wire) for column in schema.columns])
-    envelope = StructType(
+    type_ = StructType(
         [
             StructField("before", row),
             StructField("after", row),
@@ -76,39 +102,40 @@ def parse(
         ]
     )
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    kept = [sf.col("key").alias("key_bytes"), sf.col("value").alias("value_bytes"), sf.col("timestamp")]
-    # Always true, and not deterministic: else Spark would take a filter on what was parsed to before the parsing, and
-    # parse once more in it for each part of the condition.
-    once = sf.spark_partition_id() >= 0
-    parsed = records.filter(sf.col("value").isNotNull()).select(
-        sf.when(once, sf.from_json(payload(sf.col("value").cast("string")), envelope, options)).alias("e"),
-        "headers",
-        "topic",
-        "partition",
-        "offset",
-        *(kept if keep else []),
+    return sf.from_json(payload(sf.col("value").cast("string")), type_, options)
+
+
+def unchanged(e: str) -> Column:
+    """The column `unchanged`, of the envelope in the column `e`."""
+    return sf.when(
+        sf.col(f"{e}.op").isin("c", "u"), sf.from_json(header(HEADER_UNCHANGED), ArrayType(StringType()))
     )
-    unchanged = sf.when(
-        sf.col("e.op").isin("c", "u"), sf.from_json(header(HEADER_UNCHANGED), ArrayType(StringType()))
-    )
-    return parsed.withColumn("unchanged", unchanged).select(
-        sf.col("e.op").alias("op"),
-        _row("before", schema, rules).alias("before"),
-        _row("after", schema, rules).alias("after"),
-        "unchanged",
-        _key(schema, rules).alias("key"),
+
+
+def fields(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) -> list[Column]:
+    """The columns of `parse`.
+
+    Args:
+        e: the column with the `envelope`.
+        left: the column with what `unchanged` gives of it.
+    """
+    return [
+        sf.col(f"{e}.op").alias("op"),
+        _row(f"{e}.before", schema, rules).alias("before"),
+        _row(f"{e}.after", schema, rules).alias("after"),
+        sf.col(left).alias("unchanged"),
+        _key(e, schema, rules).alias("key"),
         _other_key(HEADER_OLD_KEY, schema, rules).alias("old_key"),
         _other_key(HEADER_NEW_KEY, schema, rules).alias("new_key"),
-        sf.col("e.source.commit_lsn").alias("commit_lsn"),
-        sf.col("e.source.event_serial_no").alias("event_no"),
-        sf.timestamp_micros(sf.col("e.source.ts_us")).alias("commit_time"),
-        "topic",
-        "partition",
-        "offset",
-        sf.col("e.source.schema_id").alias("schema_id"),
-        _problem(schema, rules).alias(PROBLEM),
-        *(["key_bytes", "value_bytes", "timestamp"] if keep else []),
-    )
+        sf.col(f"{e}.source.commit_lsn").alias("commit_lsn"),
+        sf.col(f"{e}.source.event_serial_no").alias("event_no"),
+        sf.timestamp_micros(sf.col(f"{e}.source.ts_us")).alias("commit_time"),
+        sf.col("topic"),
+        sf.col("partition"),
+        sf.col("offset"),
+        sf.col(f"{e}.source.schema_id").alias("schema_id"),
+        _problem(e, left, schema, rules).alias(PROBLEM),
+    ]
 
 
 def head() -> Column:
@@ -142,21 +169,21 @@ def header(name: str) -> Column:
 
 
 def _row(image: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
-    wire = sf.col(f"e.{image}")
+    wire = sf.col(image)
     values = [rules[column.name].value(wire[column.name]).alias(column.name) for column in schema.columns]
     return sf.when(wire.isNotNull(), sf.struct(*values) if values else wire)
 
 
-def _key(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+def _key(e: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
     """From the row itself: a record's key says the same in other words."""
     if not schema.key:
         return sf.lit(None).cast(schema.key_type)
-    deleted = sf.col("e.op") == "d"
+    deleted = sf.col(f"{e}.op") == "d"
     values = []
     for name in schema.key:
-        wire = sf.when(deleted, sf.col("e.before")[name]).otherwise(sf.col("e.after")[name])
+        wire = sf.when(deleted, sf.col(f"{e}.before")[name]).otherwise(sf.col(f"{e}.after")[name])
         values.append(rules[name].value(wire).alias(name))
-    return sf.when(sf.col("e.op").isin(*WITH_ROW, "d"), sf.struct(*values))
+    return sf.when(sf.col(f"{e}.op").isin(*WITH_ROW, "d"), sf.struct(*values))
 
 
 def _other_key(which: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
@@ -165,30 +192,30 @@ def _other_key(which: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Co
     return sf.when(header(which).isNotNull(), key_of(header(which), schema, rules))
 
 
-def _problem(schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
-    op = sf.col("e.op")
+def _problem(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) -> Column:
+    op = sf.col(f"{e}.op")
     cases = [
         (
-            sf.col("e").isNull() | sf.col(f"e.{_CORRUPT}").isNotNull(),
+            sf.col(e).isNull() | sf.col(f"{e}.{_CORRUPT}").isNotNull(),
             sf.lit("its JSON is not that of a change"),
         ),
         (
             op.isNull() | ~op.isin(*OPERATIONS),
             sf.concat(sf.lit("its op is no change of a row: "), sf.coalesce(op, sf.lit("none"))),
         ),
-        (sf.col("e.source.commit_lsn").isNull(), sf.lit("it has no source.commit_lsn")),
+        (sf.col(f"{e}.source.commit_lsn").isNull(), sf.lit("it has no source.commit_lsn")),
         (
-            op.isin(*WITH_ROW) & sf.col("e.after").isNull(),
+            op.isin(*WITH_ROW) & sf.col(f"{e}.after").isNull(),
             sf.lit("it has no row in after"),
         ),
     ]
     if schema.key:
-        cases.append(((op == "d") & sf.col("e.before").isNull(), sf.lit("it has no row in before")))
+        cases.append(((op == "d") & sf.col(f"{e}.before").isNull(), sf.lit("it has no row in before")))
     for column in schema.columns:
         rule, name = rules[column.name], column.name
-        sent = ~sf.coalesce(sf.array_contains("unchanged", name), sf.lit(False))
+        sent = ~sf.coalesce(sf.array_contains(left, name), sf.lit(False))
         for image in ("after", "before"):
-            failed = rule.fails(sf.col(f"e.{image}")[name])
+            failed = rule.fails(sf.col(f"{e}.{image}")[name])
             if failed is not None:
                 failed = failed & sent if image == "after" else failed & (op == "d")
                 cases.append((failed, sf.lit(f"its {name} is not the JSON of a {column.type}")))

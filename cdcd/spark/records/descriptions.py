@@ -17,7 +17,7 @@ from cdcd.errors import SinkError, SourceError
 from cdcd.formats.schemas import TableForm, read_form
 from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
-from cdcd.spark.platform.kafka_admin import Admin, ReadEnds
+from cdcd.spark.platform.kafka_admin import Admin, Ends, ReadEnds
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.records.types import Rule, rules, table_schema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
@@ -53,7 +53,7 @@ class Descriptions:
         self,
         spark: SparkSession,
         source: KafkaSource,
-        admin: Admin | ReadEnds,
+        admin: Admin | ReadEnds | Ends,
         topic: str,
         *,
         variant: bool = False,
@@ -173,6 +173,17 @@ class Descriptions:
         """A form of the table with this topic."""
         form = self._forms.get(schema_id)
         return None if form is None or form.topic != topic else self._form(schema_id)
+
+    def all(self, topic: str) -> dict[str, Form | None]:
+        """Every form that the table had. None: one that has words of labels which mean other labels by now."""
+        found: dict[str, Form | None] = {}
+        for schema_id, form in self._forms.items():
+            if form.topic == topic:
+                try:
+                    found[schema_id] = self._form(schema_id)
+                except IncompatibleSchemaError:
+                    found[schema_id] = None
+        return found
 
     def known(self, topic: str, ids: Collection[str]) -> dict[str, Form]:
         """Those of `ids` that are described."""

@@ -21,12 +21,13 @@ from cdcd.spark.stream.groups import Group, reason, up_to
 from cdcd.spark.stream.replaced import Part, takeover
 from cdcd.spark.stream.slices import Slice
 from cdcd.spark.stream.topic_reader import TableNames, TopicReader
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan, upgrade
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
 from cdcd.spark.targets.layout import Layout
 from cdcd.spark.targets.quarantine import set_aside
 from cdcd.spark.targets.reduction import is_after, is_new
 from cdcd.spark.targets.state import State
 from cdcd.spark.targets.target import Applied, Kind, Target
+from cdcd.spark.targets.upgrading import upgrade
 
 
 class UnknownFormError(TransientError):

@@ -19,9 +19,9 @@ from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.stream.settings import MirrorSettings
-from cdcd.spark.targets.evolution import upgrade
 from cdcd.spark.targets.quarantine import PLACE, QUARANTINE
 from cdcd.spark.targets.target import Kind, Target, kind_of
+from cdcd.spark.targets.upgrading import upgrade
 from cdcd.spark.watching.progress import Replayed
 
 _RAW: Final = ("key_bytes", "value_bytes", "timestamp")

@@ -29,12 +29,13 @@ from cdcd.spark.stream.groups import Group, grouped, up_to
 from cdcd.spark.stream.points import Pins
 from cdcd.spark.stream.slices import Slice, reach_of
 from cdcd.spark.stream.topic_reader import TableNames, TopicReader
-from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels, upgrade
+from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels
 from cdcd.spark.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.reduction import UNFIT
 from cdcd.spark.targets.state import At, Origin, Reach, State, check_origin
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, New, Target, UnfitError
+from cdcd.spark.targets.upgrading import upgrade
 from cdcd.spark.watching.progress import Progress
 
 LABELS_S: Final = 15.0

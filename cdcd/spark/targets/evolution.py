@@ -1,4 +1,4 @@
-"""From one form of a table to the next: what a target must do, and what older changes look like in the newer form.
+"""From one form of a table to the next: what a target must do. `upgrading.py` brings changes from one to the next.
 
 Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
 where an id is not known, where their names are. An id that was known once stays known (`numbered`).
@@ -6,12 +6,10 @@ where an id is not known, where their names are. An id that was known once stays
 A step either keeps all values or is refused: a target is never left with values that the source does not have.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
     ByteType,
@@ -27,9 +25,9 @@ from pyspark.sql.types import (
 from cdcd.errors import FatalError, SourceError
 from cdcd.rows.relations import Labels
 from cdcd.spark.platform.sql import text
-from cdcd.spark.records.defaults import default_of
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.target import Kind
+from cdcd.spark.targets.type_changes import unsent_values
 
 OWN: Final = "_cdcd_"
 """What the names of a target's own columns begin with."""
@@ -185,7 +183,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     for column in new.columns:
         before = same.get(column.name)
         if before is None:
-            steps.append(Add(_without_default(column) if is_other(old, new) else column))
+            steps.append(Add(without_default(column) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
                 raise IncompatibleSchemaError(
@@ -195,6 +193,11 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
                     way_on(new.table),
                 )
             steps.append(Widen(column.name, column.spark))
+        unsent = (
+            unsent_values(old, before, column) if kind is Kind.MIRROR and not is_other(old, new) else None
+        )
+        if unsent is not None:
+            raise IncompatibleSchemaError(new.table, unsent, way_on(new.table))
         if before is not None and not is_other(old, new):
             steps += _relabel(new.table, before, column)
     # Former versions of the daemon gave a key of several columns in the order of its index.
@@ -204,7 +207,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     return tuple(steps)
 
 
-def _without_default(column: ColumnSchema) -> ColumnSchema:
+def without_default(column: ColumnSchema) -> ColumnSchema:
     """Rows of another relation have no value in the column."""
     return replace(column, missing=None, default=None)
 
@@ -310,14 +313,25 @@ def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, Co
             if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
                 yield before, column
         return
-    for column in new.columns:
+    taken = {column.id for column in new.columns}
+    for place, column in enumerate(new.columns):
         if column.id in by_id:
             yield by_id[column.id], column
             continue
         before = by_name.get(column.name)
         # Of the same name, but both ids known and different: dropped, and added again.
-        if before is not None and (before.id is None or column.id is None):
+        if before is None or (before.id is not None and (column.id is not None or before.id in taken)):
+            continue
+        if _fits(old.columns, old.columns.index(before), column.id) and _fits(new.columns, place, before.id):
             yield before, column
+
+
+def _fits(columns: Sequence[ColumnSchema], place: int, id_: int | None) -> bool:
+    """Whether the column at that place may have this id: columns are in the order of their ids."""
+    return id_ is None or (
+        all(column.id is None or column.id < id_ for column in columns[:place])
+        and all(column.id is None or column.id > id_ for column in columns[place + 1 :])
+    )
 
 
 def _renames(names: dict[str, str]) -> list[Step]:
@@ -336,54 +350,6 @@ def _renames(names: dict[str, str]) -> list[Step]:
             del waiting[name]
             waiting[aside] = to
     return steps
-
-
-def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame:
-    """Changes that were made under `old`, as they would be under `new`, to be merged with those.
-
-    Renamed columns have their new name, widened ones the new type, dropped ones are gone, and added ones have what
-    PostgreSQL gave to rows of that time.
-
-    Raises:
-        IncompatibleSchemaError: as `plan`.
-    """
-    if old == new:
-        return changes
-    plan(old, new)
-    other = is_other(old, new)
-    before_of = {column.name: before for before, column in pairs(old, new)}
-    new_name = {before.name: name for name, before in before_of.items()}
-
-    def row(name: str) -> Column:
-        fields = []
-        for column in new.columns:
-            before = before_of.get(column.name)
-            if before is None:
-                value = default_of(_without_default(column) if other else column)
-            else:
-                value = sf.col(name)[before.name].cast(column.spark)
-            fields.append(value.alias(column.name))
-        return sf.when(sf.col(name).isNotNull(), sf.struct(*fields)).alias(name)
-
-    def key(name: str) -> Column:
-        fields = [
-            (sf.col(name)[before_of[part].name] if part in before_of else sf.lit(None))
-            .cast(new.column(part).spark)
-            .alias(part)
-            for part in new.key
-        ]
-        whole = sf.struct(*fields) if fields else sf.struct()
-        return sf.when(sf.col(name).isNotNull(), whole).alias(name)
-
-    names = sf.create_map(*[sf.lit(text) for pair in new_name.items() for text in pair]) if new_name else None
-    columns: dict[str, Column] = {"before": row("before"), "after": row("after")}
-    columns |= {
-        name: key(name) for name in ("key", "old_key", "new_key") if name in changes.columns and new.key
-    }
-    if names is not None:
-        renamed = sf.transform("unchanged", lambda column: names[column])
-        columns["unchanged"] = sf.filter(renamed, lambda column: column.isNotNull()).alias("unchanged")
-    return changes.select([columns.get(name, sf.col(name)) for name in changes.columns])
 
 
 def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:

@@ -5,7 +5,8 @@ it is is in neither: only the row that was at the old key has it. That row is in
 or moved there from yet another key), or in the target.
 
 The rule: for each column that is open, follow the key back through the batch until a change has the value. Where none
-has, the target has it, if it holds the old key as it was before the move. Such batches are rare, so this may cost
+has, the target has it, if it holds the old key as it was before the move. A delete on the way ends the search: the row
+that moved came after it, by a record that is in quarantine. Such batches are rare, so this may cost
 several joins; a batch without them costs nothing.
 
 Both halves must be in one batch for that, although they may lie in different partitions. A batch ends at a position up
@@ -94,11 +95,13 @@ def _follow(
     lacks = sf.array_contains("unchanged", name)
     knows = sf.col("op").isin("c", "u", "r") & ~sf.coalesce(lacks, sf.lit(False))
     moved = sf.col("old_key").isNotNull() & sf.coalesce(lacks, sf.lit(False))
-    facts = changes.filter(knows | moved).select(
+    deleted = sf.col("op") == "d"
+    facts = changes.filter(knows | moved | deleted).select(
         *[sf.col("key")[part].alias(f"_cdcd_key_{index}") for index, part in enumerate(schema.key)],
         at.alias("_cdcd_then"),
         sf.when(knows, _AT(sf.col("after")[name].alias("value"), at.alias("at"))).alias("_cdcd_fill"),
         sf.when(moved, _AT(sf.col("old_key").alias("key"), at.alias("at"))).alias("_cdcd_move"),
+        sf.when(deleted, at).alias("_cdcd_gone"),
     )
     done: DataFrame | None = None
     roots: DataFrame | None = None
@@ -112,10 +115,13 @@ def _follow(
                 sf.first("_cdcd_at").alias("_cdcd_at"),
                 sf.max_by("_cdcd_fill", sf.col("_cdcd_fill.at")).alias("fill"),
                 sf.max_by("_cdcd_move", sf.col("_cdcd_move.at")).alias("move"),
+                sf.max("_cdcd_gone").alias("gone"),
             )
             .localCheckpoint()
         )
-        fill, move = sf.col("fill"), sf.col("move")
+        since = sf.col("gone").isNull()
+        fill = sf.when(since | (sf.col("fill.at") > sf.col("gone")), sf.col("fill"))
+        move = sf.when(since | (sf.col("move.at") > sf.col("gone")), sf.col("move"))
         has = fill.isNotNull() & (move.isNull() | (fill["at"] >= move["at"]))
         onward = move.isNotNull() & ~has
         done = _union(
@@ -125,7 +131,12 @@ def _follow(
             ),
         )
         olds = [f"_cdcd_old_{index}" for index in keys]
-        roots = _union(roots, step.filter(fill.isNull() & move.isNull()).select(*news, *olds, "_cdcd_at"))
+        ends = step.filter(fill.isNull() & move.isNull())
+        roots = _union(roots, ends.filter(since).select(*news, *olds, "_cdcd_at"))
+        nothing = ends.filter(~since).select(
+            *news, fill["value"].alias("_cdcd_value"), sf.lit(False).alias("_cdcd_found")
+        )
+        done = done.unionByName(nothing)
         nexts = [move["key"][part].alias(f"_cdcd_old_{index}") for index, part in enumerate(schema.key)]
         pending = step.filter(onward).select(*news, *nexts, move["at"].alias("_cdcd_at")).localCheckpoint()
     assert done is not None, "there was something to follow"

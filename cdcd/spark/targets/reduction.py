@@ -7,9 +7,10 @@ A delete has no values. A mirror that marks deletes (`layout`) keeps those that 
 that was deleted has the values of its last change before the delete, and op `m`. Without such a change it has op `d`.
 
 A change may lack values that the source did not send (unchanged TOAST). What such a column is, the latest change of
-the key that has it says; if none of the batch has, the target's row. Finding that costs an aggregate for each such
-column, so it is done for those only that the caller names (`partial`), which are few and the same in each batch;
-`Summary.partial` says which there were.
+the key that has it says; if none of the batch has, the target's row. No value is carried across a delete: the row that
+came after it had its own. If the batch lacks the record that made that row (it is in quarantine), the value is LOST.
+Finding all this costs an aggregate for each such column, so it is done for those only that the caller names
+(`partial`), which are few and the same in each batch; `Summary.partial` says which there were.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -39,7 +40,7 @@ EVENT: Final = "_cdcd_event_no"
 KEEP: Final = "_cdcd_keep"
 """Array of the columns whose value is the target's."""
 LOST: Final = "_cdcd_lost"
-"""Array of the columns whose value is neither in the batch nor in the target (`moves`)."""
+"""Array of the columns whose value is neither in the batch nor in the target."""
 MARKED: Final = "m"
 """The op of a key that was deleted, and whose last values before that are in the batch."""
 MOVED: Final = "_cdcd_moved"
@@ -158,7 +159,7 @@ def reduced(
     """One row for each key of `changes` (`prepared`, `fresh`), one with op `t` for all truncates together, and one for
     all of a partition that are LATER (HELD).
 
-    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST (empty), MOVED, HELD, and for `summary` and others
+    Columns: OP, LSN, EVENT, those of the table, KEEP, LOST, MOVED, HELD, and for `summary` and others
     `_cdcd_first` (offset, of those that are LATER), `_cdcd_changes` (how many), `_cdcd_partial` (columns that the last
     change with values lacks), and for each column of `partial` `_cdcd_at_<i>`, where its value is from (struct
     commit_lsn, event_no, or null), i being its place in the table. All but the table's begin with `_cdcd_`, which no
@@ -198,6 +199,8 @@ def reduced(
     origin = sf.struct("commit_lsn", "event_no", sf.col("old_key").alias("key"), "unchanged")
     if partial:
         aggregates.append(sf.max_by(sf.when(moved, origin), sf.when(moved, at)).alias(MOVED))
+        aggregates.append(sf.collect_list(sf.when(sf.col("op") == "d", at)).alias("deletes"))
+        aggregates.append(sf.max(sf.when(has, at)).alias("row_at"))
     else:
         aggregates.append(sf.lit(None).cast("struct<commit_lsn:bigint>").alias(MOVED))
     parts = {name: f"_cdcd_key_{number}" for number, name in enumerate(schema.key)}
@@ -211,6 +214,14 @@ def reduced(
         op = sf.when((op == "d") & sf.col("row").isNotNull(), MARKED).otherwise(op)
         row = sf.coalesce("row", "last")
     unknown = sf.coalesce(row["unchanged"], no_names())
+    moved_in = sf.col(MOVED)
+    if partial:
+        # The last delete before the change whose row it is; with marks, there may be one after it.
+        gone = sf.array_max(sf.filter("deletes", lambda delete: delete < sf.col("row_at")))
+        moved_at = sf.struct(
+            moved_in["commit_lsn"].alias("commit_lsn"), moved_in["event_no"].alias("event_no")
+        )
+        moved_in = sf.when(gone.isNull() | (moved_at > gone), moved_in)
     columns: list[Column | str] = [
         op.alias(OP),
         sf.col("at.commit_lsn").alias(LSN),
@@ -221,22 +232,29 @@ def reduced(
         sf.col("_cdcd_unfit"),
         sf.col("_cdcd_commit_time"),
         unknown.alias("_cdcd_partial"),
-        sf.col(MOVED),
+        moved_in.alias(MOVED),
     ]
-    kept = []
+    kept, lost = [], []
     for number, name in enumerate(names):
         value = row["after"][name]
         if name in parts:
             value = sf.col(parts[name])
         if name in filled:
             fill = sf.col(f"_cdcd_fill_{number}")
+            fill = sf.when(gone.isNull() | (fill["at"] > gone), fill)
             open_ = sf.array_contains(unknown, name)
             value = sf.when(open_, fill["value"]).otherwise(value)
-            kept.append(sf.when(open_ & fill.isNull(), sf.lit(name)))
+            nowhere = gone.isNotNull() & moved_in.isNull()
+            kept.append(sf.when(open_ & fill.isNull() & ~nowhere, sf.lit(name)))
+            lost.append(sf.when(open_ & fill.isNull() & nowhere, sf.lit(name)))
             columns.append(fill["at"].alias(f"_cdcd_at_{number}"))
         columns.append(value.alias(name))
-    keep = sf.filter(sf.array(*kept), lambda name: name.isNotNull()) if kept else no_names()
-    return grouped.select(*columns, keep.alias(KEEP), no_names().alias(LOST))
+    return grouped.select(*columns, _names(kept).alias(KEEP), _names(lost).alias(LOST))
+
+
+def _names(names: Sequence[Column]) -> Column:
+    """An array of those that are not null."""
+    return sf.filter(sf.array(*names), lambda name: name.isNotNull()) if names else no_names()
 
 
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:

@@ -48,6 +48,8 @@ def described(**numbers: int) -> list[ColumnForm]:
         (("a", "b"), {"a": 1, "b": 2}, {}, [1, 2]),
         # A column that is not published.
         (("a", "c"), {"a": 1, "c": 3}, {"a": 1, "b": 2, "c": 3}, [1, 3]),
+        # Two swapped their names, then the one was dropped and the other got its name: none came between the others.
+        (("o", "m", "b"), {"m": 4, "o": 5, "b": 7}, {"m": 4, "b": 7, "o": 10}, [4, 5, 7]),
         # It may be either, renamed before or after.
         (("a", "z"), {"a": 1, "b": 2}, {"a": 1, "c": 3}, [1, None]),
     ],
@@ -62,6 +64,12 @@ def test_numbers_are_those_that_fit_both(
 def test_an_older_description_is_looked_at_where_it_is_the_messages():
     former = [described(a=1, c=2), described(a=1, b=2)]
     assert column_ids(message("a", "b"), catalog(x=1, y=2, z=3), former) == [1, 2]
+
+
+def test_a_column_that_nobody_knows_stands_where_a_description_has_one_without_a_number():
+    known = [*described(a=1), ColumnForm("x", None, "text", TEXT, -1, "text"), *described(b=7)]
+    assert column_ids(message("a", "x", "b", "c"), catalog(a=1, b=7), [known]) == [1, None, 7, None]
+    assert column_ids(message("a", "y", "c"), catalog(a=1, c=7), [known]) == [1, None, 7]
 
 
 def test_a_column_of_another_type_is_told_by_its_place():

@@ -71,6 +71,20 @@ def test_without_ids_names_decide():
     assert plan(old, new) == (Drop("x"), Add(column("b", None)))
 
 
+def test_a_column_without_an_id_is_another_one_if_its_place_does_not_allow_the_id():
+    # Both forms are in the order of ids: what stands before 7 is not 9.
+    old = table(ID, column("a", None), column("b", 7))
+    again = column("a", 9, IntegerType())
+    assert plan(old, table(ID, column("b", 7), again)) == (Drop("a"), Add(again))
+    assert plan(old, table(ID, column("a", 5), column("b", 7))) == ()
+
+
+def test_a_column_without_an_id_is_not_one_that_has_another_name_by_now():
+    old = table(ID, column("m", 4), column("o", 5))
+    new = table(ID, column("o", 4), column("m", None))
+    assert [step for step in plan(old, new) if isinstance(step, Rename)] == [Rename("m", "o")]
+
+
 def test_a_renamed_key_is_the_same_key():
     renamed = column("nr", 1, LongType())
     assert plan(table(ID), table(renamed, key=("nr",))) == (Rename("id", "nr"),)
@@ -213,8 +227,11 @@ def test_labels_that_take_each_others_words_are_refused_with_a_way_on():
 
 
 def test_a_column_of_another_enum_has_other_labels():
-    other = replace(mood((7, "a")), type_oid=90_001)
-    assert plan(table(ID, mood((1, "a"), (2, "b"))), table(ID, other)) == ()
+    old, other = mood((1, "a"), (2, "b")), replace(mood((7, "a")), type_oid=90_001)
+    # USING says what becomes of each value, and is not sent.
+    with pytest.raises(IncompatibleSchemaError, match="mood changed from mood to another type of that name"):
+        plan(table(ID, old), table(ID, other))
+    assert plan(table(ID, old), table(ID, other), Kind.CHANGELOG) == ()
 
 
 def test_an_older_form_gets_the_labels_of_the_newer():

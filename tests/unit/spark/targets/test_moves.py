@@ -53,6 +53,14 @@ def test_what_the_batch_does_not_have_the_target_has_as_it_was_before_the_move(s
     }
 
 
+def test_a_row_that_moved_has_nothing_of_one_that_was_deleted_at_its_key_before(spark: SparkSession):
+    # The record that made the row that moves is in quarantine.
+    changes = [change("u", 10, 1, title="of a former row"), change("d", 15, 1), *moved(20, 1, 2)]
+    target = table(spark, (1, 5, "of a former row", None))
+    assert titles(spark, target, *changes) == {2: (None, [], ["title"])}
+    assert titles(spark, target, change("d", 15, 1), *moved(20, 1, 2)) == {2: (None, [], ["title"])}
+
+
 def test_a_value_that_came_later_than_the_move_needs_no_looking_for(spark: SparkSession):
     changes = [*moved(20, 1, 2), change("u", 30, 2, title="sent")]
     assert titles(spark, table(spark), *changes) == {2: ("sent", [], [])}

@@ -60,6 +60,50 @@ def test_a_value_that_was_not_sent_is_the_last_one_that_was_or_is_kept(spark: Sp
     ]
 
 
+def test_no_value_is_carried_across_a_delete_though_the_insert_after_it_is_in_quarantine(spark: SparkSession):
+    left: dict[str, Any] = {"title": None, "unchanged": ["title"]}
+    changes = (
+        # The insert between the delete and the update is not there: in the batch, the value before is another row's.
+        change("u", 10, 1, title="of a former row"),
+        change("d", 20, 1),
+        change("u", 40, 1, **left),
+        # Nor has the target's row the value.
+        change("d", 20, 2),
+        change("u", 40, 2, **left),
+        # The insert is there.
+        change("d", 20, 3),
+        change("c", 30, 3, title="new"),
+        change("u", 40, 3, **left),
+        # The row came by a move, which `moves` follows; the move of a former row is none of it.
+        change("d", 20, 4),
+        change("c", 30, 4, old_key=(9,), **left),
+        change("c", 10, 5, old_key=(9,), **left),
+        change("d", 20, 5),
+        change("u", 40, 5, **left),
+    )
+    found = rows(spark, *changes, partial=("title",))
+    assert [
+        (row["title"], row["_cdcd_keep"], row["_cdcd_lost"], row["_cdcd_moved"] is not None) for row in found
+    ] == [
+        (None, [], ["title"], False),
+        (None, [], ["title"], False),
+        ("new", [], [], False),
+        (None, ["title"], [], True),
+        (None, [], ["title"], False),
+    ]
+
+
+def test_a_deleted_row_that_is_marked_has_the_values_from_before_its_delete(spark: SparkSession):
+    changes = given(
+        spark,
+        change("c", 10, 1, title="had"),
+        change("u", 20, 1, n=2, title=None, unchanged=["title"]),
+        change("d", 30, 1),
+    )
+    (row,) = reduced(changes, FORM, ("title",), marks=True).collect()
+    assert (row["_cdcd_op"], row["n"], row["title"], row["_cdcd_lost"]) == ("m", 2, "had", [])
+
+
 def test_what_the_table_has_is_left_out_partition_by_partition(spark: SparkSession):
     state = State(partitions={0: Place(20, 5, 0, 100)}, truncated=(12, 1))
     changes = given(
