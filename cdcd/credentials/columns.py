@@ -11,7 +11,6 @@ from typing import Final
 from cdcd.config.sections.columns import ColumnsConfig, encryption_key_bytes
 from cdcd.rows.protection import ENCRYPT, HASH, ColumnRule, Protections, Seal, hashing
 from cdcd.snapshots.patterns import parse_column_pattern
-from cdcd.transactions.spool import Cipher
 
 NONCE_BYTES: Final = 12
 """Of AES-GCM (NIST SP 800-38D, 8.2)."""
@@ -57,8 +56,8 @@ def encrypting(key: bytes) -> Seal:
     return seal
 
 
-class SpoolCipher(Cipher):
-    """AES-256-GCM for blocks of the spool, with a key that this process alone has and that ends with it."""
+class SpoolCipher:
+    """A `Cipher` of the spool: AES-256-GCM, with a key that this process alone has and that ends with it."""
 
     def __init__(self) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  only where it is needed

@@ -13,9 +13,8 @@ receives every open transaction from its beginning anyway.
 import errno
 import marshal
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from cdcd.errors import LimitError
 from cdcd.transactions.drafts import SpoolItem, memory_bytes
@@ -36,14 +35,15 @@ _MARSHAL_VERSION: Final = 2
 """Without references to objects that were written before, for which there is no use here."""
 
 
-class Cipher(ABC):
-    """Encrypts what goes to disk, so that a value which is protected in the topics is not in clear there."""
+class Cipher(Protocol):
+    """Encrypts what goes to disk, so that a value which is protected in the topics is not in clear there.
 
-    @abstractmethod
+    It is a Protocol, because its implementation is not compiled, and cannot inherit from a compiled class.
+    """
+
     def seal(self, block: bytes) -> bytes:
         """Ciphertext that `open` turns back."""
 
-    @abstractmethod
     def open(self, sealed: bytes) -> bytes:
         """The block that `seal` was given."""
 
