@@ -69,7 +69,15 @@ def test_the_status_and_the_page_have_what_was_delivered_and_actions_do_what_the
     database.execute("UPDATE orders SET note = 'b' WHERE id <= 50")
     database.execute(f"INSERT INTO {hostile} VALUES (1)")
     found = awaited(
-        process, lambda each: each["totals"]["rows"] == 51 and each["lag_bytes"] == 0, "not delivered"
+        process,
+        # The list of tables and the minutes are sampled, so they follow the totals.
+        lambda each: (
+            each["totals"]["rows"] == 51
+            and each["lag_bytes"] == 0
+            and len(each["tables"]) == 2
+            and sum(minute["rows"] for minute in each["minutes"]) == 51
+        ),
+        "not delivered",
     )
     # THEN they are counted, by table and in the minute
     tables = {each["table"]: each for each in found["tables"]}
