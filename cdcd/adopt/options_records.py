@@ -23,7 +23,7 @@ _NAMES: Final = (
     "cdcd names topics <prefix>.<schema>.<table>. topics.names gives single tables another name below "
     "the prefix."
 )
-_SCHEMA: Final = "cdcd's JSON has no schema block, in which these names are."
+_SCHEMA: Final = "cdcd's schemas (format: json_schema) do not have these parameters."
 _MASK: Final = (
     "Write the columns into `columns` of cdcd.yaml (hash, mask, truncate; docs/columns.md), and accept this option. "
     "Hashes differ from Debezium's. Do not take over before that: cdcd would deliver the whole values."
