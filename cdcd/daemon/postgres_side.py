@@ -33,6 +33,7 @@ from cdcd.postgres.slot import (
 )
 from cdcd.protocol.lsn import Lsn
 from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.position import MISSING_SLOT_HINT
 
 
 class PostgresSide:
@@ -171,9 +172,9 @@ class PostgresSide:
         state = await read_slot(sql, postgres.slot)
         if state is None:
             raise PositionError(
-                f"Slot {postgres.slot} was dropped while it was in use.",
-                hint="The changes since then are lost to this pipeline. Start it with `cdcd run --accept-gap`, which "
-                "creates the slot again, and read the tables again (`cdcd snapshot start`).",
+                f"Slot {postgres.slot} is not there any more: it was dropped while it was in use, and what was "
+                "committed since then is lost to this pipeline.",
+                hint=MISSING_SLOT_HINT,
             )
         self._telemetry.retained_wal_bytes = state.retained_bytes
         self._forecast(state)

@@ -23,6 +23,12 @@ COVERED: Final = -1
 FORMAT: Final = 1
 """Version of the checkpoint record's JSON; a newer one is refused, never guessed at."""
 
+MISSING_SLOT_HINT: Final = (
+    "Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or accept the gap "
+    "with `cdcd run --accept-gap`, which creates the slot anew."
+)
+"""What to do about a slot that is gone. The survey, the start and `cdcd check` say the same."""
+
 
 class Position:
     """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
@@ -276,8 +282,7 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
         return PositionError(
             f"Slot {source.slot} is not there, but Kafka holds changes up to {position}: it was dropped, and what was "
             "committed since then is lost to this pipeline.",
-            hint="Correct postgres.slot if it names another one. Else read the tables again into a new pipeline, or "
-            "accept the gap with `cdcd run --accept-gap`, which creates the slot anew.",
+            hint=MISSING_SLOT_HINT,
         )
     if source.slot_confirmed > position.end_lsn:
         return PositionError(
