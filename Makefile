@@ -2,12 +2,12 @@
 PYTHON ?= python3
 SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark or deploy
+SLOW = chaos or soak or bench or spark or deploy or search
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
 # stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
 BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -18,13 +18,13 @@ demo: .venv/stamp-spark servers
 	.venv/bin/python -m deploy.demo --mirror iceberg $(if $(SECONDS),--seconds $(SECONDS))
 
 test: servers .venv/stamp-docs
-	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled; \
-		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; fi
-	$(PYTEST) $(BESIDE) -m "not ($(SLOW))"
+	@if $(CAN_COMPILE); then $(MAKE) --no-print-directory compiled && $(PYTEST) $(BESIDE) -m "not ($(SLOW) or again)"; \
+		else echo "NOT TESTED compiled: there is no C compiler, or no Python.h (Debian: gcc python3-dev)"; \
+		$(PYTEST) $(BESIDE) -m "not ($(SLOW))"; fi
 
 # The pure packages compiled, as in the wheel, under the tests that run through them; the rest runs from the sources.
-compiled: build/compiled/stamp servers
-	$(COMPILED) $(PYTEST) -o "pythonpath=$(CURDIR)/build/compiled ." $(BESIDE) tests/unit tests/sim \
+compiled: build/tested/stamp servers
+	$(call COMPILED,tested) $(BESIDE) -m "not ($(SLOW))" tests/unit tests/sim \
 		tests/integration/test_types.py tests/integration/test_exactly_once.py::$(RESTART)
 
 unit: setup
@@ -33,8 +33,9 @@ unit: setup
 check: setup
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
+# With the search for the seed of every planted bug.
 sim: setup
-	$(PYTEST) -m sim
+	$(PYTEST) $(BESIDE) -m "sim or search"
 
 wide: setup
 	$(PYTEST) --hypothesis-profile=wide tests/unit
@@ -60,6 +61,10 @@ deploy-test: .venv/stamp-deploy servers
 
 bench: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --results tests/bench/RESULTS.md
+
+# The processor's instructions for a row, counted by valgrind (Debian: valgrind).
+cost: build/compiled/stamp
+	$(call COMPILED,compiled) tests/unit/formats/debezium_json/test_cost.py
 
 profile: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --profile
@@ -91,7 +96,8 @@ clean:
 CAN_COMPILE = command -v cc >/dev/null && \
 	test -f "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 RESTART = test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas
-COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/compiled:$(CURDIR) CDCD_TEST_COMPILED=1 CDCD_TEST_PG=18
+COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/$(1):$(CURDIR) CDCD_TEST_COMPILED=build/$(1) CDCD_TEST_PG=18 \
+	$(PYTEST) -o "pythonpath=$(CURDIR)/build/$(1) ."
 
 ARCHIVE = .venv/bin/python -c 'import sys; sys.argv = ["setup.py"]; from setuptools import build_meta; build_meta.build_sdist("$(1)")' >/dev/null
 WHEEL = .venv/bin/pip wheel -q --disable-pip-version-check --no-index --no-deps --no-build-isolation -w
@@ -104,12 +110,15 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" .cache/lock/bin/uv pip compile -q -
 	.venv/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
 
-# From the source archive, as where it is installed: tests/deploy/test_packaging.py takes this wheel too.
-build/compiled/stamp: .venv/stamp setup.py MANIFEST.in $(shell find cdcd -name '*.py')
-	rm -rf build
+# From the source archive, as where it is installed. Tests need no fast code, and optimising takes most of the time:
+# theirs is in build/tested, and tests/deploy/test_packaging.py takes its wheel. What is measured is in build/compiled.
+build/compiled/stamp: LEVEL = 3
+build/tested/stamp: LEVEL = 0
+build/compiled/stamp build/tested/stamp: build/%/stamp: .venv/stamp setup.py MANIFEST.in $(shell find cdcd -name '*.py')
+	rm -rf build/$* build/wheel/$* build/dist
 	$(call ARCHIVE,build/dist)
-	CDCD_COMPILE=1 $(WHEEL) build/wheel build/dist/*.tar.gz
-	mkdir -p build/compiled && cd build/compiled && ../../.venv/bin/python -m zipfile -e ../wheel/*.whl .
+	CDCD_COMPILE=1 CDCD_OPT_LEVEL=$(LEVEL) $(WHEEL) build/wheel/$* build/dist/*.tar.gz
+	mkdir -p build/$* && cd build/$* && ../../.venv/bin/python -m zipfile -e ../wheel/$*/*.whl .
 	touch $@
 
 .venv/stamp-spark: .venv/stamp requirements-spark.lock

@@ -104,6 +104,8 @@ def spark(warehouse: Path) -> "Iterator[SparkSession]":
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, None, None]:
     """What was not tested of the deployment goes last, with what to install: a line among others is overlooked."""
     yield
+    for line in _out_of_date(terminalreporter):
+        terminalreporter.line(f"OUT OF DATE {line}", yellow=True, bold=True)
     missing: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         file = report.nodeid.partition("::")[0]
@@ -114,6 +116,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     for (file, reason), count in missing.items():
         tests = f"{count} tests" if count > 1 else "1 test"
         terminalreporter.line(f"NOT TESTED {file}, {tests}: {reason}", red=True, bold=True)
+
+
+def _out_of_date(terminalreporter: pytest.TerminalReporter) -> Iterator[str]:
+    """What tests recorded as the property `out of date`: they passed, and were slow, so nobody would read of it."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                yield from (value for name, value in report.user_properties if name == "out of date")
 
 
 def _folder(item: pytest.Item) -> str:

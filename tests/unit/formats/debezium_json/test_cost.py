@@ -134,6 +134,7 @@ def instructions(rows: int, folder: Path) -> int:
     return int(line.rpartition(":")[2])
 
 
+@pytest.mark.bench  # `make cost`: minutes, and the code must be optimised
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not is_compiled(), reason="the interpreter's own steps are counted")
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
