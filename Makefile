@@ -2,12 +2,15 @@
 PYTHON ?= python3
 SECONDS ?=
 PYTEST = .venv/bin/python -m pytest
-SLOW = chaos or soak or bench or spark or deploy or search
+SLOW = chaos or soak or bench or spark or deploy or search or versions
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
 # stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
 BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: setup servers demo test compiled unit check sim wide integration chaos ha soak spark bench cost profile pages deploy-test dist lock clean
+# Where bytecode is not kept, each of the two thousand processes that the tests start compiles the sources once more.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha soak spark bench cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -42,6 +45,10 @@ wide: setup
 
 integration: servers
 	$(PYTEST) $(BESIDE) -m "integration and not ($(SLOW))"
+
+# The versions of PostgreSQL between the first and the last, where nothing is known to be different.
+versions: servers
+	$(PYTEST) $(BESIDE) -m versions
 
 chaos: servers
 	$(PYTEST) -m chaos

@@ -122,4 +122,9 @@ class BuildWithExamples(build_py):
             shutil.copyfile(path, target)
 
 
-setup(ext_modules=extensions(), cmdclass={"build_py": BuildWithExamples})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_py": BuildWithExamples},
+    # Beside the one large file there is a small one for each module.
+    options={"build_ext": {"parallel": os.cpu_count()}},
+)

@@ -145,37 +145,56 @@ def test_the_wheel_for_this_machine_has_every_module_too(compiled: Path) -> None
     }
 
 
-def test_the_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    install_and_run(wheel, {}, "pure Python", tmp_path)
+def test_the_wheel_runs_in_an_empty_environment(wheel: Path, dependencies: Path, tmp_path: Path) -> None:
+    install_and_run(wheel, {}, "pure Python", dependencies, tmp_path)
 
 
 @pytest.mark.timeout(1800)
-def test_the_compiled_wheel_runs_in_an_empty_environment(compiled: Path, tmp_path: Path) -> None:
-    install_and_run(compiled, {}, "compiled", tmp_path)
+def test_the_compiled_wheel_runs_in_an_empty_environment(
+    compiled: Path, dependencies: Path, tmp_path: Path
+) -> None:
+    install_and_run(compiled, {}, "compiled", dependencies, tmp_path)
 
 
 def test_the_source_archive_runs_in_an_empty_environment_without_a_c_compiler(
-    dist: Path, tmp_path: Path
+    dist: Path, dependencies: Path, tmp_path: Path
 ) -> None:
     (path,) = dist.glob("*.tar.gz")
-    said = install_and_run(path, NO_COMPILER, "pure Python", tmp_path)
+    said = install_and_run(path, NO_COMPILER, "pure Python", dependencies, tmp_path)
     # mypy was there, because the archive says itself what it is built with, and pip brings that along.
     assert "Not compiled: there is no C compiler that finds Python.h." in said
 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.deploy
-def test_the_source_archive_compiles_itself_in_an_empty_environment(dist: Path, tmp_path: Path) -> None:
+def test_the_source_archive_compiles_itself_in_an_empty_environment(
+    dist: Path, dependencies: Path, tmp_path: Path
+) -> None:
     (path,) = dist.glob("*.tar.gz")
-    install_and_run(path, {}, "compiled", tmp_path)
+    install_and_run(path, {}, "compiled", dependencies, tmp_path)
 
 
-def install_and_run(path: Path, settings: Mapping[str, str], form: str, tmp_path: Path) -> str:
-    """What pip said of the installation."""
-    run([sys.executable, "-m", "venv", "--without-pip", tmp_path])
-    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
+def pip_of(environment: Path) -> list[str]:
+    return [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python")]
+
+
+@pytest.fixture(scope="module")
+def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with what cdcd needs, and without cdcd: each test has a copy."""
+    made = tmp_path_factory.mktemp("dependencies")
+    run([sys.executable, "-m", "venv", "--without-pip", made])
     lock = REPOSITORY / "requirements-runtime.lock"
-    run([*pip, "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock])
+    options = ["--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock]
+    run([*pip_of(made), "install", *options])
+    return made
+
+
+def install_and_run(
+    path: Path, settings: Mapping[str, str], form: str, dependencies: Path, tmp_path: Path
+) -> str:
+    """What pip said of the installation."""
+    shutil.copytree(dependencies, tmp_path, symlinks=True, dirs_exist_ok=True)
+    pip = pip_of(tmp_path)
     variables = [f"{name}={value}" for name, value in settings.items()]
     log = tmp_path / "pip.log"
     run(["env", *variables, *pip, "install", "--quiet", "--log", log, "--no-deps", path])

@@ -1,7 +1,9 @@
 """Real servers for tests: shared ones that start when first asked for, and private ones for tests that break them.
 
 A test that takes `postgres` (or `database`) runs once for each major version; `@pytest.mark.postgres(since=15)`,
-`(until=14)` or `(only=18)` say which. `CDCD_TEST_PG="16,18"` leaves the other versions out.
+`(until=14)` or `(only=18)` say which. The versions between the first and the last are marked `versions`, and run by
+`make versions`, unless the test names its versions by `only=` or asks for all of them by `every=True`. `also=[14]`
+beside `only=` names versions for `make versions`. `CDCD_TEST_PG="16,18"` leaves the other versions out.
 """
 
 import gc
@@ -77,20 +79,36 @@ class Database:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "postgres" in metafunc.fixturenames:
-        versions = _versions_for(metafunc.definition)
+        versions, besides = _versions_for(metafunc.definition)
         metafunc.parametrize(
-            "postgres", versions, indirect=True, ids=[f"pg{version}" for version in versions]
+            "postgres",
+            [
+                pytest.param(
+                    version, id=f"pg{version}", marks=[pytest.mark.versions] if version in besides else []
+                )
+                for version in versions
+            ],
+            indirect=True,
         )
 
 
-def _versions_for(item: pytest.Item) -> list[int]:
-    versions = list(VERSIONS)
+def _versions_for(item: pytest.Item) -> tuple[list[int], set[int]]:
+    """The versions that the test runs for, and which of them `make versions` runs."""
+    versions = set(VERSIONS)
+    besides: set[int] = set()
+    is_chosen = False
     for mark in item.iter_markers("postgres"):
+        assert set(mark.kwargs) <= {"since", "until", "only", "also", "every"}, (
+            "postgres(since=, until=, only=, also=, every=)"
+        )
         since, until, only = (mark.kwargs.get(word) for word in ("since", "until", "only"))
-        assert set(mark.kwargs) <= {"since", "until", "only"}, "postgres(since=, until=, only=)"
-        only = [only] if isinstance(only, int) else only
-        versions = [v for v in versions if (since or 0) <= v <= (until or 99) and (only is None or v in only)]
-    return versions
+        versions &= set(range(since or 0, (until or 99) + 1))
+        if only is not None:
+            besides = set(mark.kwargs.get("also", ()))
+            versions &= {*([only] if isinstance(only, int) else only), *besides}
+        is_chosen = is_chosen or only is not None or mark.kwargs.get("every", False)
+    ordered = sorted(versions)
+    return ordered, besides if is_chosen else set(ordered[1:-1])
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -152,7 +170,9 @@ def unique(request: pytest.FixtureRequest) -> str:
 def database(postgres: PostgresServer, unique: str) -> Iterator[Database]:
     """An empty database in `postgres`; gone after the test, with its slots and prepared transactions."""
     found = Database(postgres, unique)
-    postgres.execute(f'CREATE DATABASE "{unique}"')
+    # Copied files cost a fifth of the processor time of logged pages, and nothing that every slot must read past.
+    strategy = "STRATEGY file_copy" if postgres.version >= 15 else ""
+    postgres.execute(f'CREATE DATABASE "{unique}" {strategy}')
     yield found
     if not postgres.is_running():
         postgres.start()

@@ -11,6 +11,8 @@ from cdcd.cli.__main__ import main
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 
+pytestmark = pytest.mark.postgres(every=True)
+
 SECRET = "hunter2-of-the-check"
 
 

@@ -21,6 +21,8 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import BUSY_S, Daemon, configuration, confirmed, until, wal_end
 from tests.integration.visible_records import await_stored, stored, visible, watermark_consumer
 
+pytestmark = pytest.mark.postgres(every=True)
+
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, note text)"
@@ -455,7 +457,7 @@ def test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas(
     assert process.stop() == 0
 
 
-@pytest.mark.postgres(only=[14, 18])
+@pytest.mark.postgres(only=18, also=[14])
 @pytest.mark.parametrize("streaming", ["off", "on"])
 def test_a_large_transaction_is_seen_as_a_whole_or_not_at_all_whenever_it_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, streaming: str

@@ -130,7 +130,7 @@ def test_a_stop_in_the_first_snapshot_says_that_the_slot_stays(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
     # GIVEN a table that takes seconds to be read
-    create(database, "t", rows=300_000)
+    create(database, "t", rows=100_000)
     process = daemon(settings(unique, database, broker))
     process.await_event("snapshot.started")
     assert process.stop() == 0

@@ -25,6 +25,8 @@ from cdcd.protocol.messages import Commit, Prepare
 from cdcd.protocol.reader import read_message
 from tests.integration.conftest import VERSIONS, Database
 
+pytestmark = pytest.mark.postgres(every=True)
+
 
 @contextlib.asynccontextmanager
 async def both(dsn: str) -> AsyncIterator[tuple[Connection, ReplicationStream]]:

@@ -20,7 +20,6 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import until
 from tests.integration.hostile_conditions import ATTACKS, FUNCTIONS, GOOD
 
-CHECKED = pytest.mark.postgres(only=[13, 16, 18])
 OURS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'catalog' AND datname = current_database()"
 
 
@@ -33,7 +32,6 @@ async def opened(database: Database, **options: Any) -> AsyncIterator[SnapshotCa
         await catalog.close()
 
 
-@CHECKED
 def test_a_look_says_of_a_table_all_that_a_query_is_made_of(database: Database):
     database.execute('CREATE TABLE "A b" (id int PRIMARY KEY, "gone" text, note varchar(10))')
     database.execute('ALTER TABLE "A b" DROP gone')
@@ -68,7 +66,6 @@ def test_a_look_says_of_a_table_all_that_a_query_is_made_of(database: Database):
     asyncio.run(look())
 
 
-@CHECKED
 def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Database):
     for name in ("t", "u"):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
@@ -171,7 +168,6 @@ def server_describes(database: Database) -> dict[str, tuple[set[str], str]]:
     return {name: (set(columns), row_filter) for name, columns, row_filter in rows}
 
 
-@CHECKED
 def test_the_end_of_the_wal_is_where_an_idle_server_ends_its_stream(database: Database):
     """At the beginning of a page, the next record is inserted behind the page's header, where no record ends."""
     insert = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
@@ -208,7 +204,6 @@ def test_the_end_of_the_wal_is_where_an_idle_server_ends_its_stream(database: Da
     )
 
 
-@CHECKED
 def test_who_writes_is_named_and_who_had_written_is_seen(database: Database):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
@@ -230,7 +225,6 @@ def test_who_writes_is_named_and_who_had_written_is_seen(database: Database):
     asyncio.run(look())
 
 
-@CHECKED
 def test_a_look_at_an_exported_snapshot_has_the_columns_of_that_moment(database: Database):
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION p FOR TABLE t")
@@ -324,7 +318,6 @@ def prepare(database: Database) -> None:
     database.execute("CREATE FUNCTION rows_of() RETURNS SETOF bool LANGUAGE sql AS 'VALUES (true), (false)'")
 
 
-@CHECKED
 def test_no_condition_gets_out_of_its_place_writes_or_holds_anybody_up(database: Database):
     prepare(database)
 
@@ -357,7 +350,6 @@ def test_no_condition_gets_out_of_its_place_writes_or_holds_anybody_up(database:
     assert database.execute("SELECT is_called FROM s") == [(False,)]
 
 
-@CHECKED
 def test_what_passes_the_examination_stays_in_its_brackets_when_it_is_read(database: Database):
     prepare(database)
     database.execute("INSERT INTO t VALUES (7, 'filtered')")

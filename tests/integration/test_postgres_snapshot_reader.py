@@ -30,7 +30,6 @@ from cdcd.snapshots.reading import (
 from tests.integration.conftest import Database
 
 PLENTY = 1 << 30
-CHECKED = pytest.mark.postgres(only=[13, 16, 18])
 
 
 async def look(database: Database, *, user: str = "postgres") -> dict[str, SourceTable]:
@@ -96,7 +95,6 @@ async def exported(database: Database) -> AsyncIterator[str]:
         stream.close()
 
 
-@CHECKED
 def test_the_rows_of_every_page_are_read_once_whatever_the_size_of_the_ranges(database: Database):
     create(database)
     database.execute("INSERT INTO t SELECT g, repeat('x', g % 50) FROM generate_series(1, 3000) g")
@@ -114,7 +112,6 @@ def test_the_rows_of_every_page_are_read_once_whatever_the_size_of_the_ranges(da
     assert sorted(int(line.split(b"\t")[0]) for line in found) == [i for i in range(1, 3001) if i % 7]
 
 
-@CHECKED
 def test_what_a_query_sees_is_told_and_the_stream_reaches_what_lies_behind_it(database: Database):
     create(database)
     database.execute("INSERT INTO t VALUES (1)")
@@ -178,7 +175,6 @@ def create_for_changes(database: Database) -> None:
     database.execute("INSERT INTO s.t VALUES (1, 'note', 'other')")
 
 
-@CHECKED
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by", ["pages", "keys"])
 def test_a_table_that_is_not_the_one_of_the_plan_any_more_gives_no_row(
@@ -212,7 +208,6 @@ def test_a_table_that_is_not_the_one_of_the_plan_any_more_gives_no_row(
         assert reason in after.reason
 
 
-@CHECKED
 @pytest.mark.parametrize("change", CHANGES)
 def test_at_an_exported_snapshot_only_what_keeps_the_rows_as_they_were_is_read_on(
     database: Database, change: str
@@ -240,7 +235,6 @@ def test_at_an_exported_snapshot_only_what_keeps_the_rows_as_they_were_is_read_o
         assert isinstance(after, Changed), after
 
 
-@CHECKED
 def test_rows_that_are_too_large_are_told_and_the_next_query_is_answered(database: Database):
     create(database)
     database.execute("INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 1000) g")
@@ -275,7 +269,6 @@ FAILING = [
 ]
 
 
-@CHECKED
 @pytest.mark.parametrize("condition", FAILING, ids=range(len(FAILING)))
 def test_what_a_requests_condition_causes_is_refused_and_nothing_else(database: Database, condition: str):
     # GIVEN functions of somebody else's
@@ -312,7 +305,6 @@ def test_what_a_requests_condition_causes_is_refused_and_nothing_else(database: 
     assert database.execute("SELECT * FROM loot") == []
 
 
-@CHECKED
 def test_settings_that_a_condition_changed_are_what_they_were(database: Database):
     create(database)
     database.execute("INSERT INTO t VALUES (1, 'a\\b')")
@@ -330,7 +322,6 @@ def test_settings_that_a_condition_changed_are_what_they_were(database: Database
     assert lines(asyncio.run(read())) == [b"1\ta\\\\b"]
 
 
-@CHECKED
 def test_a_table_that_may_not_be_read_is_refused_with_the_grant_that_is_missing(
     database: Database, unique: str
 ):
@@ -361,7 +352,6 @@ def test_a_table_that_may_not_be_read_is_refused_with_the_grant_that_is_missing(
         database.execute(f"DROP ROLE {role}")
 
 
-@CHECKED
 def test_a_table_that_is_locked_is_tried_later_on_the_same_connection(database: Database):
     create(database)
     database.execute("INSERT INTO t VALUES (1)")
@@ -382,7 +372,6 @@ def test_a_table_that_is_locked_is_tried_later_on_the_same_connection(database: 
     assert lines(asyncio.run(read())) == [b"1\t\\N"]
 
 
-@CHECKED
 def test_a_connection_that_is_ended_is_a_passing_failure(database: Database):
     create(database)
 
@@ -434,7 +423,6 @@ KEYS: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
-@CHECKED
 @pytest.mark.parametrize("kind", KEYS)
 def test_a_row_is_found_by_its_key_as_text_and_in_binary_form(database: Database, kind: str):
     # GIVEN rows with these keys, and others
@@ -482,7 +470,6 @@ def binary_keys(database: Database) -> dict[int, bytes]:
         }
 
 
-@CHECKED
 def test_a_key_of_several_columns_and_of_a_type_of_an_extension_is_found_by_its_index(database: Database):
     available = database.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'citext'")
     if available:
@@ -509,7 +496,6 @@ def test_a_key_of_several_columns_and_of_a_type_of_an_extension_is_found_by_its_
     assert [line.split(b"\t")[-1] for line in lines(asyncio.run(read()))] == [b"107", b"8"]
 
 
-@CHECKED
 def test_rows_of_a_partitioned_table_are_found_by_key_wherever_they_are(database: Database):
     database.execute("CREATE TABLE t (id int PRIMARY KEY, note text) PARTITION BY RANGE (id)")
     for leaf, bounds in (("a", "0) TO (10"), ("b", "10) TO (20")):
@@ -532,7 +518,6 @@ def test_rows_of_a_partitioned_table_are_found_by_key_wherever_they_are(database
     assert isinstance(altered, Changed)
 
 
-@CHECKED
 def test_conditions_keep_to_their_own_lines_and_brackets(database: Database):
     create(database)
     database.execute("INSERT INTO t SELECT g, 'x' FROM generate_series(1, 10) g")

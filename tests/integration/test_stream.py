@@ -25,6 +25,8 @@ from tests.integration.streams import (
     take,
 )
 
+pytestmark = pytest.mark.postgres(every=True)
+
 
 def test_a_temporary_slot_has_what_is_committed_from_now_on_and_leaves_nothing(published: Database):
     database = published

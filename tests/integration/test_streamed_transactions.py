@@ -11,6 +11,8 @@ from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.test_exactly_once import assert_equal
 
+pytestmark = pytest.mark.postgres(every=True)
+
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 ROWS = 1500

@@ -24,6 +24,8 @@ from cdcd.rows.binary_columns import unreadable_binary
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES, READERS
 
+pytestmark = pytest.mark.postgres(every=True)
+
 PINNED = (
     "-c datestyle=ISO -c intervalstyle=postgres -c timezone=UTC -c bytea_output=hex -c extra_float_digits=1"
     " -c lc_monetary=C"
