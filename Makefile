@@ -7,10 +7,10 @@ SLOW = chaos or soak or bench or spark or deploy or search or versions
 # stay together, in the order of tests/conftest.py: the long files first, so that no worker is left alone with one.
 BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 
-# Where bytecode is not kept, each of the two thousand processes that the tests start compiles the sources once more.
+# Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha soak spark bench cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -27,7 +27,7 @@ test: servers .venv/stamp-docs
 
 # The pure packages compiled, as in the wheel, under the tests that run through them; the rest runs from the sources.
 compiled: build/tested/stamp servers
-	$(call COMPILED,tested) $(BESIDE) -m "not ($(SLOW))" tests/unit tests/sim \
+	$(call COMPILED,tested) $(BESIDE) -m "not ($(SLOW))" tests/unit tests/sim $(INTERPRETED) \
 		tests/integration/test_types.py tests/integration/test_exactly_once.py::$(RESTART)
 
 unit: setup
@@ -69,6 +69,8 @@ deploy-test: .venv/stamp-deploy servers
 bench: build/compiled/stamp servers
 	.venv/bin/python -m tests.bench --results tests/bench/RESULTS.md
 
+optimised: build/compiled/stamp
+
 # The processor's instructions for a row, counted by valgrind (Debian: valgrind).
 cost: build/compiled/stamp
 	$(call COMPILED,compiled) tests/unit/formats/debezium_json/test_cost.py
@@ -102,6 +104,8 @@ clean:
 
 CAN_COMPILE = command -v cc >/dev/null && \
 	test -f "$$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
+# Of these nothing is compiled.
+INTERPRETED = $(patsubst %,--ignore tests/unit/%,cli config deploy)
 RESTART = test_a_restart_goes_on_inside_a_transaction_that_is_larger_than_kafkas
 COMPILED = PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/build/$(1):$(CURDIR) CDCD_TEST_COMPILED=build/$(1) CDCD_TEST_PG=18 \
 	$(PYTEST) -o "pythonpath=$(CURDIR)/build/$(1) ."

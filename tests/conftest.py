@@ -27,16 +27,18 @@ if find_spec("pyspark") is None:
 # Files that take longest begin first where several workers share the tests: a worker keeps a file to its end.
 LONG = (
     "sim/test_simulation.py",
-    "deploy/test_packaging.py",
+    "integration/test_check_foresees.py",
     "integration/test_exactly_once.py",
     "integration/test_demo.py",
-    "integration/test_check_foresees.py",
+    "deploy/test_packaging.py",
     "integration/test_takeover.py",
+    "integration/test_adopt.py",
     "integration/test_postgres_replication.py",
     "integration/test_bad_input_away.py",
     "integration/test_bad_input_postgres.py",
     "integration/test_snapshots.py",
     "integration/test_snapshot_trouble.py",
+    "integration/test_first_start.py",
     "integration/test_strangers.py",
     "integration/test_complete_snapshots.py",
     "integration/test_snapshot_requests.py",
@@ -46,6 +48,12 @@ LONG = (
     "integration/test_postgres_snapshot_reader.py",
     "integration/test_postgres_lock.py",
     "integration/test_tokens_kafka.py",
+    "integration/test_local_servers.py",
+    "integration/test_verify.py",
+    "integration/test_postgres_shared_snapshot.py",
+    "integration/test_tls_kafka.py",
+    "integration/test_bad_input_access.py",
+    "pages/test_site.py",
 )
 
 # Cheap and telling tests first. A folder's tests carry the folder's mark.

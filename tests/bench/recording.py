@@ -3,7 +3,7 @@
 Both halves of a pair are this process: the engine works off the same frames, in transactions of ten rows, once by
 itself and once behind a tap, whose thread compresses and writes. CPU time of the whole process counts, and the median
 of the pairs, which take turns. Kafka's and libpq's share is not in it, so the daemon's own share is smaller still. With
-`make build/compiled/stamp` and `PYTHONPATH=build/compiled` the engine is the compiled one.
+`make optimised` and `PYTHONPATH=build/compiled` the engine is the compiled one.
 """
 
 import gc

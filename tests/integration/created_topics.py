@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-_WAIT_S: Final = 30.0
+_WAIT_S: Final = 120.0
 
 
 def create_topics(

@@ -32,8 +32,10 @@ from deploy.demo.daemon import Samples, parse_metrics
 from deploy.local.cache import REPOSITORY
 from tests.bench.processes import peak_rss_bytes
 
-WAIT_S: Final = 60.0
-BUSY_S: Final = 10.0
+WAIT_S: Final = 120.0
+"""How long an event or a state is awaited that comes at once where nothing else runs."""
+
+BUSY_S: Final = 30.0
 """What a busy machine may add to a bound; what must not be waited for takes a minute."""
 
 LAST_WORDS: Final = 25

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-_WAIT_S: Final = 30.0
+_WAIT_S: Final = 120.0
 
 _ANYTHING: Final[Any] = None
 """Of a filter; its annotations have str alone."""

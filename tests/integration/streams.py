@@ -8,7 +8,7 @@ import cdcd
 from tests.integration.conftest import Database
 
 T = TypeVar("T")
-WAIT_S = 30.0
+WAIT_S = 120.0
 SMALL_WORK_MEM = "-c logical_decoding_work_mem=64kB"
 PUBLICATION = "p"
 

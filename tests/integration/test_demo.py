@@ -129,7 +129,7 @@ def test_ctrl_c_twice_leaves_at_once(demo: Callable[..., Demo]) -> None:
     run.interrupt()
     time.sleep(0.05)
     run.interrupt()
-    assert run.wait(timeout_s=15) in {0, 130}, run.said
+    assert run.wait(timeout_s=BUSY_S) in {0, 130}, run.said
     run.await_no_children()
 
 
@@ -174,7 +174,7 @@ def test_ctrl_c_while_the_servers_start_leaves_nothing(demo: Callable[..., Demo]
     while not run.children():
         time.sleep(0.01)
     run.interrupt()
-    assert run.wait(timeout_s=15) == 130, run.said
+    assert run.wait(timeout_s=BUSY_S) == 130, run.said
     run.await_no_children()
     assert list(run.folder.iterdir()) == []
 
@@ -187,7 +187,7 @@ def test_a_daemon_that_dies_is_reported_with_its_log(demo: Callable[..., Demo]) 
     (log,) = re.findall(r"^Log: (\S+)", run.said, re.MULTILINE)
     until(lambda: "stream.started" in Path(log).read_text() or None, "it never streamed")
     os.kill(daemon, signal.SIGKILL)
-    assert run.wait(timeout_s=30) == 1
+    assert run.wait(timeout_s=WAIT_S) == 1
     assert "The daemon ended with exit code -9 (killed by a signal)." in run.said
     assert "stream.started" in run.said
     (log,) = re.findall(r"The daemon's log: (\S+)", run.said)

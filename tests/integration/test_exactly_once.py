@@ -201,6 +201,7 @@ def test_a_fast_shutdown_of_postgres_is_over_soon(
     if kafka == "away":
         broker.pause()
     insert(dsn, *range(2, 100))
+    mark = process.mark()
     # WHEN PostgreSQL is asked to end, which waits for what was sent to be confirmed
     began = time.monotonic()
     postgres.ask_to_stop("fast")
@@ -212,7 +213,7 @@ def test_a_fast_shutdown_of_postgres_is_over_soon(
     if kafka == "away":
         broker.resume()
     postgres.start()
-    process.await_event("stream.started", after=len(process.events) - 1)
+    process.await_event("stream.started", after=mark)
     postgres.execute("COMMIT PREPARED 'undecided'")
     assert assert_equal(dsn, broker, unique) == 100
 
@@ -236,6 +237,7 @@ def test_changes_that_come_again_after_a_crash_of_postgres_are_left_out(
     _stop_background_writer(postgres)
     for number in range(2, 20):
         before = await_confirmed(dsn, slot, insert(dsn, number))
+    mark = process.mark()
     # WHEN the server crashes
     if not daemon_lives:
         process.kill()
@@ -245,7 +247,7 @@ def test_changes_that_come_again_after_a_crash_of_postgres_are_left_out(
     if not daemon_lives:
         assert confirmed(dsn, slot) < before, "the slot did not go back"
         process.start()
-    process.await_event("stream.started", after=len(process.events) - 1)
+    process.await_event("stream.started", after=mark)
     insert(dsn, 20)
     assert assert_equal(dsn, broker, unique) == 20
 

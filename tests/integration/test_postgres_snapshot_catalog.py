@@ -275,7 +275,7 @@ def test_two_thousand_tables_are_looked_at_in_seconds(database: Database):
             return all_s, min(one_s)
 
     all_s, one_s = asyncio.run(look())
-    assert all_s < 20
+    assert all_s < 60
     # The columns of the other tables are not looked at.
     assert one_s * 10 < all_s
 

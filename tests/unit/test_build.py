@@ -28,7 +28,7 @@ def test_every_module_that_was_compiled_is_loaded_as_such():
         assert importlib.import_module(name).__file__ == str(path)
 
 
-@pytest.mark.skipif(COMPILED, reason="the source tree lies aside")
+@pytest.mark.skipif(bool(COMPILED), reason="the source tree lies aside")
 def test_nothing_compiled_hides_the_sources():
     loaded = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "cdcd"]
     assert [file for file in loaded if file and not file.endswith(".py")] == []

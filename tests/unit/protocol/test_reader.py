@@ -31,6 +31,7 @@ def refusal(data: bytes, **mode: Any) -> str:
     return caught.value.message
 
 
+@pytest.mark.again
 @in_every_mode
 @given(data=st.data())
 def test_every_prefix_of_every_message_is_refused(in_stream, abort_info, data):
@@ -40,6 +41,7 @@ def test_every_prefix_of_every_message_is_refused(in_stream, abort_info, data):
         refusal(written[:size], in_stream=in_stream, abort_info=abort_info)
 
 
+@pytest.mark.again
 @in_every_mode
 @settings(max_examples=40)
 @given(data=st.data())
@@ -57,6 +59,7 @@ def test_random_bytes_raise_nothing_but_protocol_errors(in_stream, abort_info, t
     check_whatever_is_accepted_is_understood(bytes((tag,)) + rest, in_stream, abort_info)
 
 
+@pytest.mark.again
 @in_every_mode
 @given(data=st.data())
 def test_a_changed_byte_is_refused_or_changes_the_message(in_stream, abort_info, data):

@@ -382,6 +382,7 @@ class World:
             self.delivered = True
 
 
+@pytest.mark.again
 @settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_whatever_the_order_the_chunk_leaves_no_row_that_is_out_of_date(data: st.DataObject):
