@@ -184,8 +184,9 @@ def dependencies(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("dependencies")
     run([sys.executable, "-m", "venv", "--without-pip", made])
     lock = REPOSITORY / "requirements-runtime.lock"
-    options = ["--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock]
-    run([*pip_of(made), "install", *options])
+    run([
+        *pip_of(made), "install", "--quiet", "--only-binary", ":all:", "--require-hashes", "--requirement", lock,
+    ])  # fmt: skip
     return made
 
 

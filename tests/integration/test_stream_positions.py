@@ -117,13 +117,13 @@ def test_a_slow_reader_keeps_its_connection(published: Database):
     database = published
 
     async def read() -> list[object]:
-        dsn = database.dsn(options="-c wal_sender_timeout=2s")
+        dsn = database.dsn(options="-c wal_sender_timeout=6s")
         async with cdcd.connect(dsn, publication=PUBLICATION) as stream:
             database.execute("INSERT INTO t SELECT g FROM generate_series(1, 3) g")
             database.execute("INSERT INTO t VALUES (4)")
             transaction = await soon(anext(stream))
             # WHEN the reader is busy for longer than the server's timeout, in the middle of a transaction
-            await asyncio.sleep(5)
+            await asyncio.sleep(13)
             found = [rows(change) async for change in transaction]
             return found + [rows(change) for _, each in await take(stream, 1) for change in each]
 

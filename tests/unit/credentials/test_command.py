@@ -74,7 +74,7 @@ def test_what_is_no_secret_is_refused(program: str, says: str):
 
 
 def wait_for(file: Path) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not (file.exists() and file.read_text().endswith("\n")):
         assert time.monotonic() < deadline, f"nothing in {file}"
         time.sleep(0.01)
@@ -97,7 +97,7 @@ CHILD = (
 
 
 def await_end(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while is_running(pid):
         assert time.monotonic() < deadline, f"process {pid} runs on"
         time.sleep(0.01)
@@ -106,9 +106,9 @@ def await_end(pid: int) -> None:
 def test_a_command_that_takes_too_long_is_killed_with_its_children(tmp_path: Path):
     file = tmp_path / "pid"
     began = time.monotonic()
-    with pytest.raises(TransientError, match=r"did not end within 2 s"):
-        output_of(python(CHILD, str(file), timeout_s=2))
-    assert time.monotonic() - began < 10
+    with pytest.raises(TransientError, match=r"did not end within 10 s"):
+        output_of(python(CHILD, str(file), timeout_s=10))
+    assert time.monotonic() - began < 60
     await_end(int(wait_for(file)))
 
 
