@@ -32,6 +32,7 @@ LONG = (
     "integration/test_demo.py",
     "integration/test_check_foresees.py",
     "integration/test_takeover.py",
+    "integration/test_handover.py",
     "integration/test_postgres_replication.py",
     "integration/test_bad_input_away.py",
     "integration/test_bad_input_postgres.py",

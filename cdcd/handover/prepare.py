@@ -11,6 +11,7 @@ as ever.
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ from cdcd.handover.sealing import (
     unsealed,
 )
 from cdcd.handover.servers import (
+    POLL_S,
     Say,
-    awaited,
     holding_lock,
     open_sql,
     open_stream,
@@ -188,13 +189,10 @@ async def _slot(new: Config, stream: ReplicationStream, sql: Connection, databas
 
 async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float) -> None:
     name = former.postgres.slot
-
-    async def reached() -> bool:
-        slot = await read_slot(sql, name)
-        return slot is not None and (slot.confirmed_flush_lsn or 0) >= fence
-
-    await awaited(
-        reached,
+    await _confirmed(
+        sql,
+        name,
+        fence,
         wait_s,
         TransientError(
             f"Slot {name} of the former server was not confirmed up to the fence ({Lsn(fence)}) in {wait_s:g} s.",
@@ -206,13 +204,10 @@ async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float)
 
 async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s: float) -> None:
     """The subscription confirms to the former server what the new one has applied and flushed."""
-
-    async def reached() -> bool:
-        slot = await read_slot(sql, subscription.slot)
-        return slot is not None and (slot.confirmed_flush_lsn or 0) >= end
-
-    await awaited(
-        reached,
+    await _confirmed(
+        sql,
+        subscription.slot,
+        end,
         wait_s,
         TransientError(
             f"Subscription {subscription.name} has not applied all up to {Lsn(end)} in {wait_s:g} s.",
@@ -220,3 +215,15 @@ async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s
             "meanwhile. Then run the command again.",
         ),
     )
+
+
+async def _confirmed(sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError) -> None:
+    """Wait until the reader of the slot has confirmed this position. Raises the error after `wait_s` seconds."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        slot = await read_slot(sql, name)
+        if slot is not None and (slot.confirmed_flush_lsn or 0) >= lsn:
+            return
+        if time.monotonic() > deadline:
+            raise error
+        await asyncio.sleep(POLL_S)

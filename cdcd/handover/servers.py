@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
 from cdcd.config.loading import Config
-from cdcd.errors import ConfigError, FencedError, TransientError
+from cdcd.errors import ConfigError, FencedError
 from cdcd.handover.judging import Transaction, TransactionReader
 from cdcd.handover.sealing import Subscription
 from cdcd.operations.sides import connect_to
@@ -138,15 +138,6 @@ async def holding_lock(config: Config, wait_s: float, say: Say) -> AsyncIterator
                 await keep
     finally:
         lock.close()
-
-
-async def awaited(reached: Callable[[], Awaitable[bool]], wait_s: float, error: TransientError) -> None:
-    """Return when `reached` says so; raise the error after `wait_s` seconds."""
-    deadline = time.monotonic() + wait_s
-    while not await reached():
-        if time.monotonic() > deadline:
-            raise error
-        await asyncio.sleep(POLL_S)
 
 
 async def read_transactions(

@@ -113,7 +113,7 @@ def seal(servers: Servers, process: Daemon) -> None:
         for line in running.stdout:
             said.append(line)
             if line.startswith("Stop all instances"):
-                assert process.stop() == 0
+                assert process.stop(COMMAND_S) == 0
         assert running.stderr is not None
         failed = running.stderr.read()
     assert running.returncode == 0, f"{said} {failed}"
@@ -123,20 +123,20 @@ def seal(servers: Servers, process: Daemon) -> None:
 def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, daemon: StartDaemon):
     process = daemon(servers.settings(servers.former))
     with writing(servers.former) as wrote:
-        process.await_event("snapshot.finished")
+        process.await_event("snapshot.finished", timeout_s=COMMAND_S)
         wrote(50)
         # GIVEN a daemon that is killed while somebody writes
         process.kill()
         wrote(100)
         process.start()
-        process.await_streaming()
+        process.await_streaming(COMMAND_S)
         wrote(150)
     # WHEN the writes have stopped, and the pipeline is sealed
     seal(servers, process)
     # THEN nothing more is delivered from the former server, also not with a gap that is accepted
     for arguments in ((), ("--accept-gap",)):
         process.start(*arguments)
-        assert process.wait() == 6
+        assert process.wait(COMMAND_S) == 6
         assert "sealed" in process.await_event("fatal")["message"]
     again = handover("prepare", "--config", str(process.config_path), "--to", str(servers.to))
     assert again.returncode == 6, again.stderr
@@ -147,11 +147,11 @@ def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, 
     # AND its changes go on in the same topics, with those from before the daemon started
     servers.new.execute("INSERT INTO t VALUES (-1, 'on the new server')")
     process = daemon(servers.settings(servers.new))
-    process.await_streaming()
+    process.await_streaming(COMMAND_S)
     servers.new.execute("UPDATE t SET note = 'again' WHERE id <= 10")
     servers.assert_equal()
     assert not process.saw("table.replaced")
-    assert process.stop() == 0
+    assert process.stop(COMMAND_S) == 0
     # AND the former server is none of the pipeline any more
     back = handover("cancel", "--config", str(process.config_path))
     assert back.returncode == 6
@@ -159,8 +159,8 @@ def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, 
 
 def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, daemon: StartDaemon):
     process = daemon(servers.settings(servers.former))
-    process.await_event("snapshot.finished")
-    process.await_streaming()
+    process.await_event("snapshot.finished", timeout_s=COMMAND_S)
+    process.await_streaming(COMMAND_S)
     seal(servers, process)
     # GIVEN a write on the former server behind the fence, and one on the new server
     servers.former.execute("INSERT INTO t VALUES (-1, 'late')")
@@ -177,13 +177,13 @@ def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, da
     # AND somebody may take the seal away, or have the writes delivered, because none of them is lost
     assert handover("cancel", "--config", str(process.config_path)).returncode == 0
     process.start()
-    process.await_streaming()
+    process.await_streaming(COMMAND_S)
     process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.t")
-    assert process.stop() == 0
+    assert process.stop(COMMAND_S) == 0
     slot = f"cdcd_{servers.name}"
     servers.new.execute(f"SELECT pg_drop_replication_slot('{slot}')")
     process.start()
-    process.await_streaming()
+    process.await_streaming(COMMAND_S)
     seal(servers, process)
     servers.new.execute("DELETE FROM t WHERE id = -2")
     assert handover("adopt", "--config", str(servers.to)).returncode == 6
@@ -191,6 +191,6 @@ def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, da
     assert done.returncode == 0, done.stderr
     assert "1 later ones" in done.stdout
     process = daemon(servers.settings(servers.new))
-    process.await_streaming()
+    process.await_streaming(COMMAND_S)
     process.await_metric("cdcd_events_total", lambda count: count == 1, "d", "public.t")
-    assert process.stop() == 0
+    assert process.stop(COMMAND_S) == 0
