@@ -305,6 +305,21 @@ class SnapshotWaiting(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotPostponed(Fact):
+    """Somebody has locked a table, so cdcd does not read the rest of it at the slot's snapshot. The other tables are
+    read. cdcd reads this table beside the stream as soon as the lock is free.
+
+    `reason` says who has locked the table.
+    """
+
+    event: ClassVar[str] = "snapshot.postponed"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotRestarted(Fact):
     """cdcd reads a table from its beginning again. Rows that were delivered already come once more, with op r."""
 

@@ -32,6 +32,7 @@ LONG = (
     "integration/test_demo.py",
     "deploy/test_packaging.py",
     "integration/test_takeover.py",
+    "integration/test_handover.py",
     "integration/test_adopt.py",
     "integration/test_postgres_replication.py",
     "integration/test_bad_input_away.py",

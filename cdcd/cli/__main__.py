@@ -19,6 +19,7 @@ from cdcd.errors import CdcdError, cause
 COMMANDS: Final[Mapping[str, str]] = {
     "init": "Write a first cdcd.yaml, and the SQL that a DBA runs.",
     "adopt": "Take over from a connector of Debezium's for PostgreSQL.",
+    "handover": "Let another server take the place of the one that is read.",
     "run": "Stream committed changes to Kafka until stopped.",
     "check": "Look at both sides and say what is missing, with the fix.",
     "status": "Show how a pipeline is, what is wrong with it and what to do.",

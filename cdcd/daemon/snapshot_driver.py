@@ -4,6 +4,7 @@ Nothing here decides: a question becomes a query, and PostgreSQL's result become
 those of the stream, so that the stream never waits for a lock that a look-up or a reader waits for.
 """
 
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 
 from cdcd.config.loading import Config
@@ -28,9 +29,11 @@ from cdcd.postgres.connection import Dsn
 from cdcd.postgres.refusals import TableBusyError
 from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.tables import locked_by
 from cdcd.rows.logical import is_lasting
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.snapshots.reading import PageQuery
 
 
 class SnapshotDriver:
@@ -72,7 +75,8 @@ class SnapshotDriver:
         tables = {table.oid: table for table in look.tables}
         columns = {column.type_oid for table in tables.values() for column in table.relation.columns}
         await self._know_types(columns)
-        return ExportedTables(tables, await self._catalog.describe(list(tables)), self._types)
+        descriptions = await self._catalog.describe([*tables, *look.locked])
+        return ExportedTables(tables, descriptions, self._types, look.locked)
 
     def close_export(self) -> None:
         """The initial snapshot is read: close its readers, so that the server may vacuum again."""
@@ -107,9 +111,12 @@ class SnapshotDriver:
         reader = pool.pop() if pool or question.exported else await self._open_reader()
         try:
             answer = await reader.read(question.query, question.bytes_max)
-        except TableBusyError:
+        except TableBusyError as error:
             pool.append(reader)
-            raise
+            query = question.query
+            parts = {part.part.oid for part in query.table.parts}
+            oids = {query.oid} if isinstance(query, PageQuery) else parts
+            raise await self._busy(error, {query.table.oid, *oids}) from error
         except BaseException:
             reader.close()
             raise
@@ -130,10 +137,7 @@ class SnapshotDriver:
         try:
             look = await catalog.look([oid] if oid else [])
         except TableBusyError as error:
-            holders = await catalog.lock_holders([oid])
-            raise TableBusyError(
-                f"locked by {' and '.join(holders)}" if holders else error.message
-            ) from error
+            raise await self._busy(error, [oid]) from error
         if not look.tables:
             return Looked(None, TableDescription(), {}, "", look.seen, leaves)
         table = look.tables[0]
@@ -141,6 +145,14 @@ class SnapshotDriver:
         await self._know_types({column.type_oid for column in table.relation.columns})
         problem = await catalog.examine(table, question.where) if question.where else ""
         return Looked(table, description, self._types, problem, look.seen)
+
+    async def _busy(self, error: TableBusyError, oids: Collection[int]) -> TableBusyError:
+        """The error with the names of those who have locked one of these tables, if they still have."""
+        try:
+            holders = await self._catalog.lock_holders(oids)
+        except TransientError:
+            return error
+        return TableBusyError(locked_by(holders)) if holders else error
 
     async def _list(self, question: ListPublished) -> Answer:
         catalog = self._catalog

@@ -195,6 +195,7 @@ class Engine:
             exported.tables,
             chunk_bytes=self._settings.chunk_bytes,
             parallelism=self._settings.parallelism,
+            locked=exported.locked,
         )
 
     # What the shell asks.

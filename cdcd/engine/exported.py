@@ -7,10 +7,13 @@ records stand before all changes.
 The progress goes out with the rows. A session that ends in the middle loses the exported snapshot. The next session
 reads the pages that are left beside the stream (`incremental.py`), which works because the slot exists and has every
 change since.
+
+A table that somebody has locked is left in the same way, so that it holds up neither the others nor the stream. Only a
+table without a key is waited for, behind all others, because it can not be read beside the stream.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcd.engine.actions import Answer, Busy, Lost, Question, Read
 from cdcd.engine.queries import page_query, sql_names, unreadable
@@ -29,11 +32,16 @@ _Read = tuple[Chunk, Rows]
 
 @dataclass(frozen=True, slots=True)
 class ExportedTables:
-    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns."""
+    """The published tables at the slot's snapshot, by oid; their descriptions, and the types of their columns.
+
+    Attributes:
+        locked: who has locked the tables, by oid, that could not be looked at. `tables` lacks them; they are described.
+    """
 
     tables: Mapping[int, SourceTable]
     descriptions: Mapping[int, TableDescription]
     types: Mapping[int, TypeDescription]
+    locked: Mapping[int, str] = field(default_factory=dict)
 
     def names(self) -> dict[int, str]:
         """The tables as `schema.table`, by oid."""
@@ -46,6 +54,7 @@ class Exported:
     Args:
         tasks: has the progress. Tables that can not be read here stay in it, and are read beside the stream.
         tables: the published tables as they were at the slot's snapshot, by oid.
+        locked: who has locked the tables, by oid, that `tables` lacks because nobody could look at them.
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class Exported:
         *,
         chunk_bytes: int,
         parallelism: int,
+        locked: Mapping[int, str],
     ) -> None:
         self.failure: CdcdError | None = None
         """Why the session can not go on, if so."""
@@ -68,6 +78,7 @@ class Exported:
         self._being_read = 0
         self._told: set[int] = set()
         """Oids of tables that were reported as locked."""
+        self._locked = locked
         self._begun: dict[int, TableTask] = {}
         """By oid: the tasks of the tables that were begun with."""
         self._tables = {oid: tables[oid] for oid in tasks.progress.waiting.oids if oid in tables}
@@ -120,7 +131,9 @@ class Exported:
             found = progress.find(task)
             assert found is not None
             self._begun[task.oid] = found
-            if table is None:
+            if task.oid in self._locked:
+                tasks.tell_postponed(found.name, self._locked[task.oid])
+            elif table is None:
                 # It was dropped, or left the publication, before the slot was made.
                 tasks.end(found, "there was no such table at the slot's snapshot", now=now)
             else:
@@ -143,13 +156,23 @@ class Exported:
             if self._chunks.settle(chunk):
                 self._take(chunk, answer, now)
         elif isinstance(answer, Busy):
-            if chunk.task.oid not in self._told:
-                self._told.add(chunk.task.oid)
-                self._tasks.tell_waiting(chunk.task.name, answer.reason)
-            self._chunks.give_back(chunk)
+            self._pass_over(chunk, answer.reason)
         else:
             # The table was altered or dropped since the snapshot. What is left of it is read beside the stream.
             self._chunks.drop(chunk.task)
+
+    def _pass_over(self, chunk: Chunk, reason: str) -> None:
+        """Somebody has locked the table of the chunk. Others have their turn."""
+        task = chunk.task
+        if self._rendering.key_columns(task.oid):
+            if self._chunks.has(task):
+                self._tasks.tell_postponed(task.name, reason)
+            self._chunks.drop(task)
+            return
+        if task.oid not in self._told:
+            self._told.add(task.oid)
+            self._tasks.tell_waiting(task.name, reason)
+        self._chunks.put_off(chunk)
 
     def finish(self, now: float) -> None:
         """Send the rows that were held back until it was known which row is the last. Call it once `is_done`."""

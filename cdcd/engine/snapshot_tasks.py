@@ -13,6 +13,7 @@ from cdcd.errors import SourceError
 from cdcd.facts import (
     Observer,
     SnapshotFinished,
+    SnapshotPostponed,
     SnapshotProgressed,
     SnapshotStarted,
     SnapshotTableFailed,
@@ -30,6 +31,12 @@ REPORT_S: Final = 10.0
 ERROR_MAX: Final = 500
 """Maximum number of characters of a reported error, because PostgreSQL repeats what the sender of a condition wrote or
 raises."""
+
+
+POSTPONED_HINT: Final = (
+    "End the transaction that holds the lock. SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) "
+    "WHERE mode = 'AccessExclusiveLock' shows it, pg_terminate_backend(pid) ends it. cdcd then reads the table."
+)
 
 
 @dataclass(slots=True)
@@ -113,6 +120,10 @@ class SnapshotTasks:
     def tell_waiting(self, table: str, why: str) -> None:
         """Report that the table can not be read now."""
         self._observe(SnapshotWaiting(table=table, writers=[why]))
+
+    def tell_postponed(self, table: str, reason: str) -> None:
+        """Report that the table is not read at the slot's snapshot, because somebody has locked it."""
+        self._observe(SnapshotPostponed(table=table, reason=reason, hint=POSTPONED_HINT))
 
     def start_pace(self, task: TableTask, now: float) -> None:
         """The table is read from now on: measure how fast."""

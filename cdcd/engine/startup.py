@@ -56,7 +56,7 @@ from cdcd.facts import (
 )
 from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode, start_options
 from cdcd.rows.routing import TopicNames, collisions
-from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out
+from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out, wanted
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.position import Checkpoint
 
@@ -290,8 +290,19 @@ class Start:
         self._options = self._options_for(two_phase=two_phase)
 
     def import_snapshot(self) -> Step:
-        if self._snapshot is not None:
-            self._exported = yield ImportSnapshot(self._snapshot)
+        if self._snapshot is None:
+            return
+        exported: ExportedTables = yield ImportSnapshot(self._snapshot)
+        locked = {oid: self._published[oid] for oid in exported.locked if oid in self._published}
+        for oid, name in wanted(locked, self.settings.exclude).items():
+            if not exported.descriptions[oid].primary_key:
+                raise TransientError(
+                    f"{name} is {exported.locked[oid]}. It has no primary key, so it can be read at the slot's "
+                    "snapshot only.",
+                    hint="Trying again. End the transaction that holds the lock; or go on without the table's rows: "
+                    f"snapshot.exclude: [{name}].",
+                )
+        self._exported = exported
 
     def choose_tables(self) -> Step:
         """List the published tables again if the slot was created: its creation may have waited for hours."""

@@ -19,7 +19,7 @@ from cdcd.engine.startup_requests import (
     SlotSeen,
 )
 from cdcd.errors import PositionError
-from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, resume
+from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, refuse_sealed, resume
 
 JUDGE_AGAIN_S: Final = 1.0
 """Seconds until slot and checkpoint are read again, if they do not fit. A commit may become visible in the checkpoint
@@ -95,9 +95,10 @@ class Positions:
         """Find out whether the slot continues where the checkpoint ends.
 
         Raises:
-            PositionError: it does not, and nobody accepts the gap.
+            PositionError: it does not, and nobody accepts the gap; or the pipeline is sealed.
         """
         slot, found = self.slot, self.found
+        refuse_sealed(found)
         source = self._source = yield ReadSource(found, None if slot is None else slot.confirmed)
         try:
             resume(found, source, accept_gap=False)

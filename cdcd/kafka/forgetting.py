@@ -1,18 +1,21 @@
-"""Takes back what a pipeline that is given up or started over has said in Kafka: its checkpoint.
+"""Writes a pipeline's checkpoint where no daemon does: it is taken back, or replaced.
 
 The checkpoint is taken back by a tombstone, as Kafka Connect does with the offsets of a connector (KIP-875). With Kafka
-transactions, the tombstone is written under the pipeline's own `transactional.id`: so a daemon that was frozen is shut
+transactions, the record is written under the pipeline's own `transactional.id`: so a daemon that was frozen is shut
 out before, and a transaction that a killed daemon left open is ended.
 """
 
+import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
 from cdcd.errors import TransientError
-from cdcd.kafka.checkpoint import PARTITION
+from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties, prepare
 from cdcd.kafka.errors import map_kafka_error
+from cdcd.transactions.position import Checkpoint
 
 TRANSACTION_MS: Final = 60_000
 
@@ -36,6 +39,51 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
         TransientError: the broker does not answer.
         FatalError: it refuses.
     """
+    what = f"Taking back the checkpoint in topic {topic}"
+    _write(client, producer, topic, key, transactional_id, timeout_s, what, lambda: None)
+
+
+def replace_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
+    client: Properties,
+    producer: Properties,
+    topic: str,
+    key: str,
+    transactional_id: str | None,
+    timeout_s: float,
+    change: Callable[[Checkpoint | None], Checkpoint],
+) -> Checkpoint:
+    """Write another checkpoint in the place of the newest one of the pipeline `key`, and return it. It blocks.
+
+    Args:
+        client, producer, transactional_id, timeout_s: as `forget_checkpoint`.
+        change: gets the checkpoint that was read after every other writer was shut out. What it raises is raised.
+
+    Raises:
+        TransientError: the broker does not answer.
+        FatalError: it refuses, or the record is not one of ours.
+    """
+    made: list[Checkpoint] = []
+
+    def value() -> bytes:
+        made.append(change(read_checkpoint(client, topic, key, timeout_s, threading.Event())))
+        return made[0].encode()
+
+    what = f"Writing the checkpoint in topic {topic}"
+    _write(client, producer, topic, key, transactional_id, timeout_s, what, value)
+    return made[0]
+
+
+def _write(  # noqa: PLR0917  as its callers
+    client: Properties,
+    producer: Properties,
+    topic: str,
+    key: str,
+    transactional_id: str | None,
+    timeout_s: float,
+    what: str,
+    value: Callable[[], bytes | None],
+) -> None:
+    """Write the record that `value` gives when every other writer is shut out."""
     refused: list[KafkaException] = []
     properties: dict[str, Any] = {
         **client,
@@ -47,14 +95,15 @@ def forget_checkpoint(  # noqa: PLR0917  the pipeline, and how to reach it
     }
     if transactional_id is not None:
         properties |= {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_MS}
-    what = f"Taking back the checkpoint in topic {topic}"
     prepare(properties)
     try:
         sender = Producer(properties)
         if transactional_id is not None:
             sender.init_transactions(timeout_s)
+        data = value()
+        if transactional_id is not None:
             sender.begin_transaction()
-        sender.produce(topic, key=key.encode(), value=None, partition=PARTITION)
+        sender.produce(topic, key=key.encode(), value=data, partition=PARTITION)
         left = sender.flush(timeout_s)
         if refused:
             raise refused[0]

@@ -17,7 +17,7 @@ from cdcd.postgres.pipeline_state import PipelineState, read_state
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.telemetry.http_client import status_of, url_of
-from cdcd.transactions.position import Checkpoint, resume
+from cdcd.transactions.position import Checkpoint, refuse_sealed, resume
 
 CHECKPOINT_S: Final = 10.0
 """Seconds that the broker may take for the checkpoint."""
@@ -93,6 +93,7 @@ async def _position(config: Config, found: Checkpoint, confirmed: int | None) ->
                 slot_name=postgres.slot,
                 options=postgres.stream_options,
             )
+            refuse_sealed(found)
             resume(found, source, accept_gap=False)
         except CdcdError as error:
             return error

@@ -11,7 +11,7 @@ The connection is opened at the first query, and again after it was lost. One qu
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -41,6 +41,9 @@ any function."""
 
 _VANISHED_TRIES: Final = 10
 """How often a query is repeated if tables are dropped while it runs."""
+
+_LOCKED_TRIES: Final = 3
+"""How often the look at all tables is repeated if one of them is locked while it runs."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _LOOK: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -78,10 +81,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Published tables, and the visibility of a snapshot that was taken no later than the tables were looked at."""
+    """Published tables, and the visibility of a snapshot that was taken no later than the tables were looked at.
+
+    Attributes:
+        locked: who has locked the tables, by oid, that were not looked at for that reason.
+    """
 
     tables: list[SourceTable]
     seen: Visibility
+    locked: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +191,26 @@ class SnapshotCatalog:
         return await self._ask(look, _LOOK)
 
     async def look_at(self, snapshot: str) -> Look:
-        """Look at all published tables at an exported snapshot. TransientError: the snapshot has ended."""
+        """Look at all published tables at an exported snapshot, except those that somebody has locked.
+
+        TransientError: the snapshot has ended.
+        """
 
         async def look(sql: Connection) -> Look:
             with translated("importing the slot's snapshot", {}):
                 await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
             seen = await catalog.visibility(sql)
-            return Look(await tables.source_tables(sql, self._publication), seen)
+            listed = await tables.published_tables(sql, self._publication)
+            locked = await tables.locked_tables(sql, list(listed))
+            free = [oid for oid in listed if oid not in locked] if locked else None
+            return Look(await tables.source_tables(sql, self._publication, free), seen, locked)
 
+        for _ in range(_LOCKED_TRIES):
+            try:
+                return await self._ask(look, _LOOK)
+            except TableBusyError:
+                # It was locked after the locks had been looked at. The next look leaves it out.
+                pass
         return await self._ask(look, _LOOK)
 
     async def describe(self, oids: Collection[int]) -> dict[int, TableDescription]:

@@ -5,7 +5,7 @@ snapshot. Two things are as of now: what the publication publishes (`pg_get_publ
 sizes, which may only have grown.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -110,6 +110,19 @@ SELECT DISTINCT pid FROM pg_locks
  WHERE locktype = 'relation' AND relation = ANY(%s::oid[]) AND granted AND mode = 'AccessExclusiveLock'
    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
  ORDER BY pid
+"""
+
+# A lock that is waited for keeps readers from the table like one that is held.
+_LOCKED: Final = """
+WITH RECURSIVE tree(root, oid) AS (
+    SELECT oid, oid FROM unnest(%s::oid[]) AS wanted(oid)
+     UNION ALL
+    SELECT tree.root, i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid
+)
+SELECT DISTINCT tree.root::int8, l.pid
+  FROM tree JOIN pg_locks l ON l.locktype = 'relation' AND l.relation = tree.oid AND l.mode = 'AccessExclusiveLock'
+ WHERE l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ ORDER BY 1, 2
 """
 
 # Which columns are flagged as key: logicalrep_write_attrs (proto.c), RelationGetIdentityKeyBitmap (relcache.c).
@@ -248,7 +261,29 @@ async def lock_holders(connection: Connection, oids: Collection[int]) -> list[st
     """Who keeps everybody from reading the tables with these oids: server processes, or prepared transactions."""
     with translated("looking who has locked a table", {}):
         rows: Any = await (await connection.execute(_HOLDERS, (list(oids),))).fetchall()
-    return ["a prepared transaction" if pid is None else f"server process {pid}" for (pid,) in rows]
+    return [_holder(pid) for (pid,) in rows]
+
+
+def _holder(pid: int | None) -> str:
+    return "a prepared transaction" if pid is None else f"server process {pid}"
+
+
+def locked_by(holders: Iterable[str]) -> str:
+    """Who has locked a table, as part of a sentence."""
+    return f"locked by {' and '.join(holders)}"
+
+
+async def locked_tables(connection: Connection, oids: Collection[int]) -> dict[int, str]:
+    """The tables with these oids that nobody can read now, and who has locked each, or will.
+
+    A partitioned table is locked if one of its partitions is.
+    """
+    with translated("looking which tables are locked", {}):
+        rows: Any = await (await connection.execute(_LOCKED, (list(oids),))).fetchall()
+    holders: dict[int, list[str]] = {}
+    for oid, pid in rows:
+        holders.setdefault(oid, []).append(_holder(pid))
+    return {oid: locked_by(names) for oid, names in holders.items()}
 
 
 async def writers(connection: Connection, oids: Collection[int]) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Which pages are read next: chunks of about the same size, each out once, and smaller where rows are larger.
 
 The rule: a chunk that was handed out comes back in one way of four, and what it covers is then read (`settle`), open
-again (`give_back`, `split`), or nobody's any more (the task ended). No page is in two chunks.
+again (`give_back`, `put_off`, `split`), or nobody's any more (the task ended). No page is in two chunks.
 """
 
 from collections import deque
@@ -43,6 +43,8 @@ class Chunks:
     def __init__(self, chunk_bytes: int) -> None:
         self._chunk_bytes = chunk_bytes
         self._waiting: deque[Chunk] = deque()
+        self._put_off: deque[Chunk] = deque()
+        """Chunks that are handed out when there are no others."""
         self._open: dict[tuple[str, str, str], deque[tuple[Part, int, int, int]]] = {}
         self._tasks: dict[tuple[str, str, str], TableTask] = {}
         self._out: dict[tuple[str, str, str], int] = {}
@@ -67,6 +69,7 @@ class Chunks:
         self._tasks.pop(key, None)
         self._out.pop(key, None)
         self._waiting = deque(chunk for chunk in self._waiting if _key(chunk.task) != key)
+        self._put_off = deque(chunk for chunk in self._put_off if _key(chunk.task) != key)
 
     def has(self, task: TableTask) -> bool:
         """Whether the task was added, and not dropped."""
@@ -75,6 +78,8 @@ class Chunks:
     def next(self) -> Chunk | None:
         """A chunk to be read, or None while there is none."""
         chunk = self._waiting.popleft() if self._waiting else self._cut()
+        if chunk is None and self._put_off:
+            chunk = self._put_off.popleft()
         if chunk is not None:
             self._out[_key(chunk.task)] += 1
         return chunk
@@ -84,7 +89,9 @@ class Chunks:
         if self._waiting:
             return self._waiting[0].task
         key = next(iter(self._open), None)
-        return None if key is None else self._tasks[key]
+        if key is not None:
+            return self._tasks[key]
+        return self._put_off[0].task if self._put_off else None
 
     def _cut(self) -> Chunk | None:
         key = next(iter(self._open), None)
@@ -107,6 +114,14 @@ class Chunks:
         if self._return(chunk):
             self._waiting.append(chunk)
 
+    def put_off(self, chunk: Chunk) -> None:
+        """It can not be read now: it is to be read again when every other task has had its turn."""
+        key = _key(chunk.task)
+        if self._return(chunk):
+            self._put_off.append(chunk)
+            if key in self._open:
+                self._open[key] = self._open.pop(key)
+
     def split(self, chunk: Chunk) -> bool:
         """Its rows are too large to be kept together: two halves instead. False: it has one page only."""
         if chunk.pages == 1:
@@ -128,7 +143,7 @@ class Chunks:
             key in self._tasks
             and key not in self._open
             and not self._out[key]
-            and not any(_key(chunk.task) == key for chunk in self._waiting)
+            and not any(_key(chunk.task) == key for chunk in (*self._waiting, *self._put_off))
         )
 
     def _return(self, chunk: Chunk) -> bool:

@@ -10,8 +10,10 @@ commits, and the rows of one multi-insert share an LSN.
 """
 
 import json
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Self
 
 from cdcd.errors import PositionError, ProtocolError
 from cdcd.protocol.lsn import Lsn
@@ -80,6 +82,55 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """Ends a pipeline's delivery from one server, so that another server can take its place (`cdcd handover`).
+
+    Attributes:
+        fence_lsn: where the WAL of the former server ends for Kafka. Kafka holds all that commits up to there.
+        system_identifier: the server that takes over.
+        slot_lsn: where the pipeline's slot on that server begins.
+        origin: the replication origin under which that server applies the changes of the former one.
+        tables: a checksum of the tables that are published there (`tables_sum`).
+        token: of the handover; it is in the logical message that was the fence, too.
+    """
+
+    fence_lsn: int
+    system_identifier: str
+    slot_lsn: int
+    origin: str
+    tables: int
+    token: str
+
+    def to_json(self) -> dict[str, object]:
+        """For the checkpoint record."""
+        return {
+            "fence_lsn": str(Lsn(self.fence_lsn)),
+            "system_identifier": self.system_identifier,
+            "slot_lsn": str(Lsn(self.slot_lsn)),
+            "origin": self.origin,
+            "tables": self.tables,
+            "token": self.token,
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Raises ValueError, KeyError, TypeError or ProtocolError if it is not what `to_json` writes."""
+        return cls(
+            fence_lsn=Lsn.parse(fields["fence_lsn"]),
+            system_identifier=_text(fields["system_identifier"]),
+            slot_lsn=Lsn.parse(fields["slot_lsn"]),
+            origin=_text(fields["origin"]),
+            tables=_count(fields["tables"]),
+            token=_text(fields["token"]),
+        )
+
+
+def tables_sum(tables: Mapping[int, str]) -> int:
+    """A checksum of tables, by oid."""
+    return zlib.crc32(json.dumps(sorted(tables.items())).encode())
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A position, and of which server and stream it is one.
 
@@ -90,6 +141,7 @@ class Checkpoint:
     `epoch` counts the writers where Kafka does not fence them (at least once): of two checkpoints, that of the later
     epoch is right, whichever was written last.
     `snapshot` is how far the reading of tables has got, None where none was asked for.
+    `seal`: nothing more is delivered, because another server takes over; None: it is delivered as ever.
     """
 
     system_identifier: str
@@ -99,6 +151,7 @@ class Checkpoint:
     flushed_lsn: int
     epoch: int = 0
     snapshot: Progress | None = None
+    seal: Seal | None = None
 
     def moved(self, position: Position, held_at: int | None) -> "Checkpoint":
         """The next one of the same stream; `held_at` is where the first undecided PREPARE starts, if there is one."""
@@ -124,6 +177,8 @@ class Checkpoint:
         }
         if self.snapshot is not None:
             fields["snapshot"] = self.snapshot.to_json()
+        if self.seal is not None:
+            fields["seal"] = self.seal.to_json()
         # Names as they are: escaped, those of strangers' requests would take up to six times the room.
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -146,7 +201,7 @@ class Checkpoint:
                 end_lsn=Lsn.parse(fields["end_lsn"]),
                 events_done=_count(fields["events_done"]),
             )
-            snapshot = fields.get("snapshot")
+            snapshot, seal = fields.get("snapshot"), fields.get("seal")
             return cls(
                 system_identifier=_text(fields["system_identifier"]),
                 timeline=_count(fields["timeline"]),
@@ -155,12 +210,26 @@ class Checkpoint:
                 flushed_lsn=Lsn.parse(fields["flushed_lsn"]),
                 epoch=_count(fields["epoch"]),
                 snapshot=None if snapshot is None else Progress.from_json(snapshot),
+                seal=None if seal is None else Seal.from_json(seal),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
             raise PositionError(
                 f"The checkpoint in {where} cannot be read: {error!r}.",
                 hint="Something else wrote to the checkpoint topic; name another one in topics.checkpoint.",
             ) from error
+
+
+def refuse_sealed(checkpoint: Checkpoint | None) -> None:
+    """Raise PositionError if the pipeline was sealed for a handover, so that nothing more may be delivered."""
+    if checkpoint is None or checkpoint.seal is None:
+        return
+    seal = checkpoint.seal
+    raise PositionError(
+        f"The pipeline is sealed at {Lsn(seal.fence_lsn)} for a handover to the server with system_identifier "
+        f"{seal.system_identifier} (token {seal.token}). Nothing more is delivered from the former server.",
+        hint="Finish the handover: `cdcd handover adopt` with the configuration of the new server. Or give it up: "
+        "`cdcd handover cancel` with the configuration of the former one.",
+    )
 
 
 def _count(value: object) -> int:

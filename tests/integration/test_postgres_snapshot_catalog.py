@@ -96,6 +96,41 @@ def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Databa
     asyncio.run(look())
 
 
+@CHECKED
+def test_a_look_at_an_exported_snapshot_leaves_out_what_is_locked_and_says_by_whom(database: Database):
+    for name in ("t", "u"):
+        database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")
+    database.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE part PARTITION OF parted FOR VALUES FROM (1) TO (9)")
+    database.execute("CREATE PUBLICATION p FOR TABLE t, u, parted WITH (publish_via_partition_root)")
+
+    async def look() -> None:
+        stream = await ReplicationStream.open(parse_dsn(database.dsn()), application_name="test")
+        try:
+            created = await create_slot(stream, f"l{database.name[-8:]}", temporary=True, export=True)
+            assert created.snapshot
+            async with opened(database) as catalog:
+                names = await catalog.published()
+                with database.connect(autocommit=False) as connection:
+                    connection.execute("LOCK TABLE t, part")
+                    found = await catalog.look_at(created.snapshot)
+                    by = f"locked by server process {connection.info.backend_pid}"
+                    assert [each.name for each in found.tables] == ["public.u"]
+                    assert {names[oid]: who for oid, who in found.locked.items()} == {
+                        "public.t": by,
+                        "public.parted": by,
+                    }
+                    # Their keys are known without the lock.
+                    described = await catalog.describe(list(found.locked))
+                    assert all(each.primary_key == ("id",) for each in described.values())
+                free = await catalog.look_at(created.snapshot)
+                assert ({each.oid for each in free.tables}, free.locked) == (set(names), {})
+        finally:
+            stream.close()
+
+    asyncio.run(look())
+
+
 PUBLICATIONS = {
     "FOR ALL TABLES": 13,
     "FOR ALL TABLES WITH (publish_via_partition_root)": 13,

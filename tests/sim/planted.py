@@ -23,6 +23,8 @@ from tests.sim.planted_focuses import (
     DESCRIBED_BETWEEN,
     FROZEN_AT_THE_START,
     HOSTILE,
+    LOCKED_BESIDE_THE_STREAM,
+    LOCKED_WHILE_EXPORTED,
     MOVED,
     MOVED_BEHIND_PREPARES,
     OWED_AND_KILLED,
@@ -40,7 +42,7 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import REFUSED
+from tests.sim.settings import PARTITIONED, REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,13 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_incremental(snapshots.MergesByName),
         "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),
+        "exported_waits_for_a_lock": _in_engine(LOCKED_WHILE_EXPORTED, exported=snapshots.WaitsForTheLock),
+        "locked_table_forgotten": _in_engine(LOCKED_WHILE_EXPORTED, exported=snapshots.ForgetsWhatWasLocked),
+        "locked_table_keeps_its_turn": _in_engine(
+            LOCKED_BESIDE_THE_STREAM, incremental=snapshots.KeepsTheTurnOfLockedTables
+        ),
+        "partitions_not_read": _in_incremental(snapshots.ExpandsNothing, focus=PARTITIONED),
+        "one_partition_read": _in_incremental(snapshots.ReadsOnePartition, focus=PARTITIONED),
         "added_table_known": _in_engine(tables=snapshots.KnowsEverything),
         "table_known_by_name": _in_engine(tables=snapshots.KnowsNoOids),
         "described_table_known": _in_engine(tables=snapshots.AddsOnlyWhatIsListedFirst),

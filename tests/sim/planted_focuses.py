@@ -6,7 +6,7 @@ A bug that needs several rare things at once would take hundreds of seeds otherw
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.sim.settings import REFUSED, RESTARTS, SNAPSHOT
+from tests.sim.settings import LOCKED, REFUSED, RESTARTS, SNAPSHOT
 
 MOVED_BEHIND_PREPARES: Final[Mapping[str, Any]] = {
     "version": 17,
@@ -311,6 +311,16 @@ RESTARTED_AT_REST: Final[Mapping[str, Any]] = {
     "faults": (),
 }
 """A daemon that dies when Kafka has everything, and PostgreSQL has not heard so."""
+
+LOCKED_WHILE_EXPORTED: Final[Mapping[str, Any]] = {
+    **LOCKED,
+    "snapshot_method": "exported",
+    "slot_exists": False,
+}
+"""Tables that are locked before the slot's snapshot is read, or meanwhile."""
+
+LOCKED_BESIDE_THE_STREAM: Final[Mapping[str, Any]] = {**LOCKED, "snapshot_method": "incremental"}
+"""Tables that are locked while they are read beside the stream."""
 
 HOSTILE: Final[Mapping[str, Any]] = {
     **SNAPSHOT,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cdcd.engine.actions import Published, Writers
+from cdcd.engine.actions import Busy, Looked, Published, Writers
 from cdcd.engine.chunk_reads import ChunkReads
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
@@ -15,6 +15,7 @@ from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.watched import WatchedTables
 from cdcd.protocol.messages import LogicalMessage
+from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.placement import Window
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Rows, SourceTable
 from cdcd.snapshots.signals import PREFIX, Signal
@@ -199,6 +200,48 @@ class SettlesWhatChanged(Exported):
 
     def answered(self, ticket: object, answer: Any, now: float) -> None:
         super().answered(ticket, Rows([], 0) if isinstance(answer, Changed) else answer, now)
+
+
+class WaitsForTheLock(Exported):
+    """A table that somebody has locked while it is read at the slot's snapshot is asked for until it is free."""
+
+    def answered(self, asked: object, answer: Any, now: float) -> None:
+        if isinstance(answer, Busy) and isinstance(asked, Chunk):
+            self._being_read -= 1
+            self._chunks.give_back(asked)
+        else:
+            super().answered(asked, answer, now)
+
+
+class ForgetsWhatWasLocked(Exported):
+    """A table that could not be looked at, because somebody has locked it, is taken for one that is not there."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "locked": {}})
+
+
+class KeepsTheTurnOfLockedTables(Incremental):
+    """A table that somebody has locked keeps others from being begun with."""
+
+    def answered(self, asked: object, answer: Any, now: float) -> None:
+        super().answered(asked, answer, now)
+        for plan in self.plans:
+            plan.is_locked = False
+
+
+class ExpandsNothing(LookUps):
+    """A partitioned table that is published through its partitions is a table that is not there."""
+
+    def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
+        super().looked(plan, replace(answer, leaves={}), now)
+
+
+class ReadsOnePartition(LookUps):
+    """Of the partitions that a table is published through, one is read."""
+
+    def looked(self, plan: TablePlan, answer: Looked, now: float) -> None:
+        first = dict(list(answer.leaves.items())[:1])
+        super().looked(plan, replace(answer, leaves=first), now)
 
 
 class KnowsEverything(PublishedTables):

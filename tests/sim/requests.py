@@ -11,6 +11,9 @@ PREFIX: Final = "cdcd.snapshot"
 
 RESUME: Final = b'{"action": "resume"}'
 
+PARTITIONED: Final = "partitioned"
+"""The name of the partitioned table that all tables are the partitions of, where the settings have one."""
+
 CONDITIONS: Final = ("n < 50", "event % 2 = 0", "true")
 """That PostgreSQL takes, and which rows they are true for is known (`client.holds`)."""
 
@@ -42,6 +45,10 @@ def _start(rng: Random, names: list[str]) -> bytes:
     if rng.random() < 0.5:
         fields["id"] = f"r{int(rng.random() * 3)}"
     return _encoded(fields)
+
+
+def _partitioned(rng: Random, names: list[str]) -> bytes:
+    return _encoded({"action": "start", "tables": [f"{SCHEMA}.{PARTITIONED}"], "id": "partitioned"})
 
 
 def _pause(rng: Random, names: list[str]) -> bytes:
@@ -94,6 +101,7 @@ def _hostile(rng: Random, names: list[str]) -> bytes:
 
 _KINDS: Final[dict[str, Callable[[Random, list[str]], bytes]]] = {
     "start": _start,
+    "partitioned": _partitioned,
     "pause": _pause,
     "resume": _resume,
     "cancel": _cancel,

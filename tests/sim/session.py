@@ -165,6 +165,13 @@ class Session:
             (self.engine.checkpoint.snapshot or Progress()) == progress
         )
 
+    def tables_left(self) -> set[int] | None:
+        """Oids of the tables that are not read to their end; None: the initial snapshot is being read."""
+        if self.engine is None or self.connection is None:
+            return None
+        progress = self.engine.incremental.progress
+        return {task.oid for task in progress.tasks}.union(progress.waiting.oids[progress.begun :])
+
     def describe(self) -> str:
         """What it is about, for somebody who wonders why it does not end."""
         if self.engine is None:
@@ -379,11 +386,13 @@ class Session:
     def _import_snapshot(self, _request: startup.ImportSnapshot) -> Answered[ExportedTables]:
         yield from self.asker.delay()
         self._refuse("the tables")
-        tables = self.around.postgres.exported_tables()
+        client = self.asker.client
+        tables = {table.oid: table for table in self.around.postgres.exported_tables()}
+        locked = {oid: "locked by somebody" for oid in tables if client.is_locked([oid])}
         yield from self.asker.delay()
-        oids = [table.oid for table in tables]
-        descriptions = self.asker.client.describe(oids)
-        exported = ExportedTables({table.oid: table for table in tables}, descriptions, TYPES)
+        descriptions = client.describe(list(tables))
+        free = {oid: table for oid, table in tables.items() if oid not in locked}
+        exported = ExportedTables(free, descriptions, TYPES, locked)
         self._exported = exported.names()
         return exported
 

@@ -88,6 +88,10 @@ class Settings:
     p_part: float
     p_refuse: float = 0.0
     """How often a step of a start, or a request for topics, is refused for good: a person must mend something."""
+    locked: int = 0
+    """How many tables somebody locks early, and keeps until all the others are read."""
+    partitioned: bool = False
+    """Requests may name a partitioned table, whose partitions are all tables."""
 
     @property
     def part_bytes(self) -> int:
@@ -140,6 +144,42 @@ SNAPSHOT: Final[dict[str, Any]] = {
     "idle_s": 0.2,
 }
 """Tables of some pages, which are read while they change."""
+
+LOCKED: Final[dict[str, Any]] = {
+    **SNAPSHOT,
+    "locked": 1,
+    "p_request": 0.0,
+    "parallelism": 1,
+    "tables": 3,
+    "added_tables": True,
+    "p_truncate": 0.0,
+    "p_end": 0.6,
+    "ask_ticks_max": 10,
+    "lock_ticks": 5,
+    "operations": 80,
+    "faults": ("crash_daemon",),
+    "p_fault": 0.01,
+}
+"""A table that somebody has locked while tables are read, one at a time."""
+
+PARTITIONED: Final[dict[str, Any]] = {
+    **SNAPSHOT,
+    "snapshot_mode": "never",
+    "partitioned": True,
+    "signals": "all",
+    "requests": ("partitioned",),
+    "tables": 3,
+    "operations": 80,
+    "p_message": 0.1,
+    "p_request": 0.8,
+    "p_membership": 0.0,
+    "p_ddl": 0.0,
+    "p_end": 0.3,
+    "ask_ticks_max": 10,
+    "faults": ("crash_daemon",),
+    "p_fault": 0.01,
+}
+"""Requests for a table that is published through its partitions."""
 
 SNAPSHOTS: Final[tuple[dict[str, Any], ...]] = (
     # Updates that leave TOAST alone, beside chunks and after a snapshot was interrupted.

@@ -4,7 +4,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
-from tests.sim.settings import REFUSED
+from tests.sim.planted_focuses import LOCKED_BESIDE_THE_STREAM, LOCKED_WHILE_EXPORTED
+from tests.sim.settings import PARTITIONED, REFUSED
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -52,6 +53,16 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
             raise
     ends = [line for line in said if "took back its slot" in line or "before it drops the slot" in line]
     assert len(ends) > 50, "slots were taken back"
+
+
+@pytest.mark.parametrize("focus", [LOCKED_WHILE_EXPORTED, LOCKED_BESIDE_THE_STREAM, PARTITIONED])
+def test_locked_tables_and_partitioned_ones_hold_up_nothing(focus, tmp_path):
+    for seed in range(20):
+        try:
+            World(seed, str(tmp_path), focus=focus).run()
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 @pytest.mark.again

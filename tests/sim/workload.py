@@ -35,6 +35,8 @@ class Workload:
         self.prepared: dict[str, Transaction] = {}
         self.leaving: list[tuple[int, Transaction]] = []
         """Committed, but not yet seen by snapshots: for how many ticks."""
+        self.lock: Transaction | None = None
+        """Somebody who has locked tables and writes nothing."""
         self.spans: list[tuple[int, int]] = []
         """Of each ended transaction: the index of its first record, and of its last."""
         self.removed: set[int] = set()
@@ -417,6 +419,15 @@ class Workload:
         transaction.exclusive.add(oid)
         return True
 
+    def lock_tables(self, count: int) -> bool:
+        """Somebody locks so many published tables; False: they are in use."""
+        published = [table.oid for table in self.database.definitions.values() if table.published]
+        lock = Transaction("")
+        if not all(self._lock_exclusive(lock, oid) for oid in published[:count]):
+            return False
+        self.lock = lock
+        return True
+
     def _names(self) -> set[str]:
         """Of tables, and those that they get if some transaction ends, or goes back to a savepoint."""
         names = {table.name for table in self.database.definitions.values()}
@@ -435,7 +446,8 @@ class Workload:
 
     def _everybody(self) -> list[Transaction]:
         leaving = [one for _, one in self.leaving]
-        return [one for one in [*self.sessions, *self.prepared.values(), *leaving] if one is not None]
+        everybody = [*self.sessions, *self.prepared.values(), *leaving, self.lock]
+        return [one for one in everybody if one is not None]
 
     def _assign(self, transaction: Transaction) -> int:
         for savepoint in transaction.stack:

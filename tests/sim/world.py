@@ -9,6 +9,7 @@ from cdcd.facts import Fact
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
 from tests.sim.complete import Completeness
+from tests.sim.database import Transaction
 from tests.sim.expected import PromiseBrokenError
 from tests.sim.fold import Fold
 from tests.sim.instance import Instance
@@ -20,6 +21,9 @@ from tests.sim.settings import RESTARTS, draw
 
 QUIET_TICKS_MAX: Final = 20_000
 """After the last fault, everything must have arrived and been confirmed within this."""
+
+LOCK_TICKS_MAX: Final = 4_000
+"""Likewise, everything that a locked table must not hold up."""
 
 REST_TICKS: Final = 160
 """So long nothing must move: within it the publication is looked at once more."""
@@ -81,6 +85,8 @@ class World:
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
         self._later: list[tuple[int, Callable[[], None]]] = []
         self._shaking_until = 0
+        if settings.locked:
+            self._in(1, 40, self._lock_tables)
         self.refused = False
         """It ended with what a person must decide: the slot was moved."""
 
@@ -137,6 +143,24 @@ class World:
             first.step()
         if rng.random() < 0.2 or self.postgres.lock_holder is second:
             second.step()
+
+    # Somebody who has locked tables.
+
+    def _lock_tables(self) -> None:
+        if not self.postgres.workload.lock_tables(self.settings.locked) and not self.around.healthy:
+            self._in(1, 5, self._lock_tables)
+
+    def _read_beside_the_lock(self, lock: Transaction) -> None:
+        """All other tables are read, and everything is streamed, as long as the lock is held."""
+        for _ in range(LOCK_TICKS_MAX):
+            self._tick()
+            session = self._active()
+            left = None if session is None else session.tables_left()
+            if left is not None and left <= lock.exclusive and self._all_is_confirmed():
+                break
+        else:
+            raise PromiseBrokenError("a locked table holds up other tables, or the stream")
+        self.postgres.workload.lock = None
 
     # Faults.
 
@@ -260,6 +284,8 @@ class World:
     def _come_to_rest(self) -> None:
         """Everything is decided: all of it arrives, and the slot holds no WAL back (G6)."""
         postgres, oracle = self.postgres, self.oracle
+        if postgres.workload.lock is not None:
+            self._read_beside_the_lock(postgres.workload.lock)
         kill = self.rng.random() < 0.3
         quiet = 0
         renamed = {"swap", "rename"} & set(self.settings.ddl)
@@ -291,10 +317,13 @@ class World:
         return next((one.session for one in self.instances if one is holder), None)
 
     def _is_at_rest(self) -> bool:
-        if self.postgres.confirmed != self.postgres.wal.end or not self._all_is_received():
+        if not self._all_is_confirmed():
             return False
         session = self._active()
         return session is not None and session.is_settled
+
+    def _all_is_confirmed(self) -> bool:
+        return self.postgres.confirmed == self.postgres.wal.end and self._all_is_received()
 
     def _all_is_received(self) -> bool:
         """The last life may still be receiving again what the one before it had delivered."""

@@ -46,7 +46,8 @@ LAYERS["stream"] = {*PATH, "postgres"}
 LAYERS["operations"] = {*LAYERS["checks"], "checks", "recording", "stream"}
 LAYERS["adopt"] = {*LAYERS["operations"], "operations"}
 LAYERS["verify"] = {*LAYERS["operations"], "operations"}
-LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "adopt", "verify"}
+LAYERS["handover"] = {*LAYERS["operations"], "operations"}
+LAYERS["cli"] = {*LAYERS["daemon"], "daemon", "operations", "adopt", "verify", "handover"}
 # `import cdcd` passes on the names of the stream, when the first of them is used.
 LAYERS[""] = {"stream"}
 LAYERS["spark"] = set(PATH)

@@ -8,12 +8,19 @@ from cdcd.engine.actions import Busy, Lost, Read
 from cdcd.engine.exported import Exported
 from cdcd.engine.incremental import Incremental
 from cdcd.errors import TransientError
-from cdcd.facts import SnapshotFinished, SnapshotTableFailed, SnapshotTableFinished, SnapshotWaiting
+from cdcd.facts import (
+    SnapshotFinished,
+    SnapshotPostponed,
+    SnapshotTableFailed,
+    SnapshotTableFinished,
+    SnapshotWaiting,
+)
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, PageQuery, Refused, Rows, SourceTable, TooLarge
 from tests.unit.engine.tables import KEYED, PAGE, Facts, Rendering, table
 
+NOTHING: Mapping[int, str] = {}
 T, U = table(1, "t", pages=2), table(2, "u", pages=1)
 
 
@@ -31,6 +38,7 @@ class Daemon:
         published: Mapping[int, str] | None = None,
         excluded: tuple[str, ...] = (),
         parallelism: int = 2,
+        locked: Mapping[int, str] = NOTHING,
     ) -> None:
         names = {each.oid: each.name for each in tables} if published is None else published
         self.rendering, self.facts = Rendering(), Facts()
@@ -51,6 +59,7 @@ class Daemon:
             {each.oid: each for each in tables},
             chunk_bytes=PAGE,
             parallelism=parallelism,
+            locked=locked,
         )
 
     @property
@@ -188,13 +197,55 @@ def test_rows_that_are_too_large_are_read_in_halves():
     assert spans == [(0, 1), (1, 2)]
 
 
-def test_a_locked_table_is_asked_for_again():
-    daemon = Daemon(U)
-    daemon.answers(Busy("lock timeout"), Busy("lock timeout"), lines(1))
+def test_a_locked_table_is_left_to_be_read_beside_the_stream_and_the_others_are_read():
+    daemon = Daemon(T, U, parallelism=1)
+    daemon.answers(lines(1), Busy("locked by server process 7"), lines(3))
     daemon.finish()
-    assert daemon.rendering.put_rows == [(2, [1])]
+    # THEN nobody waits for it, its rows so far count, and somebody is told what to do
+    assert sorted(daemon.rendering.put_rows) == [(1, [1]), (2, [3])]
+    assert [(task.name, task.pages_done) for task in daemon.progress.tasks] == [("public.t", 1)]
+    (postponed,) = daemon.facts.of(SnapshotPostponed)
+    assert (postponed.table, postponed.reason) == ("public.t", "locked by server process 7")
+    assert "pg_terminate_backend" in postponed.hint
+
+
+def test_a_locked_table_of_which_several_chunks_are_out_is_told_of_once():
+    daemon = Daemon(T)
+    (first, _), (second, _) = daemon.ask(), daemon.ask()
+    daemon.exported.answered(first, Busy("locked"), 0.0)
+    daemon.exported.answered(second, Busy("locked"), 0.0)
+    daemon.finish()
+    assert len(daemon.facts.of(SnapshotPostponed)) == 1
+    assert [(task.name, task.pages_done) for task in daemon.progress.tasks] == [("public.t", 0)]
+
+
+def test_a_table_that_was_locked_before_the_snapshot_could_be_looked_at_is_left_too():
+    daemon = Daemon(
+        U, published={1: "public.t", 2: "public.u", 3: "public.v"}, locked={1: "locked", 3: "locked"}
+    )
+    daemon.answers(lines(3))
+    daemon.finish()
+    assert [task.name for task in daemon.progress.tasks] == ["public.t", "public.v"]
+    assert [each.table for each in daemon.facts.of(SnapshotPostponed)] == ["public.t", "public.v"]
+    assert daemon.facts.of(SnapshotTableFailed) == []
+
+
+def test_a_locked_table_without_a_key_is_asked_for_again_when_all_others_are_read():
+    daemon = Daemon(T, U, parallelism=1)
+    daemon.rendering.keyless.add(1)
+    daemon.answers(Busy("lock timeout"))
+    asked = []
+    for answer in (lines(3), Busy("lock timeout"), Busy("lock timeout"), lines(1), lines(2)):
+        chunk, read = daemon.ask()
+        assert isinstance(read.query, PageQuery)
+        asked.append((read.query.oid, read.query.begin))
+        assert not daemon.exported.is_done
+        daemon.exported.answered(chunk, answer, 0.0)
+    daemon.finish()
+    assert asked == [(2, 0), (1, 1), (1, 0), (1, 1), (1, 0)]
+    assert daemon.progress.is_done
     # AND that is said once
-    assert daemon.facts.of(SnapshotWaiting) == [SnapshotWaiting(table="public.u", writers=["lock timeout"])]
+    assert daemon.facts.of(SnapshotWaiting) == [SnapshotWaiting(table="public.t", writers=["lock timeout"])]
 
 
 def test_rows_that_may_not_be_read_end_the_session_with_what_to_do():

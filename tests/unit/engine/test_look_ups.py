@@ -132,6 +132,30 @@ def test_a_table_that_changed_between_its_window_and_its_plan_is_looked_at_again
     assert isinstance(daemon.ask()[1], FindWriters)
 
 
+def test_a_table_that_is_dropped_while_it_is_looked_at_is_planned_anew_and_ends_by_its_name():
+    # GIVEN looks that found the table just before it was dropped
+    daemon = Daemon(asked_for(TableTask(T, 1), TableTask("public.u", 2)), parallelism=1)
+    daemon.answers(looked(table()), nobody(), looked(table()))
+    # WHEN its rows can not be read any more
+    daemon.answer(Changed("relation public.t does not exist"))
+    daemon.now += 1
+    # THEN it is looked at again, which ends it, and the next table is read
+    assert daemon.answer(looked(None)) == Look(1, T, "")
+    assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == [T]
+    assert daemon.incremental.failure is None
+    assert daemon.answer(looked(table(2, "u"))) == Look(2, "public.u", "")
+    daemon.answers(nobody(), looked(table(2, "u")))
+    assert isinstance(daemon.ask()[1], Read)
+
+
+def test_a_table_that_is_dropped_between_its_window_and_its_plan_ends_with_its_window():
+    daemon = Daemon(asked_for(), parallelism=1)
+    daemon.answers(looked(table()), nobody(), looked(None))
+    assert daemon.is_done()
+    assert not daemon.incremental.watched.has_window(T)
+    assert [fact.table for fact in daemon.facts.of(SnapshotTableFailed)] == [T]
+
+
 def test_a_table_that_lost_a_partition_after_its_window_opened_is_planned_without_it():
     daemon = Daemon(asked_for())
     daemon.answers(looked(table(leaves={10: 1, 11: 1})), nobody(), looked(table(leaves={11: 1})))

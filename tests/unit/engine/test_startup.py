@@ -43,11 +43,12 @@ from cdcd.facts import (
     TwoPhaseKept,
 )
 from cdcd.protocol.versions import StreamingMode
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED
-from cdcd.transactions.position import Checkpoint, Position, Source
+from cdcd.transactions.position import Checkpoint, Position, Seal, Source
 
 SERVER, STREAM = "7000", "publication=cdcd"
 SLOT = SlotSeen(100)
@@ -69,6 +70,7 @@ class World:
         self.version = 180000
         self.is_standby = False
         self.published = {1: "public.t"}
+        self.exported = EXPORT
         self.listed: dict[int, str] | None = None
         """What is published when the slot is there; None: the same."""
         self.peeked: list[Checkpoint | None] = []
@@ -126,7 +128,7 @@ ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     EnsurePublication: lambda world, _: world.published,
     ListTables: lambda world, _: world.published if world.listed is None else world.listed,
     CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
-    ImportSnapshot: lambda _world, _: EXPORT,
+    ImportSnapshot: lambda world, _: world.exported,
 }
 
 
@@ -237,6 +239,14 @@ def test_an_accepted_gap_goes_on_from_the_slot_and_says_so():
     assert world.the(WriteCheckpoint).checkpoint == ready.checkpoint
 
 
+@pytest.mark.parametrize("options", [{}, {"accept_gap": True}])
+def test_a_sealed_pipeline_does_not_start_and_disturbs_nobody(options: dict[str, Any]):
+    world = World(found=replace(HERE, seal=Seal(100, "7002", 50, "pg_16400", 0, "token")))
+    with pytest.raises(PositionError, match="sealed"):
+        world.start(**options)
+    assert not {Fence, CreateSlot, WriteCheckpoint} & set(world.order)
+
+
 def test_when_needed_reads_the_tables_again_where_the_slot_is_lost():
     world = World(slot=None)
     ready = world.start(replace(SETTINGS, snapshot_mode="when_needed"))
@@ -290,6 +300,22 @@ def test_a_new_pipeline_exports_a_snapshot_and_imports_it_at_once():
     assert ready.checkpoint.position == Position(0, 300)
     assert ready.checkpoint.snapshot is not None
     assert ready.checkpoint.snapshot.method == EXPORTED
+
+
+def test_a_locked_table_without_a_key_ends_the_start_unless_it_is_excluded():
+    """It could not be read beside the stream, so the start is tried again until the lock is free."""
+    described = {1: TableDescription(primary_key=("id",)), 2: TableDescription()}
+    exported = ExportedTables(
+        {}, described, {}, {1: "locked by server process 7", 2: "locked by server process 8"}
+    )
+    published = {1: "public.t", 2: "public.u"}
+    with pytest.raises(TransientError, match=r"public\.u is locked by server process 8"):
+        World(slot=None, found=None, published=published, exported=exported).start()
+    world = World(slot=None, found=None, published=published, exported=exported)
+    assert world.start(replace(SETTINGS, exclude=("public.u",))).exported is exported
+    # With a key it is left to be read beside the stream.
+    only = replace(exported, locked={1: "locked"})
+    assert World(slot=None, found=None, published=published, exported=only).start().exported is only
 
 
 @pytest.mark.parametrize(

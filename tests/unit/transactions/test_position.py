@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from cdcd.errors import PositionError
 from cdcd.protocol.lsn import LSN_MAX
-from cdcd.transactions.position import COVERED, Checkpoint, Position, Source, only_slot_is_lost, resume
+from cdcd.transactions.position import (
+    COVERED,
+    Checkpoint,
+    Position,
+    Seal,
+    Source,
+    only_slot_is_lost,
+    refuse_sealed,
+    resume,
+    tables_sum,
+)
 
 CHECKPOINT = Checkpoint("7001", 1, "publication=shop", Position(commit_lsn=100, end_lsn=110), flushed_lsn=110)
 CUT = replace(CHECKPOINT, position=Position(commit_lsn=200, end_lsn=200, events_done=3), flushed_lsn=200)
@@ -339,3 +349,32 @@ def test_accepting_a_gap_changes_nothing_where_there_is_none():
 def test_accepting_a_gap_does_not_accept_other_options_inside_a_transaction():
     with pytest.raises(PositionError, match="with other options"):
         resume(CUT, replace(SOURCE, stream="publication=other"), accept_gap=True)
+
+
+# A seal.
+
+
+SEALED = replace(CHECKPOINT, seal=Seal(110, "7002", 50, "pg_16400", tables_sum({1: "public.t"}), "abc"))
+
+
+def test_a_seal_is_read_back_and_says_who_takes_over_and_what_to_do():
+    assert Checkpoint.decode(SEALED.encode(), "here") == SEALED
+    with pytest.raises(
+        PositionError, match=r"sealed at 0/6E .* system_identifier 7002 .*token abc"
+    ) as refused:
+        refuse_sealed(SEALED)
+    assert "handover adopt" in refused.value.hint
+    assert "handover cancel" in refused.value.hint
+    refuse_sealed(CHECKPOINT)
+    refuse_sealed(None)
+
+
+@pytest.mark.parametrize("damage", [{"seal": 7}, {"seal": {}}, {"seal": {"fence_lsn": "x"}}])
+def test_a_damaged_seal_is_refused(damage):
+    with pytest.raises(PositionError, match="cannot be read"):
+        Checkpoint.decode(json.dumps({**json.loads(CHECKPOINT.encode()), **damage}).encode(), "here")
+
+
+def test_other_tables_have_another_checksum():
+    sums = {tables_sum(each) for each in ({}, {1: "public.t"}, {2: "public.t"}, {1: "public.u"})}
+    assert len(sums) == 4

@@ -1,0 +1,144 @@
+"""`cdcd handover`: another server takes the place of the one that a pipeline reads."""
+
+import os
+from pathlib import Path
+
+import click
+
+from cdcd.cli.options import config_option
+
+
+@click.group("handover")
+def command() -> None:
+    """Let another server take the place of the one that is read.
+
+    For a major upgrade or a blue/green switch, where the new server follows the former one by a subscription (native
+    logical replication). The topics stay, and consumers get every change once. See docs/handover.md.
+    """
+
+
+@command.command("prepare")
+@config_option()
+@click.option(
+    "--to",
+    "new_file",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The pipeline's configuration for the new server. Only its `postgres` differs.",
+)
+@click.option(
+    "--subscription", metavar="NAME", help="The subscription on the new server. [default: the only one]"
+)
+@click.option(
+    "--timeout",
+    "wait_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each wait may take: for delivery, for the stop of all instances, for the subscription.",
+)
+@click.option(
+    "--accept-lower-lsns",
+    is_flag=True,
+    help="Go on although LSNs of the new server are lower: no consumer orders by them.",
+)
+def prepare(
+    file: Path, new_file: Path, subscription: str | None, wait_s: float, accept_lower_lsns: bool
+) -> int:
+    """Drain the pipeline to a fence on the former server, and seal it.
+
+    Stop the writes on the former server first. The command makes the slot on the new server, waits until Kafka and the
+    new server have everything, and says when to stop the daemon. Then it seals the checkpoint: `cdcd run` refuses to
+    start until `adopt` or `cancel`. If the command fails in the middle, run it again; nothing is sealed until its end.
+
+    \b
+    Exits with
+      0   sealed
+      2   the two servers, or configurations, do not fit together
+      3   a server refuses or cannot be asked, or does not get there in time
+      4   Kafka refuses or cannot be asked
+      6   the checkpoint can not be sealed, or LSNs of the new server are lower
+      7   an instance of the pipeline was not stopped
+    """  # noqa: D301  click wants the character, and not a backslash
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    former, new = load_config(file, os.environ), load_config(new_file, os.environ)
+
+    from cdcd.handover.prepare import Preparation  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.handover.prepare import prepare as run  # noqa: PLC0415
+    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
+
+    seal = run(Preparation(former, new, subscription, wait_s, accept_lower_lsns), click.echo)
+    click.echo(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
+    click.echo(f"Next: cdcd handover adopt --config {new_file}")
+    return 0
+
+
+@command.command("adopt")
+@config_option()
+@click.option(
+    "--deliver-writes",
+    is_flag=True,
+    help="Go on although something was written in between, if all of it can be delivered from the new server.",
+)
+def adopt(file: Path, deliver_writes: bool) -> int:
+    """Let the pipeline go on from the new server, if nothing was written in between.
+
+    FILE is the configuration for the new server. All that was written there since `prepare` made its slot is looked at.
+    A write of the former server behind the fence, or of the new server itself, is refused with its LSN. When the
+    command has ended, let writes in, and start `cdcd run` with this configuration; the order of these two does not
+    matter.
+
+    \b
+    Exits with
+      0   adopted, now or before
+      3   the server refuses or cannot be asked
+      4   Kafka refuses or cannot be asked
+      6   the pipeline is not sealed for this server, or something was written in between
+      7   an instance of the pipeline runs
+    """  # noqa: D301  click wants the character, and not a backslash
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.handover.adopt import adopt as run  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
+
+    done = run(config, deliver_writes=deliver_writes, say=click.echo)
+    if done.verdict is None:
+        click.echo(f"The pipeline goes on from this server already, at {Lsn(done.position)}.")
+        return 0
+    click.echo(f"{done.verdict.held} transactions came from the former server, and Kafka holds them.")
+    if done.verdict.late_count:
+        click.echo(f"{done.verdict.late_count} later ones will be delivered from this server.")
+    click.echo(f"Adopted at {Lsn(done.position)}. Next: cdcd run --config {file}")
+    return 0
+
+
+@command.command("cancel")
+@config_option()
+def cancel(file: Path) -> int:
+    """Take the seal away, so that the pipeline goes on from the former server.
+
+    FILE is the configuration for the former server. The slot on the new server stays, and keeps WAL there. Drop it,
+    unless you prepare again soon.
+
+    \b
+    Exits with
+      0   the seal is gone
+      6   the pipeline is not sealed, or not on this server
+      7   an instance of the pipeline runs
+    """  # noqa: D301  click wants the character, and not a backslash
+    from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
+
+    config = load_config(file, os.environ)
+
+    from cdcd.handover.prepare import cancel as run  # noqa: PLC0415  a wrong configuration is told first
+
+    run(config, click.echo)
+    slot = config.postgres.slot
+    click.echo(f"The seal is gone. Next: cdcd run --config {file}")
+    click.echo(f"On the new server, when it is given up: SELECT pg_drop_replication_slot('{slot}');")
+    return 0
