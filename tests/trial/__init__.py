@@ -5,7 +5,7 @@ daemon run on this machine. Clients write to several tables and note of each tra
 far as they know. Then everything that the topics hold is compared with the histories and with the tables.
 
 `history.py`, `checker.py`, `faults.py` and `results.py` are pure, and tests/unit/trial plants each anomaly into
-recorded topics. `world.py` has the servers, `clients.py` and `samples.py` what is noted, `play.py` carries the faults out,
-`entry.py` is the daemon's process with a clock that can jump and, if asked for, with a planted mistake
+recorded topics. `world.py` has the servers, `clients.py` and `samples.py` what is noted, and `play.py` carries the
+faults out. `entry.py` is the daemon's process with a clock that can jump and, if asked for, with a planted mistake
 (`planted.py`).
 """

@@ -119,4 +119,4 @@ def _pick(weights: Mapping[str, int], draw: float) -> str:
         left -= weight
         if left < 0:
             return kind
-    return next(reversed(weights))
+    return max(weights)

@@ -115,8 +115,8 @@ def _together(rows: list[str]) -> str:
     bad = sum(each[-1] != "0" for each in cells)
     seeds = len({each[2] for each in cells})
     return (
-        f"Trials: {len(rows)}, of {seeds} different seeds, with {faults} faults and {operations} operations; {bad} of them found an anomaly. "
-        f"With 95 % confidence, a trial like these finds one with a probability of at most "
+        f"Trials: {len(rows)}, of {seeds} different seeds, with {faults} faults and {operations} operations; {bad} of "
+        "them found an anomaly. With 95 % confidence, a trial like these finds one with a probability of at most "
         f"{upper_bound(bad, len(rows)):.1%}, and one fault brings one about with at most "
         f"{upper_bound(bad, max(faults, bad, 1)):.2%}."
     )

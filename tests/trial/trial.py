@@ -1,0 +1,176 @@
+"""One trial: start everything, write and break, heal, wait until all is delivered, and judge."""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from deploy.demo.fold import await_flushed
+from deploy.demo.topics import TopicError
+from deploy.local import cache_folder
+from tests.ha.failover import FAILOVER_SINCE
+from tests.trial.checker import Anomaly, Kind, check
+from tests.trial.clients import CLIENTS, Client, read_tables
+from tests.trial.faults import FAULTS, schedule
+from tests.trial.history import Operation, Outcome, Record, Source
+from tests.trial.planted import Mistake
+from tests.trial.play import Player
+from tests.trial.samples import Sampler, read_records
+from tests.trial.world import NAME, SLOT, World, running, scratch_folder
+
+VERSIONS: Final = (13, 14, 15, 16, 17, 17, 17, 18, 18, 18)
+"""What a seed draws from: more of those that can fail over."""
+
+DELIVERED_S: Final = 180.0
+FLUSHED_S: Final = 60.0
+SHOWN_MAX: Final = 20
+STOPPED: Final = "daemon ended"
+NOT_CONFIRMED: Final = "never confirmed"
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a trial came out. `ended` says of instances that ended without a reason."""
+
+    version: int
+    faults: Counter[str]
+    outcomes: tuple[int, int, int]
+    records: int
+    samples: int
+    takeovers: int
+    anomalies: tuple[Anomaly, ...]
+    ended: tuple[str, ...]
+
+    def kinds(self) -> Counter[str]:
+        counts = Counter(anomaly.kind.value for anomaly in self.anomalies)
+        if self.ended:
+            counts[STOPPED] = len(self.ended)
+        return counts
+
+
+def run(
+    seed: int,
+    seconds: float,
+    *,
+    version: int | None = None,
+    planted: str | None = None,
+    mistake: Mistake | None = None,
+    tell: Callable[[str], None],
+) -> Found:
+    """Run the trial of a seed. The seed decides the faults, what clients draw, and the server's version.
+
+    How all of that interleaves is the machine's doing, so a seed is a hint to a failure, not a replay of it.
+
+    Args:
+        planted: the name of the mistake in the daemon, and `mistake` the conditions in which it is looked for.
+    """
+    dice = random.Random(f"trial {seed}")
+    drawn = dice.choice(VERSIONS)
+    version = version or (18 if mistake else drawn)
+    sections: dict[str, Any] = {
+        "kafka": {
+            "transaction": {
+                "bytes_max": dice.choice((16_384, 131_072, 4_194_304)),
+                "timeout_s": 10,
+                **({"whole_bytes_max": 0} if dice.random() < 0.25 else {}),
+            }
+        }
+    }
+    if mistake is not None:
+        asked = dict(mistake.sections.get("kafka", {}).get("transaction", {}))
+        sections = {"kafka": {"transaction": {"timeout_s": 10, **asked}}}
+    faults = schedule(
+        seed,
+        seconds,
+        failover=version >= FAILOVER_SINCE and mistake is None,
+        kinds=tuple(FAULTS) if mistake is None else mistake.faults,
+    )
+    tell(f"seed {seed}: PostgreSQL {version}, {len(faults)} faults, {sections['kafka']['transaction']}")
+    told: list[str] = []
+
+    def note(line: str) -> None:
+        told.append(line)
+        tell(line)
+
+    with ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder())
+        world = stack.enter_context(running(version, folder, sections=sections, planted=planted))
+        stack.callback(_keep, seed, planted, told, world)
+        clients = [
+            Client(number, seed, world.dsn, bulk=0.04 if mistake is None else mistake.bulk)
+            for number in range(CLIENTS)
+        ]
+        sampler = Sampler(world.dsn, SLOT, world.bootstrap_servers, NAME)
+        stack.callback(sampler.close)
+        for client in clients:
+            stack.callback(client.stop)
+        assert clients[0].open_accounts().outcome is Outcome.OK, "the first transaction failed"
+        sampler.start()
+        for client in clients:
+            client.start()
+        player = Player(world, faults, note)
+        player.play(seconds)
+        player.heal()
+        for client in clients:
+            client.close()
+        fence = _fence(clients[0], player)
+        records, late = _await_records(world, player, fence)
+        sampler.close()
+        source = Source(read_tables(world.dsn))
+        history = [operation for client in clients for operation in client.history]
+        anomalies = [*check(history, source, records, sampler.samples), *late]
+        for anomaly in anomalies[:SHOWN_MAX]:
+            note(str(anomaly))
+        for line in player.ended:
+            note(line)
+    outcomes = Counter(operation.outcome for operation in history)
+    return Found(
+        version,
+        player.counts,
+        (outcomes[Outcome.OK], outcomes[Outcome.FAILED], outcomes[Outcome.UNKNOWN]),
+        len(records),
+        len(sampler.samples),
+        player.takeovers,
+        tuple(anomalies),
+        tuple(player.ended),
+    )
+
+
+def _fence(client: Client, player: Player) -> Operation:
+    while (fence := client.fence()).outcome is not Outcome.OK:
+        player.rest()
+    return fence
+
+
+def _await_records(world: World, player: Player, fence: Operation) -> tuple[list[Record], list[Anomaly]]:
+    """All records, once the fence's is among them; and what did not happen in time."""
+    late = []
+    try:
+        await_flushed(world.dsn, SLOT, FLUSHED_S)
+    except TimeoutError as error:
+        late.append(Anomaly(Kind.LOST, f"{NOT_CONFIRMED}: {error}"))
+    records: list[Record] = []
+    deadline = time.monotonic() + DELIVERED_S
+    while True:
+        try:
+            records = read_records(world.bootstrap_servers, NAME)
+        except TopicError as error:
+            late.append(Anomaly(Kind.LOST, f"the topics cannot be read to their end: {error}"))
+        if any(record.write.row is not None and record.write.row.op == fence.op for record in records):
+            return records, late
+        if time.monotonic() > deadline:
+            return records, late
+        player.rest()
+
+
+def _keep(seed: int, planted: str | None, told: list[str], world: World) -> None:
+    """What happened, and what the instances said, for whoever looks into an anomaly."""
+    folder: Path = cache_folder() / "trial" / (f"{planted}-{seed}" if planted else str(seed))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "told").write_text("\n".join(told))
+    for number, instance in enumerate(world.instances):
+        (folder / f"daemon-{number}.log").write_text("\n".join(instance.daemon.lines))
