@@ -61,10 +61,12 @@ class Player:
     def play(self, seconds: float) -> None:
         """Until the time is over. A fault that takes its time makes the next ones late."""
         while (now := time.monotonic() - self._began) < seconds:
-            for each in [each for each in self._open if each[0].ends_s <= now]:
-                self._end(each)
             while self._faults and self._faults[0].at_s <= now:
-                self._begin(self._faults.pop(0))
+                fault = self._faults.pop(0)
+                # Also where both are late: what shall be over by then is over.
+                self._end_until(fault.at_s)
+                self._begin(fault)
+            self._end_until(now)
             self._tend()
             time.sleep(TICK_S)
 
@@ -92,6 +94,10 @@ class Player:
         self.counts[fault.kind] += 1
         self._tell(f"{self._now()} {fault.kind} for {fault.lasts_s:.1f} s, instance {number}")
         self._open.append((fault, undo))
+
+    def _end_until(self, at_s: float) -> None:
+        for each in [each for each in self._open if each[0].ends_s <= at_s]:
+            self._end(each)
 
     def _end(self, each: tuple[Fault, Undo]) -> None:
         self._open.remove(each)
@@ -224,8 +230,9 @@ class Player:
     def move_leaders(self, fault: Fault, number: int) -> Undo | None:
         admin = AdminClient({"bootstrap.servers": self.world.bootstrap_servers, "log_level": 0})
         try:
-            elected = admin.elect_leaders(ElectionType.PREFERRED, request_timeout=ANSWER_S).result()
-        except KafkaException:
+            # Without a timeout: confluent_kafka 2.16 fails on its own argument.
+            elected = admin.elect_leaders(ElectionType.PREFERRED).result(ANSWER_S)
+        except (KafkaException, TimeoutError):
             return None
         return (lambda: None) if any(error is None for error in elected.values()) else None
 
