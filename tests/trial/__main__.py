@@ -15,7 +15,7 @@ from deploy.local import POSTGRES_VERSIONS
 from deploy.local.cache import REPOSITORY
 from tests.trial import results, trial
 from tests.trial.planted import PLANTED
-from tests.trial.world import end_on_sigterm
+from tests.trial.world import end_on_signals
 
 SECONDS: Final = 120.0
 PLANTED_S: Final = 40.0
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=Path, help="the file to which a row for each trial is added")
     options = parser.parse_args(arguments)
-    end_on_sigterm()
+    end_on_signals()
     first = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     good = True
     if options.planted:
@@ -107,4 +107,7 @@ def _tell(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Interrupted: everything that was started has ended.")

@@ -236,6 +236,7 @@ def _check_confirmed(records: Sequence[Record], samples: Iterable[Sample]) -> It
     for places in partitions.values():
         places.sort()
     confirmed = 0
+    told: set[tuple[str, int, int]] = set()
     for sample in samples:
         confirmed = max(confirmed, sample.confirmed)
         for partition, end in sample.ends.items():
@@ -244,11 +245,13 @@ def _check_confirmed(records: Sequence[Record], samples: Iterable[Sample]) -> It
                 offset = places[passed[partition]][1]
                 highest[partition] = max(highest.get(partition, -1), offset)
                 passed[partition] += 1
-            if highest.get(partition, -1) >= end:
+            place = (*partition, highest.get(partition, -1))
+            if place[2] >= end and place not in told:
+                told.add(place)
                 yield Anomaly(
                     Kind.EARLY,
                     f"at {sample.at_s:.1f} s: {confirmed} was confirmed, and {partition[0]}[{partition[1]}] ended at "
-                    f"{end}, before offset {highest[partition]}",
+                    f"{end}, before offset {place[2]}",
                 )
 
 

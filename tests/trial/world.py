@@ -204,6 +204,9 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def end_on_sigterm() -> None:
-    """SIGTERM unwinds as Ctrl-C does, so that everything that was started is ended."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def end_on_signals() -> None:
+    """SIGTERM and Ctrl-C unwind, so that everything that was started is ended. A shell's background job ignores SIGINT
+    otherwise.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
