@@ -14,6 +14,7 @@ from typing import Final
 from deploy.local import POSTGRES_VERSIONS
 from deploy.local.cache import REPOSITORY
 from tests.trial import results, trial
+from tests.trial.plan import draw_plan, plan_for
 from tests.trial.planted import PLANTED
 from tests.trial.world import end_on_signals
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, seed: int) -> bool:
     seconds = options.seconds or SECONDS
-    outcome = trial.run(seed, seconds, version=options.version, tell=_tell)
+    outcome = trial.run(seed, draw_plan(seed, seconds, options.version), seconds, _tell)
     result = results.Result(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
         commit=_commit(),
@@ -76,7 +77,7 @@ def _run_planted(options: argparse.Namespace, name: str, first: int) -> bool:
     for seed in range(first, first + options.seeds):
         began = time.monotonic()
         outcome = trial.run(
-            seed, seconds, version=options.version, planted=name, mistake=PLANTED[name], tell=_tell
+            seed, plan_for(PLANTED[name], seed, seconds, options.version), seconds, _tell, planted=name
         )
         found = outcome.kinds()
         told = ", ".join(f"{count} {kind}" for kind, count in sorted(found.items())) or "nothing"

@@ -26,7 +26,8 @@ class Mistake:
 
     put_in: Callable[[], None]
     faults: Sequence[str]
-    sections: Mapping[str, Any] = field(default_factory=dict)
+    transaction: Mapping[str, int] = field(default_factory=dict)
+    """Keys of `kafka.transaction`."""
     bulk: float = 0.04
 
 
@@ -80,12 +81,10 @@ AWAY: Final = ("kafka links cut", "broker frozen")
 KILLED: Final = ("daemon killed", "daemon frozen")
 SLOW: Final = ("kafka links slow",)
 
-PARTS: Final[Mapping[str, Any]] = MappingProxyType({"kafka": {"transaction": {"bytes_max": 4096}}})
+PARTS: Final[Mapping[str, int]] = MappingProxyType({"bytes_max": 4096})
 """Large transactions are handed over in parts."""
 
-CUT: Final[Mapping[str, Any]] = MappingProxyType(
-    {"kafka": {"transaction": {"bytes_max": 4096, "whole_bytes_max": 0}}}
-)
+CUT: Final[Mapping[str, int]] = MappingProxyType({"bytes_max": 4096, "whole_bytes_max": 0})
 """Large transactions are several of Kafka's."""
 
 STREAMED: Final = 0.3

@@ -1,29 +1,24 @@
 """One trial: start everything, write and break, heal, wait until all is delivered, and judge."""
 
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import TopicError
 from deploy.local import cache_folder
-from tests.ha.failover import FAILOVER_SINCE
+from tests.ha.takeover import scratch_folder
 from tests.trial.checker import Anomaly, Kind, check
 from tests.trial.clients import CLIENTS, Client, read_tables
-from tests.trial.faults import FAULTS, schedule
 from tests.trial.history import Operation, Outcome, Record, Source
-from tests.trial.planted import Mistake
+from tests.trial.plan import Plan
 from tests.trial.play import Player
 from tests.trial.samples import Sampler, read_records
-from tests.trial.world import NAME, SLOT, World, running, scratch_folder
-
-VERSIONS: Final = (13, 14, 15, 16, 17, 17, 17, 18, 18, 18)
-"""What a seed draws from: more of those that can fail over."""
+from tests.trial.world import NAME, SLOT, World, running
 
 DELIVERED_S: Final = 180.0
 FLUSHED_S: Final = 60.0
@@ -53,43 +48,15 @@ class Found:
 
 
 def run(
-    seed: int,
-    seconds: float,
-    *,
-    version: int | None = None,
-    planted: str | None = None,
-    mistake: Mistake | None = None,
-    tell: Callable[[str], None],
+    seed: int, plan: Plan, seconds: float, tell: Callable[[str], None], planted: str | None = None
 ) -> Found:
-    """Run the trial of a seed. The seed decides the faults, what clients draw, and the server's version.
-
-    How all of that interleaves is the machine's doing, so a seed is a hint to a failure, not a replay of it.
+    """Run a trial for so many seconds of faults. How all of it interleaves is the machine's doing, so a seed is a hint
+    to a failure, not a replay of it.
 
     Args:
-        planted: the name of the mistake in the daemon, and `mistake` the conditions in which it is looked for.
+        planted: the mistake in the daemons, one of `planted.PLANTED`.
     """
-    dice = random.Random(f"trial {seed}")
-    drawn = dice.choice(VERSIONS)
-    version = version or (18 if mistake else drawn)
-    sections: dict[str, Any] = {
-        "kafka": {
-            "transaction": {
-                "bytes_max": dice.choice((16_384, 131_072, 4_194_304)),
-                "timeout_s": 10,
-                **({"whole_bytes_max": 0} if dice.random() < 0.25 else {}),
-            }
-        }
-    }
-    if mistake is not None:
-        asked = dict(mistake.sections.get("kafka", {}).get("transaction", {}))
-        sections = {"kafka": {"transaction": {"timeout_s": 10, **asked}}}
-    faults = schedule(
-        seed,
-        seconds,
-        failover=version >= FAILOVER_SINCE and mistake is None,
-        kinds=tuple(FAULTS) if mistake is None else mistake.faults,
-    )
-    tell(f"seed {seed}: PostgreSQL {version}, {len(faults)} faults, {sections['kafka']['transaction']}")
+    tell(f"seed {seed}: PostgreSQL {plan.version}, {len(plan.faults)} faults, {dict(plan.transaction)}")
     told: list[str] = []
 
     def note(line: str) -> None:
@@ -97,13 +64,10 @@ def run(
         tell(line)
 
     with ExitStack() as stack:
-        folder = stack.enter_context(scratch_folder())
-        world = stack.enter_context(running(version, folder, sections=sections, planted=planted))
+        folder = stack.enter_context(scratch_folder("trial"))
+        world = stack.enter_context(running(plan, folder, planted))
         stack.callback(_keep, seed, planted, told, world)
-        clients = [
-            Client(number, seed, world.dsn, bulk=0.04 if mistake is None else mistake.bulk)
-            for number in range(CLIENTS)
-        ]
+        clients = [Client(number, seed, world.dsn, bulk=plan.bulk) for number in range(CLIENTS)]
         sampler = Sampler(world.dsn, SLOT, world.bootstrap_servers, NAME)
         stack.callback(sampler.close)
         for client in clients:
@@ -112,7 +76,7 @@ def run(
         sampler.start()
         for client in clients:
             client.start()
-        player = Player(world, faults, note)
+        player = Player(world, plan.faults, note)
         player.play(seconds)
         player.heal()
         for client in clients:
@@ -129,7 +93,7 @@ def run(
             note(line)
     outcomes = Counter(operation.outcome for operation in history)
     return Found(
-        version,
+        plan.version,
         player.counts,
         (outcomes[Outcome.OK], outcomes[Outcome.FAILED], outcomes[Outcome.UNKNOWN]),
         len(records),

@@ -6,9 +6,7 @@ Clients and readers have none, so that what they see does not depend on the cabl
 
 import os
 import resource
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from tests.integration.daemon import Daemon, configuration
 from tests.trial import clients
 from tests.trial.entry import CLOCK, PLANTED, Clock
 from tests.trial.faults import BROKERS
+from tests.trial.plan import Plan
 
 NAME: Final = failover.NAME
 SLOT: Final = failover.SLOT
@@ -69,7 +68,6 @@ class Instance:
 class World:
     """Everything that runs. `primary` is whichever server is one now."""
 
-    version: int
     pair: Pair
     brokers: Sequence[KafkaBroker]
     instances: Sequence[Instance]
@@ -87,15 +85,11 @@ class World:
     def bootstrap_servers(self) -> str:
         return ",".join(broker.bootstrap_servers for broker in self.brokers)
 
-    def can_fail_over(self) -> bool:
-        return self.version >= FAILOVER_SINCE
-
 
 @contextmanager
-def running(
-    version: int, folder: Path, *, sections: Mapping[str, Any], planted: str | None
-) -> Iterator[World]:
+def running(plan: Plan, folder: Path, planted: str | None) -> Iterator[World]:
     """Start everything but the clients: one instance streams, the other one waits, and the slot has its copy."""
+    version = plan.version
     with ExitStack() as stack:
         pair = stack.enter_context(failover.servers(version, folder))
         kafka_wires = _kafka_wires(stack)
@@ -104,7 +98,7 @@ def running(
         for number, row in enumerate(kafka_wires):
             home, postgres = folder / f"daemon-{number}", _postgres_wires(stack, pair)
             wires = [wire for wire, _ in row]
-            config = _configuration(version, postgres, wires, sections)
+            config = _configuration(plan, postgres, wires)
             home.mkdir()
             clock = Clock(home / "clock")
             environment = {**os.environ, CLOCK: str(clock.path), PLANTED: planted or ""}
@@ -118,7 +112,7 @@ def running(
             pair.await_slot()
         standby.daemon.start()
         standby.daemon.await_event("standby.waiting", timeout_s=120)
-        yield World(version, pair, brokers, instances)
+        yield World(pair, brokers, instances)
 
 
 def _kafka_wires(stack: ExitStack) -> list[list[tuple[Wire, int]]]:
@@ -170,16 +164,15 @@ def _postgres_wires(stack: ExitStack, pair: Pair) -> list[Wire]:
     return [stack.enter_context(Wire(server.port)) for server in (pair.primary, pair.standby)]
 
 
-def _configuration(
-    version: int, postgres: Sequence[Wire], kafka: Sequence[Wire], sections: Mapping[str, Any]
-) -> dict[str, Any]:
+def _configuration(plan: Plan, postgres: Sequence[Wire], kafka: Sequence[Wire]) -> dict[str, Any]:
     ports = ",".join(str(wire.port) for wire in postgres)
     return configuration(
         NAME,
         f"host=127.0.0.1,127.0.0.1 port={ports} dbname={NAME} user=postgres target_session_attrs=read-write "
         "connect_timeout=2",
         ",".join(f"127.0.0.1:{wire.port}" for wire in kafka),
-        postgres={"failover": version >= FAILOVER_SINCE, "shutdown_grace_s": 2},
+        postgres={"failover": plan.version >= FAILOVER_SINCE, "shutdown_grace_s": 2},
+        kafka={"transaction": dict(plan.transaction)},
         topics={
             "create": {
                 "partitions": PARTITIONS,
@@ -189,19 +182,7 @@ def _configuration(
         },
         spool={"memory_bytes_max": 65_536},
         shutdown_timeout_s=10,
-        **sections,
     )
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Where also the server's unprivileged user may walk through."""
-    folder = Path(tempfile.mkdtemp(prefix="cdcd-trial-"))
-    folder.chmod(0o711)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_on_signals() -> None:
