@@ -23,15 +23,22 @@ BULK: Final = 0.04
 
 TIMEOUT_S: Final = 10
 
+DELIVERED_S: Final = 180.0
+"""How long it may take at the end until everything is delivered. Some mistakes deliver nothing more: they get less."""
+
+PLANTED_S: Final = 40.0
+
 
 @dataclass(frozen=True)
 class Plan:
-    """`transaction` is `kafka.transaction` of the configuration; `bulk` the share of large transactions."""
+    """`transaction` is `kafka.transaction` of the configuration; `bulk` the share of large transactions; `patience_s` what the end may
+    take."""
 
     version: int
     transaction: Mapping[str, int]
     faults: tuple[Fault, ...]
     bulk: float
+    patience_s: float
 
 
 def draw_plan(seed: int, seconds: float, version: int | None = None) -> Plan:
@@ -43,7 +50,7 @@ def draw_plan(seed: int, seconds: float, version: int | None = None) -> Plan:
         transaction["whole_bytes_max"] = 0
     version = version or drawn
     faults = schedule(seed, seconds, failover=version >= FAILOVER_SINCE, kinds=tuple(FAULTS))
-    return Plan(version, transaction, faults, BULK)
+    return Plan(version, transaction, faults, BULK, DELIVERED_S)
 
 
 def plan_for(mistake: Mistake, seed: int, seconds: float, version: int | None = None) -> Plan:
@@ -53,4 +60,5 @@ def plan_for(mistake: Mistake, seed: int, seconds: float, version: int | None = 
         {"timeout_s": TIMEOUT_S, **mistake.transaction},
         schedule(seed, seconds, failover=False, kinds=mistake.faults),
         mistake.bulk,
+        PLANTED_S,
     )

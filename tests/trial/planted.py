@@ -78,7 +78,7 @@ def _assembler(part: Any) -> Callable[[], None]:
 
 
 AWAY: Final = ("kafka links cut", "broker frozen")
-KILLED: Final = ("daemon killed", "daemon frozen")
+KILLED: Final = ("daemon killed",)
 SLOW: Final = ("kafka links slow",)
 
 PARTS: Final[Mapping[str, int]] = MappingProxyType({"bytes_max": 4096})
@@ -94,9 +94,6 @@ PLANTED: Final[Mapping[str, Mistake]] = MappingProxyType(
         "confirm_on_receive": Mistake(_in_engine(feedback=planted_stream.ConfirmsOnReceive), AWAY),
         "ack_before_delivery": Mistake(_in_engine(ledger=planted_stream.AcksWhenSent), AWAY),
         "entry_opened_late": Mistake(_in_engine(ledger=planted_stream.OpensLate), AWAY),
-        "drop_all_on_subtransaction_abort": Mistake(
-            _assembler(planted_stream.DropsAllOnSubtransactionAbort), KILLED, bulk=STREAMED
-        ),
         "aborted_subtransaction_kept": Mistake(
             _assembler(planted_stream.KeepsAbortedSubtransactions), KILLED, bulk=STREAMED
         ),

@@ -20,8 +20,6 @@ from tests.trial.play import Player
 from tests.trial.samples import Sampler, read_records
 from tests.trial.world import NAME, SLOT, World, running
 
-DELIVERED_S: Final = 180.0
-FLUSHED_S: Final = 60.0
 SHOWN_MAX: Final = 20
 STOPPED: Final = "daemon ended"
 NOT_CONFIRMED: Final = "never confirmed"
@@ -82,7 +80,7 @@ def run(
         for client in clients:
             client.close()
         fence = _fence(clients[0], player)
-        records, late = _await_records(world, player, fence)
+        records, late = _await_records(world, player, fence, plan.patience_s)
         sampler.close()
         source = Source(read_tables(world.dsn))
         history = [operation for client in clients for operation in client.history]
@@ -110,15 +108,17 @@ def _fence(client: Client, player: Player) -> Operation:
     return fence
 
 
-def _await_records(world: World, player: Player, fence: Operation) -> tuple[list[Record], list[Anomaly]]:
+def _await_records(
+    world: World, player: Player, fence: Operation, patience_s: float
+) -> tuple[list[Record], list[Anomaly]]:
     """All records, once the fence's is among them; and what did not happen in time."""
     late = []
     try:
-        await_flushed(world.dsn, SLOT, FLUSHED_S)
+        await_flushed(world.dsn, SLOT, patience_s)
     except TimeoutError as error:
         late.append(Anomaly(Kind.LOST, f"{NOT_CONFIRMED}: {error}"))
     records: list[Record] = []
-    deadline = time.monotonic() + DELIVERED_S
+    deadline = time.monotonic() + patience_s
     while True:
         try:
             records = read_records(world.bootstrap_servers, NAME)
