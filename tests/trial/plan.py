@@ -31,8 +31,13 @@ PLANTED_S: Final = 40.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`transaction` is `kafka.transaction` of the configuration; `bulk` the share of large transactions; `patience_s` what the end may
-    take."""
+    """What is done in a trial.
+
+    Attributes:
+        transaction: `kafka.transaction` of the configuration.
+        bulk: the share of large transactions.
+        patience_s: how long the delivery of the rest may take.
+    """
 
     version: int
     transaction: Mapping[str, int]
