@@ -3,11 +3,14 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.ha.failover import FAILOVER_SINCE
 from tests.trial.faults import FAULTS, Fault, schedule
-from tests.trial.planted import Mistake
+
+if TYPE_CHECKING:
+    # Where the product is compiled, nothing can be planted, and the module cannot be imported.
+    from tests.trial.planted import Mistake
 
 VERSIONS: Final = (13, 14, 15, 16, 17, 17, 17, 18, 18, 18)
 """What a seed draws from: more of those that can fail over."""
@@ -58,7 +61,7 @@ def draw_plan(seed: int, seconds: float, version: int | None = None) -> Plan:
     return Plan(version, transaction, faults, BULK, DELIVERED_S)
 
 
-def plan_for(mistake: Mistake, seed: int, seconds: float, version: int | None = None) -> Plan:
+def plan_for(mistake: "Mistake", seed: int, seconds: float, version: int | None = None) -> Plan:
     """The conditions in which a mistake is looked for."""
     return Plan(
         version or max(VERSIONS),

@@ -2,8 +2,7 @@
 
 from tests.ha.failover import FAILOVER_SINCE
 from tests.trial.faults import FAILOVER
-from tests.trial.plan import BYTES_MAX, VERSIONS, draw_plan, plan_for
-from tests.trial.planted import PLANTED
+from tests.trial.plan import BYTES_MAX, VERSIONS, draw_plan
 
 
 def test_a_seed_has_one_plan_and_seeds_together_have_every_version_and_size():
@@ -20,11 +19,3 @@ def test_only_servers_that_can_fail_over():
         switches = sum(fault.kind == FAILOVER for fault in plan.faults)
         assert switches == (plan.version >= FAILOVER_SINCE)
     assert draw_plan(1, 30, version=18).version == 18
-
-
-def test_a_mistake_is_looked_for_with_its_own_faults_only():
-    for mistake in PLANTED.values():
-        plan = plan_for(mistake, 1, 60)
-        assert plan.faults
-        assert {fault.kind for fault in plan.faults} <= set(mistake.faults)
-        assert plan.transaction.items() >= mistake.transaction.items()

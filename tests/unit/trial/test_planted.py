@@ -1,25 +1,32 @@
 """Each planted mistake can be put into the sources as they are, and each fault can be carried out."""
 
-import subprocess
-import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from deploy.local.cache import REPOSITORY
+from tests.trial import planted
 from tests.trial.entry import Clock, move_clock
 from tests.trial.faults import FAILOVER, FAULTS
+from tests.trial.plan import plan_for
 from tests.trial.planted import PLANTED
 from tests.trial.play import BEGINNINGS
 
-PUT_IN = "from tests.trial.planted import PLANTED\nfor each in PLANTED.values(): each.put_in()"
 
-
-def test_there_are_twelve_mistakes_at_least_and_each_one_can_be_put_in():
+def test_there_are_twelve_mistakes_at_least_and_each_one_can_be_put_in(monkeypatch: pytest.MonkeyPatch):
     assert len(PLANTED) >= 12
-    # In a process of its own: they replace names of modules.
-    subprocess.run([sys.executable, "-c", PUT_IN], cwd=REPOSITORY, check=True, timeout=120)
+    replaced = Counter[str]()
+
+    def put_in(module: object, name: str, value: object) -> None:
+        monkeypatch.setattr(module, name, value)
+        replaced[mistake] += 1
+
+    # In its place, so that what is replaced comes back.
+    monkeypatch.setattr(planted, "_set", put_in)
+    for mistake in PLANTED:
+        PLANTED[mistake].put_in()
+    assert set(replaced) == set(PLANTED)
 
 
 def test_each_fault_can_be_carried_out_and_mistakes_are_looked_for_with_known_ones():
@@ -38,3 +45,11 @@ def test_the_clock_of_a_process_follows_its_file(tmp_path: Path, monkeypatch: py
     assert time.time_ns() == -2600_500_000_000
     clock.set(0)
     assert time.time() == 1000
+
+
+def test_a_mistake_is_looked_for_with_its_own_faults_only():
+    for mistake in PLANTED.values():
+        plan = plan_for(mistake, 1, 60)
+        assert plan.faults
+        assert {fault.kind for fault in plan.faults} <= set(mistake.faults)
+        assert plan.transaction.items() >= mistake.transaction.items()
