@@ -1,4 +1,5 @@
-"""Mistakes that the trial must find: those of the simulator, put into the daemon's own process, and two more.
+"""Mistakes that the trial must find: those of the simulator, put into the daemon's own process, and two
+more (`keys_ignored`, `checkpoint_forgotten`).
 
 A mistake is put in by replacing names of modules before the daemon starts (`entry.py`). Each is looked for with the
 faults and the configuration that bring it about.
@@ -15,7 +16,7 @@ from cdcd.engine import building
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.engine import Engine, Parts
 from cdcd.kafka import producer, sink
-from cdcd.kafka.transaction_state import EXACTLY_ONCE, Transitions
+from cdcd.kafka.transaction_state import EXACTLY_ONCE, Action, Event, State, Step, Transitions
 from cdcd.transactions.position import Position
 from tests.sim import planted_sink, planted_stream
 
@@ -87,13 +88,27 @@ PARTS: Final[Mapping[str, int]] = MappingProxyType({"bytes_max": 4096})
 CUT: Final[Mapping[str, int]] = MappingProxyType({"bytes_max": 4096, "whole_bytes_max": 0})
 """Large transactions are several of Kafka's."""
 
+IMPATIENT: Final[Mapping[str, int]] = MappingProxyType({**PARTS, "timeout_s": 3})
+"""A link that is cut for some seconds fails the transaction, instead of delaying it."""
+
 STREAMED: Final = 0.3
+
+FORGOTTEN: Final[Transitions] = {
+    (State.READY, Event.LAST): (
+        State.WHOLE,
+        Action((Step.LEASE, Step.BEGIN, Step.HAND_OVER, Step.COMMIT)),
+    )
+}
+"""Records without the checkpoint that covers them."""
 
 PLANTED: Final[Mapping[str, Mistake]] = MappingProxyType(
     {
         "confirm_on_receive": Mistake(_in_engine(feedback=planted_stream.ConfirmsOnReceive), AWAY),
         "ack_before_delivery": Mistake(_in_engine(ledger=planted_stream.AcksWhenSent), AWAY),
         "entry_opened_late": Mistake(_in_engine(ledger=planted_stream.OpensLate), AWAY),
+        "drop_all_on_subtransaction_abort": Mistake(
+            _assembler(planted_stream.DropsAllOnSubtransactionAbort), KILLED, bulk=STREAMED
+        ),
         "aborted_subtransaction_kept": Mistake(
             _assembler(planted_stream.KeepsAbortedSubtransactions), KILLED, bulk=STREAMED
         ),
@@ -112,14 +127,15 @@ PLANTED: Final[Mapping[str, Mistake]] = MappingProxyType(
         "checkpoint_before_records": Mistake(
             _in_sink(planted_sink.WritesTheCheckpointFirst.exactly), (*KILLED, *SLOW)
         ),
+        "checkpoint_forgotten": Mistake(_in_sink(FORGOTTEN), KILLED),
         "part_committed": Mistake(
             _in_sink(planted_sink.CommitsParts.exactly), (*KILLED, *SLOW), PARTS, STREAMED
         ),
         "last_part_sent_again": Mistake(
-            _in_sink(planted_sink.SendsTheLastPartAgain.exactly), (*AWAY, *SLOW), PARTS, STREAMED
+            _in_sink(planted_sink.SendsTheLastPartAgain.exactly), AWAY, IMPATIENT, STREAMED
         ),
         "first_part_forgotten": Mistake(
-            _in_sink(planted_sink.ForgetsTheFirstPart.exactly), (*AWAY, *SLOW), PARTS, STREAMED
+            _in_sink(planted_sink.ForgetsTheFirstPart.exactly), AWAY, IMPATIENT, STREAMED
         ),
         "keys_ignored": Mistake(_without_keys, ("leaders moved",)),
     }
