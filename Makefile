@@ -1,6 +1,7 @@
 # `make setup` needs python3 >= 3.11 with venv; the servers under tests and demo are fetched on first use (deploy/local).
 PYTHON ?= python3
 SECONDS ?=
+SEED ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy or search or versions
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
@@ -10,7 +11,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -56,6 +57,9 @@ chaos: servers
 ha: servers
 	.venv/bin/python -m tests.ha takeover --results tests/ha/RESULTS.md
 	.venv/bin/python -m tests.ha failover --results tests/ha/RESULTS.md
+
+trial: servers
+	.venv/bin/python -m tests.trial --results tests/trial/RESULTS.md $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 soak: servers
 	$(PYTEST) -m soak

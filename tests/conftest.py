@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 TESTS = Path(__file__).parent
 
 # A compiled class can not be subclassed by a test's.
-collect_ignore = ["unit/transactions/test_golden_transactions.py"] if is_compiled() else []
+collect_ignore = (
+    ["unit/transactions/test_golden_transactions.py", "unit/trial/test_planted.py"] if is_compiled() else []
+)
 # `make setup` goes without pyspark, `make spark` brings it.
 if find_spec("pyspark") is None:
     collect_ignore += ["spark", "unit/spark"]

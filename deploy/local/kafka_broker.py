@@ -73,11 +73,14 @@ class KafkaBroker:
         mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN",
         heap_mb: int = 400,
         for_measuring: bool = False,
+        cluster: str | None = None,
     ) -> None:
         """`settings` are server.properties, over DEFAULT_SETTINGS; `users` are passwords by name.
 
         `for_measuring`: the JVM's options are those of Kafka's own start script. A heap that grows is collected several
         times as often, and other brokers are compiled by the JVM's quick compiler only, because they live for minutes.
+        `cluster` is the id of the cluster that it belongs to; None: of its own. A broker of several needs `settings`
+        for `node.id` and `controller.quorum.voters`; begin all of them before you await one.
         """
         self.data_dir = data_dir.resolve()
         self.port = port or free_port()
@@ -88,8 +91,10 @@ class KafkaBroker:
         self.for_measuring = for_measuring
         self.log_path = self.data_dir.with_name(f"{self.data_dir.name}.log")
         self._controller_port = free_port()
+        self._cluster = cluster or cluster_id()
         self._admin_port = free_port()
         self._child: Child | None = None
+        self._logged = 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -117,26 +122,40 @@ class KafkaBroker:
 
     def start(self, timeout_s: float = 90) -> None:
         """Returns when the broker takes requests; LocalServerError with its log's end when it does not."""
+        self.begin()
+        self.await_started(timeout_s)
+
+    def begin(self) -> None:
+        """Start the process, without waiting."""
         assert not self.is_running(), "the broker is running"
         properties = self._configure()
         options: list[str] = [] if self.for_measuring else sharing(prepared(_prepare))
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._make_storage(properties)
-        self._launch(properties, options, timeout_s)
+        self._launch(properties, options)
 
-    def _launch(self, properties: Path, options: Sequence[str], timeout_s: float) -> None:
-        logged = self.log_path.stat().st_size if self.log_path.exists() else 0
+    def has_started(self) -> bool:
+        """Whether it takes requests since it was begun."""
+        return _READY in self.log(self._logged)
+
+    def _launch(self, properties: Path, options: Sequence[str]) -> None:
+        self._logged = self.log_path.stat().st_size if self.log_path.exists() else 0
         self._child = Child(
             self._java(options, "kafka.Kafka", properties),
             log=self.log_path,
             last_signal=signal.SIGKILL,
             cwd=self.data_dir,
         )
+
+    def await_started(self, timeout_s: float = 90) -> None:
+        """Until it takes requests; LocalServerError as `start`."""
         deadline = time.monotonic() + timeout_s
-        while _READY not in self.log(logged):
+        while not self.has_started():
             if not self.is_running() or time.monotonic() > deadline:
                 self.kill()
-                raise LocalServerError(f"Kafka {KAFKA_VERSION} did not start:\n{self.log(logged)[-2000:]}")
+                raise LocalServerError(
+                    f"Kafka {KAFKA_VERSION} did not start:\n{self.log(self._logged)[-2000:]}"
+                )
             time.sleep(0.05)
 
     def stop(self, timeout_s: float = 30) -> None:
@@ -204,12 +223,13 @@ class KafkaBroker:
     def _make_storage(self, properties: Path) -> None:
         is_usual = all(self.settings.get(name) == DEFAULT_SETTINGS.get(name) for name in STORAGE_SETTINGS)
         if self.mechanism == "PLAIN" and is_usual:
-            copy_storage(prepared(_prepare), self.data_dir / "log")
+            storage = self.data_dir / "log"
+            copy_storage(prepared(_prepare), storage, node_id=self.settings["node.id"], cluster=self._cluster)
         else:
             self._format(properties)
 
     def _format(self, properties: Path) -> None:
-        arguments: list[str | Path] = ["format", "--cluster-id", cluster_id(), "--config", properties]
+        arguments: list[str | Path] = ["format", "--cluster-id", self._cluster, "--config", properties]
         if self.mechanism != "PLAIN":
             for user, password in self.users.items():
                 arguments += ["--add-scram", f"{self.mechanism}=[name={user},password={password}]"]
@@ -220,7 +240,8 @@ class KafkaBroker:
         properties = self._configure()
         self._format(properties)
         keep_storage(self.data_dir / "log", folder)
-        self._launch(properties, dumping(folder), 90)
+        self._launch(properties, dumping(folder))
+        self.await_started()
         # It writes the archive when it ends.
         self.stop(120)
 

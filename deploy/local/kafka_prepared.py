@@ -18,7 +18,7 @@ from deploy.local.programs import java
 
 _STORAGE: Final = "storage"
 _ARCHIVE: Final = "classes.jsa"
-STORAGE_SETTINGS: Final = ("node.id", "process.roles", "log.dirs", "metadata.log.dir")
+STORAGE_SETTINGS: Final = ("process.roles", "log.dirs", "metadata.log.dir")
 """Settings of server.properties that the formatted storage depends on."""
 
 
@@ -56,11 +56,17 @@ def keep_storage(storage: Path, folder: Path) -> None:
     shutil.copytree(storage, folder / _STORAGE)
 
 
-def copy_storage(folder: Path, storage: Path) -> None:
-    """Give a broker its storage, as of a new cluster."""
+def copy_storage(folder: Path, storage: Path, *, node_id: str, cluster: str) -> None:
+    """Give a broker its storage, which nobody has used, as of this node of this cluster."""
     shutil.copytree(folder / _STORAGE, storage, dirs_exist_ok=True)
     properties = storage / "meta.properties"
+    own = {
+        "node.id": node_id,
+        "cluster.id": cluster,
+        # The brokers of a cluster refuse a folder that another one has too.
+        "directory.id": base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="),
+    }
     lines = properties.read_text().splitlines()
-    kept = [line for line in lines if not line.startswith("cluster.id=")]
-    assert len(kept) == len(lines) - 1, lines
-    properties.write_text("".join(f"{line}\n" for line in [*kept, f"cluster.id={cluster_id()}"]))
+    kept = [line for line in lines if line.partition("=")[0] not in own]
+    assert len(kept) == len(lines) - len(own), lines
+    properties.write_text("".join(f"{line}\n" for line in [*kept, *map("=".join, own.items())]))

@@ -159,6 +159,15 @@ class PostgresServer:
         assert self._child is not None, "the server was never started"
         return self._child.wait(timeout_s)
 
+    def pause(self) -> None:
+        """Freeze all its processes (SIGSTOP): connections stay open and nothing answers, until `resume`."""
+        assert self._child is not None, "the server was never started"
+        self._child.signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._child is not None, "the server was never started"
+        self._child.signal_all(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL to every process of the server at once."""
         if self._child is not None:

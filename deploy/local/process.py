@@ -99,6 +99,13 @@ class Child:
     def is_running(self) -> bool:
         return self._process.poll() is None
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """To it and all its descendants, itself first, so that it has no new ones after SIGSTOP."""
+        self.signal(number)
+        for pid in _descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -18,6 +18,9 @@ from tests.integration.daemon import Daemon, configuration, until
 NAME: Final = "failover"
 SLOT: Final = f"cdcd_{NAME}"
 RATE: Final = 30.0
+FAILOVER_SINCE: Final = 17
+"""The first version whose standbys copy slots."""
+
 SYNC_S: Final = 60.0
 """The slot is copied at intervals that grow up to 30 s."""
 
@@ -61,20 +64,21 @@ class Pair:
 
 @contextmanager
 def servers(version: int, folder: Path, *, behind: bool = False) -> Iterator[Pair]:
-    """A pair with the database `NAME`. `behind`: what the daemon gets need not be on the standby."""
-    settings = {
-        "sync_replication_slots": "on",
-        "wal_receiver_status_interval": "1s",
-        **(
-            {}
-            if behind
-            else {"synchronized_standby_slots": "standby", "synchronous_standby_names": "standby"}
-        ),
-    }
+    """A pair with the database `NAME`. `behind`: what the daemon gets need not be on the standby.
+
+    Before PostgreSQL 17, the standby follows and has no copy of the slots.
+    """
+    settings = {"wal_receiver_status_interval": "1s"}
+    if not behind:
+        settings["synchronous_standby_names"] = "standby"
+    if version >= FAILOVER_SINCE:
+        settings["sync_replication_slots"] = "on"
+        if not behind:
+            settings["synchronized_standby_slots"] = "standby"
     with ExitStack() as stack:
         primary = PostgresServer(version, folder / "primary", settings=settings)
         stack.callback(primary.destroy)
-        quiet = {"synchronized_standby_slots": "", "synchronous_standby_names": ""}
+        quiet = {name: "" for name in settings if name.startswith("synchron")}
         primary.settings.update(quiet)
         primary.start()
         primary.execute("SELECT pg_create_physical_replication_slot('standby', true)")

@@ -180,9 +180,9 @@ def _broker(folder: Path, ports: Sequence[int], advertised: Sequence[int]) -> Ka
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def scratch_folder(name: str = "ha") -> Iterator[Path]:
     """Where also the server's unprivileged user may walk through."""
-    folder = Path(tempfile.mkdtemp(prefix="cdcd-ha-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"cdcd-{name}-"))
     folder.chmod(0o711)
     try:
         yield folder

@@ -7,6 +7,7 @@ through a partition. New connections are accepted by the relay's kernel, and hea
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +19,8 @@ class Wire:
         self._target = target
         self._passing = threading.Event()
         self._passing.set()
+        self.delay_s = 0.0
+        """How long each piece of up to 64 kB takes, in either direction."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: set[socket.socket] = set()
@@ -78,6 +81,8 @@ class Wire:
     def _relay(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                if self.delay_s:
+                    time.sleep(self.delay_s)
                 self._passing.wait()
                 sink.sendall(data)
         # The end of one side is news for the other, and news do not pass a cut either.

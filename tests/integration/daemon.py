@@ -80,16 +80,23 @@ class Daemon:
         folder: gets the configuration and the spool; created.
         config: as in the YAML file, for example from `configuration`.
         environment: of its processes, for example of another form of the daemon (`tests/bench/forms.py`); None: ours.
+        module: what Python runs in place of cdcd's command line (`tests/trial/entry.py`).
     """
 
     def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, environment: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        environment: Mapping[str, str] | None = None,
+        module: str = "cdcd.cli",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         spool = {"directory": str(folder / "spool"), **config.get("spool", {})}
         self.config = {**config, "spool": spool}
         self.config_path = folder / "cdcd.yaml"
         self._environment = environment
+        self._module = module
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._heard = threading.Condition()
@@ -114,7 +121,7 @@ class Daemon:
         """Returns at once; `arguments` come after `cdcd run --config FILE`."""
         assert not self.is_running(), "the daemon is running"
         self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
-        command = [sys.executable, "-m", "cdcd.cli", "run", "--config", str(self.config_path), *arguments]
+        command = [sys.executable, "-m", self._module, "run", "--config", str(self.config_path), *arguments]
         self._since = len(self.events)
         self.lines_since = len(self.lines)
         self.is_awaited = True
