@@ -136,6 +136,11 @@ class TopicsTarget:
         limits += [
             f"{name}, which was truncated or altered each time: {why}" for name, why in changed.items()
         ]
+        limits += [
+            f"{name}, which is an outbox table (outbox.tables): its rows are events, and no topic has them all"
+            for name in self._config.outbox.tables
+            if self._is_chosen(name)
+        ]
         reports = [done[name] for name in sorted(done)]
         lsn = min((each.lsn for each in reports), default=lsn)
         return Report(self._config.name, "topics", lsn, reports, limits)
@@ -193,6 +198,9 @@ class TopicsTarget:
         return f"{self._config.name} verify"
 
     def _means(self, name: str) -> bool:
+        return name not in self._config.outbox.tables and self._is_chosen(name)
+
+    def _is_chosen(self, name: str) -> bool:
         return not self._patterns or any(pattern.matches_name(name) for pattern in self._patterns)
 
     def _dsn(self) -> Dsn:

@@ -88,6 +88,8 @@ class Settings:
     p_part: float
     p_refuse: float = 0.0
     """How often a step of a start, or a request for topics, is refused for good: a person must mend something."""
+    publishes: bool = False
+    """Some messages are events of an outbox (`published.py`)."""
 
     @property
     def part_bytes(self) -> int:

@@ -4,6 +4,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
+from tests.sim.expected import PUBLISHED
+from tests.sim.planted_focuses import PUBLISHING, PUBLISHING_AND_CUT
 from tests.sim.settings import REFUSED
 from tests.sim.world import World
 
@@ -38,6 +40,20 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
             raise
     ends = [line for line in said if "took back its slot" in line or "before it drops the slot" in line]
     assert len(ends) > 50, "slots were taken back"
+
+
+@pytest.mark.parametrize("focus", [PUBLISHING, PUBLISHING_AND_CUT], ids=["as drawn", "cut and killed"])
+def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, focus):
+    published = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        published += sum(each.op == PUBLISHED for each in world.oracle.expected)
+    assert published > 100
 
 
 def test_a_seed_does_the_same_each_time(tmp_path):

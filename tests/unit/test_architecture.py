@@ -30,6 +30,7 @@ PATH = (
     "transactions",
     "rows",
     "formats",
+    "shaping",
     "engine",
 )
 BESIDE = ("postgres", "kafka", "config")
@@ -70,6 +71,7 @@ PURE = {
     "transactions",
     "rows",
     "formats",
+    "shaping",
     "engine",
 }
 # mypyc's own library: buffers and machine integers for what is compiled.
