@@ -13,6 +13,7 @@ from cdcd.postgres.connection import Connection
 from cdcd.rows.protection import Protections
 from cdcd.shaping.outbox_rows import check_columns
 from cdcd.shaping.settings import Outbox
+from cdcd.telemetry.terminal_text import number
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,5 +77,5 @@ def check_outbox(facts: OutboxFacts, outbox: Outbox) -> Iterator[Finding]:
             "partitioned table, this is the name under which its changes are published.",
         )
     if not facts.refused and not facts.unpublished:
-        ways = [f"{len(outbox.tables)} tables"] * bool(outbox.tables) + ["messages"] * outbox.messages
+        ways = [number(len(outbox.tables), "table")] * bool(outbox.tables) + ["messages"] * outbox.messages
         yield Finding("ok", "outbox.source", "outbox", f"events come from {' and '.join(ways)}")
