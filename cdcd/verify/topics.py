@@ -84,6 +84,16 @@ class Options:
     since: int = 0
 
 
+def is_meant(name: str, patterns: Sequence[TablePattern], outbox: Collection[str]) -> bool:
+    """Whether a published table is compared.
+
+    Args:
+        patterns: of the tables that are chosen; () for all.
+        outbox: tables whose rows are events. No topic has all of them, so there is nothing to compare.
+    """
+    return name not in outbox and (not patterns or any(pattern.matches_name(name) for pattern in patterns))
+
+
 class TopicsTarget:
     """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
 
@@ -96,6 +106,8 @@ class TopicsTarget:
         self._config = config
         self._options = options
         self._notice = notice
+        for name in config.outbox.tables:
+            notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
         )
@@ -135,11 +147,6 @@ class TopicsTarget:
         ]
         limits += [
             f"{name}, which was truncated or altered each time: {why}" for name, why in changed.items()
-        ]
-        limits += [
-            f"{name}, which is an outbox table (outbox.tables): its rows are events, and no topic has them all"
-            for name in self._config.outbox.tables
-            if self._is_chosen(name)
         ]
         reports = [done[name] for name in sorted(done)]
         lsn = min((each.lsn for each in reports), default=lsn)
@@ -198,10 +205,7 @@ class TopicsTarget:
         return f"{self._config.name} verify"
 
     def _means(self, name: str) -> bool:
-        return name not in self._config.outbox.tables and self._is_chosen(name)
-
-    def _is_chosen(self, name: str) -> bool:
-        return not self._patterns or any(pattern.matches_name(name) for pattern in self._patterns)
+        return is_meant(name, self._patterns, self._config.outbox.tables)
 
     def _dsn(self) -> Dsn:
         return parse_dsn(*self._config.postgres.access())
