@@ -355,7 +355,9 @@ def two_rules_for_a_column(scene: Scene) -> None:
 
 
 def an_outbox_table_without_a_column_of_events(scene: Scene) -> None:
-    scene.configure(outbox={"topics": ["events"], "tables": {"public.t": {"payload": "note"}}})
+    scene.configure(
+        outbox={"topics": ["events"], "tables": {"public.t": {"topic": "events", "payload": "note"}}}
+    )
 
 
 def no_right_to_create_topics(scene: Scene) -> None:

@@ -10,8 +10,6 @@ from cdcd.rows.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.shaping.outbox_rows import EVENT_ID
 from cdcd.shaping.settings import Outbox, OutboxTable
 
-ROUTED_VALUE = "{value}"
-
 OutboxTableName = Annotated[
     str,
     Form(
@@ -88,6 +86,12 @@ class OutboxConfig(Section):
             raise ValueError("topics is empty: name the topics that events may go to")
         if len({equivalent(topic) for topic in self.topics}) < len(self.topics):
             raise ValueError("topics must have each topic once, and to Kafka '.' and '_' are the same")
+        for table, given in self.tables.items():
+            form = re.escape(given.topic).replace(re.escape("{value}"), ".*")
+            if not any(re.fullmatch(form, topic) for topic in self.topics):
+                raise ValueError(
+                    f"topics has no topic of the form {given.topic}, to which events of {table} go"
+                )
         return self
 
     @property
@@ -108,4 +112,4 @@ class OutboxConfig(Section):
 
 def may_be_of_a_table(topic: str, prefix: str) -> bool:
     """Whether Kafka could take the topic for that of a table: `<prefix>.<schema>.<table>`."""
-    return re.fullmatch(rf"{re.escape(equivalent(prefix))}_[^_]*.*_.+", equivalent(topic)) is not None
+    return re.fullmatch(rf"{re.escape(equivalent(prefix))}_.+_.+", equivalent(topic)) is not None

@@ -20,6 +20,8 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
         ("topics: [a], tables: {public.*: {}}", "must be <schema>.<table>"),
         ("topics: [a], tables: {public.outbox: {topic: 'a b'}}", "may hold only ASCII letters"),
         ("topics: [a], tables: {public.outbox: {headers: {id: x}}}", "headers must not have id"),
+        ("topics: [a], tables: {public.outbox: {}}", "no topic of the form outbox.event.{value}"),
+        ("topics: [a, b], tables: {public.outbox: {topic: c}}", "no topic of the form c"),
         ("topics: [a], messages: true, message_bytes_max: 1", "at least 1024"),
     ],
 )
@@ -35,7 +37,7 @@ def test_messages_that_the_server_is_not_asked_for_cannot_be_published():
 
 
 def test_payloads_in_binary_form_are_refused():
-    given = f"{MINIMAL}outbox: {{topics: [a], tables: {{public.outbox: {{}}}}}}\n".replace(
+    given = f"{MINIMAL}outbox: {{topics: [outbox.event.a], tables: {{public.outbox: {{}}}}}}\n".replace(
         "postgres:\n", "postgres:\n  binary: true\n"
     )
     assert "outbox.tables needs postgres.binary: false" in problem(given)
@@ -49,11 +51,11 @@ def test_nothing_is_published_by_default():
 
 def test_an_outbox_table_has_debeziums_columns_and_is_in_no_snapshot():
     config = parse(
-        "outbox: {topics: [shop.events, orders.b], messages: true, tables: {public.outbox: "
+        "outbox: {topics: [outbox.event.a, orders.b], messages: true, tables: {public.outbox: "
         "{headers: {eventType: type}}, b.c: {event_id: null, topic: orders.b}}}\nsnapshot: {exclude: [x.y]}\n"
     )
     assert config.outbox.settings == Outbox(
-        ("shop.events", "orders.b"),
+        ("outbox.event.a", "orders.b"),
         messages=True,
         tables={
             ("public", "outbox"): OutboxTable(
