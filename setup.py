@@ -20,7 +20,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_py import build_py
 
 PACKAGES = (
-    "cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/rows", "cdcd/formats", "cdcd/engine",
+    "cdcd/protocol", "cdcd/snapshots", "cdcd/transactions", "cdcd/rows", "cdcd/formats", "cdcd/shaping",
+    "cdcd/engine",
 )  # fmt: skip
 
 INTERPRETED = {

@@ -423,6 +423,21 @@ class SnapshotSignalRefused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class EventRefused(Fact):
+    """An event of the outbox could not be published. A logical message (no `table`) is in topics.message, unless it is
+    larger than outbox.message_bytes_max; a row is in the topic of its table. Correct what `reason` names, and send the
+    event again. `left_out` is how many more were refused since the last such report.
+    """
+
+    event: ClassVar[str] = "outbox.refused"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+    lsn: str
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
     """A session failed for a reason that is likely to pass. The next session begins after `wait_s`."""
 
@@ -481,6 +496,17 @@ class ColumnRuleUnmatched(Fact):
     event: ClassVar[str] = "columns.unmatched"
     level: ClassVar[Level] = "warning"
     rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxUnpublished(Fact):
+    """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
+    publication, or compare the name with the one in PostgreSQL.
+    """
+
+    event: ClassVar[str] = "outbox.unpublished"
+    level: ClassVar[Level] = "warning"
+    table: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def _converter(part: str) -> Rule:
     )
 
 
+_OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
 _FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 _TRANSFORMS: Final = (
     "cdcd has no transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
@@ -126,7 +127,12 @@ CONNECT: Final = (
             {
                 _FLATTENING: lacks(
                     "cdcd delivers the whole envelope: the row is in `after`, and a delete has op d."
-                )
+                ),
+                _OUTBOX: lacks(
+                    "Write the outbox table and its topics into `outbox` of cdcd.yaml (docs/outbox.md names the key "
+                    "for each option of the router), and accept this option and `transforms`. Do not take over "
+                    "before that: events would be rows in the topic of the table."
+                ),
             },
             lacks(_TRANSFORMS),
         ),

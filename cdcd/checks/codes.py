@@ -114,6 +114,13 @@ _TABLE: Final = (
     ),
     Code("columns.unmatched", "PostgreSQL", "A rule of `columns` matches no column of a published table."),
     Code(
+        "outbox.source",
+        "PostgreSQL",
+        "Whether the tables of `outbox.tables` have the columns that events need, and the server sends messages.",
+        (2,),
+    ),
+    Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
+    Code(
         "snapshot.watermark",
         "PostgreSQL",
         "EXECUTE on `pg_logical_emit_message`, by which rows that are read beside the stream get their place in it.",

@@ -13,6 +13,7 @@ from cdcd.checks import kafka, machine, postgres
 from cdcd.checks.columns import check_columns, look_at_columns
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.kafka import TableTopic
+from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
@@ -27,6 +28,7 @@ from cdcd.kafka.producer import TIMEOUT_REFUSED_MS, construct, producer_properti
 from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
+from cdcd.protocol.versions import OPTION_SINCE
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
@@ -126,24 +128,31 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
     )
     dsn = parse_dsn(*source.access())
     facts = await read_facts(dsn, wanted)
-    return [*postgres.examine(facts, wanted), *await _ask_about_columns(config, dsn, facts)], facts
+    return [*postgres.examine(facts, wanted), *await _ask_about_rules(config, dsn, facts)], facts
 
 
-async def _ask_about_columns(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns` meet the published tables."""
-    rules = protections(config.columns)
-    if not rules.rules:
+async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
+    """How the rules of `columns` and of `outbox` meet the published tables."""
+    rules, outbox = protections(config.columns), config.outbox.settings
+    if not rules.rules and not outbox.is_on:
         return []
     connection = await connect(
         dsn,
         application_name=f"{config.name} check",
         connect_timeout_s=config.postgres.connect_timeout_s,
     )
+    published = {table.oid: f"{table.schema}.{table.name}" for table in facts.tables}
+    found: list[Finding] = []
     try:
-        found = await look_at_columns(connection, [table.oid for table in facts.tables], rules)
+        if rules.rules:
+            found += check_columns(await look_at_columns(connection, published.keys(), rules))
+        if outbox.is_on:
+            hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
+            met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)
+            found += check_outbox(met, outbox)
     finally:
         await connection.close()
-    return list(check_columns(found))
+    return found
 
 
 async def ask_kafka(config: Config) -> tuple[Sequence[Finding], kafka.Facts]:

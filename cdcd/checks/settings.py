@@ -35,7 +35,7 @@ def start_settings(config: Config) -> StartSettings:
         failover=postgres.failover,
         snapshot_mode=snapshot.mode,
         snapshot_method=snapshot.method,
-        exclude=tuple(snapshot.exclude or ()),
+        exclude=config.on_demand(),
         counts_epochs=config.kafka.delivery == "at_least_once",
     )
 
@@ -124,7 +124,7 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
         topics.append(config.topics.message)
     if config.kafka.oversized == "dead_letter":
         topics.append(config.kafka.dead_letter_topic)
-    return topics
+    return [*topics, *config.outbox.topics]
 
 
 def names(config: Config) -> Mapping[str, str]:

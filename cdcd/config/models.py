@@ -18,6 +18,7 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
+from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
@@ -39,6 +40,9 @@ class Config(Section):
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
+    outbox: OutboxConfig = Field(
+        description="Events that an application publishes in the transaction that they tell of. Off by default."
+    )
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     record: RecordConfig = Field(
         description="A recording of the stream, which `cdcd replay` reads. Off by default."
@@ -81,6 +85,25 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _outbox_fits(self) -> "Config":
+        topics, outbox = self.topics, self.outbox
+        own = (topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic)
+        taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
+        for topic in outbox.topics:
+            if equivalent(topic) in taken:
+                raise ValueError(f"outbox.topics: {topic} is another topic of the pipeline already")
+            if may_be_of_a_table(topic, topics.prefix):
+                raise ValueError(
+                    f"outbox.topics: {topic} could be the topic of a table, {topics.prefix}.<schema>.<table>, and the "
+                    "mirror would take its events for rows; choose a name that does not begin so"
+                )
+        if outbox.messages and not self.postgres.messages:
+            raise ValueError("outbox.messages needs postgres.messages: true")
+        if outbox.tables and self.postgres.binary:
+            raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
+        return self
+
+    @model_validator(mode="after")
     def _nothing_in_clear(self) -> "Config":
         if self.record.directory is not None and self.columns.patterns:
             raise ValueError(
@@ -100,3 +123,7 @@ class Config(Section):
             topics.checkpoint,
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
         )
+
+    def on_demand(self) -> tuple[str, ...]:
+        """Patterns of the tables that no snapshot reads unless somebody asks for them."""
+        return (*(self.snapshot.exclude or ()), *self.outbox.tables)

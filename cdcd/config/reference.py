@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -105,8 +105,10 @@ def json_schema(model: type[Section] = Config) -> dict[str, Any]:
 def _models(model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     yield model.__name__, model
     for field in model.model_fields.values():
-        if (inner := section_of(field)) is not None:
-            yield from _models(inner)
+        values = get_args(field.annotation)[1:]
+        for inner in (section_of(field), *values):
+            if isinstance(inner, type) and issubclass(inner, Section):
+                yield from _models(inner)
 
 
 def _must_be_given(field: FieldInfo) -> bool:

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from cdcd.checks.columns import look_at_columns
+from cdcd.checks.outbox import look_at_outbox
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
@@ -47,7 +48,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError
-from cdcd.facts import ColumnRuleUnmatched, Observer, SlotDropped
+from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
@@ -201,6 +202,7 @@ class Startup:
         """
         ready = await self._carry_out()
         await self._look_at_columns(ready)
+        await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
         wiring = self._wiring(ready)
         pipeline = self._pipeline = connect_pipeline(wiring, self._ledger)
@@ -230,6 +232,19 @@ class Startup:
             raise found.refused[0]
         for rule in found.unmatched:
             self.observe(ColumnRuleUnmatched(rule=str(rule)))
+
+    async def _look_at_outbox(self, ready: Ready) -> None:
+        """Refuse an outbox that cannot work, and tell which of its tables are not published."""
+        outbox = self.config.outbox.settings
+        if not outbox.is_on:
+            return
+        assert self._sql is not None
+        rules, hears = protections(self.config.columns), ready.options.messages
+        found = await look_at_outbox(self._sql, ready.published, outbox, rules, hears_messages=hears)
+        if found.refused:
+            raise found.refused[0]
+        for table in found.unpublished:
+            self.observe(OutboxUnpublished(table=table))
 
     def _wiring(self, ready: Ready) -> Wiring:
         assert self._lock is not None

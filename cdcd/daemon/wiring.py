@@ -77,11 +77,12 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         encoding=encoder_settings(config, wiring.database),
         published=ready.published,
         exported=ready.exported,
-        excluded=tuple(config.snapshot.exclude or ()),
+        excluded=config.on_demand(),
         unstreamed_until=wiring.unstreamed_until,
         binary=wiring.binary,
         abort_info=ready.options.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
+        outbox=config.outbox.settings,
     )
     spool = Spool(
         _spool_directory(config),

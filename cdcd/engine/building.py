@@ -1,7 +1,7 @@
 """An engine from what a session begins with. The daemon, a recording and its replay construct it here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
@@ -9,6 +9,8 @@ from cdcd.engine.settings import EngineSettings
 from cdcd.facts import Observer
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings
+from cdcd.shaping.encoder import shaped
+from cdcd.shaping.settings import Outbox
 from cdcd.snapshots.patterns import matcher
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
@@ -27,6 +29,7 @@ class SessionStart:
         binary: values may come in binary form.
         abort_info: as in `Assembler`.
         spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
+        outbox: which events are published.
     """
 
     settings: EngineSettings
@@ -39,12 +42,13 @@ class SessionStart:
     binary: bool = False
     abort_info: bool = False
     spool_bytes: int = 64 << 20
+    outbox: Outbox = field(default_factory=Outbox)
 
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """The engine of a session. The caller owes `close` of its assembler."""
     records = FORMATS[start.encoding.value_format]
-    encoder = records.changes(start.encoding, start.binary)
+    encoder = shaped(records.changes(start.encoding, start.binary), start.outbox, start.encoding, observe)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )

@@ -134,8 +134,18 @@ def as_json(seen: Seen) -> str:
     """A line with the record as it is: where it lies, its key, its value."""
     where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
     head = json.dumps(where, ensure_ascii=False)[:-1]
-    key = (seen.key or b"null").decode()
-    return f'{head}, "key": {key}, "value": {(seen.value or b"null").decode()}}}'
+    return f'{head}, "key": {_json_of(seen.key)}, "value": {_json_of(seen.value)}}}'
+
+
+def _json_of(data: bytes | None) -> str:
+    """JSON as it is, in one line; of what is not JSON (an event of an outbox), its text as a string."""
+    if data is None:
+        return "null"
+    try:
+        json.loads(data)
+        return data.decode().replace("\r", " ").replace("\n", " ")
+    except ValueError:
+        return json.dumps(data.decode("utf-8", "backslashreplace"), ensure_ascii=False)
 
 
 def as_line(seen: Seen, envelope: dict[str, Any]) -> str:

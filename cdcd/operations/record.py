@@ -132,6 +132,7 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
         published={},
         abort_info=source.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
+        outbox=config.outbox.settings,
     )
 
 

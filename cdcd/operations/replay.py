@@ -130,6 +130,6 @@ def _adapt_to(config: Config) -> Adapt:
             truncate=mine.truncate,
         )
         encoding = encoder_settings(config, start.encoding.database)
-        return replace(start, settings=settings, encoding=encoding)
+        return replace(start, settings=settings, encoding=encoding, outbox=config.outbox.settings)
 
     return adapt

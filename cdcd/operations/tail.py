@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 from cdcd import __version__
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
+from cdcd.facts import Fact
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.kafka import client
@@ -20,6 +21,7 @@ from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
+from cdcd.shaping.encoder import shaped
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -196,19 +198,19 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         topics = config.topics
-        self._encoder = FORMATS[config.format.value].changes(
-            EncoderSettings(
-                version=__version__,
-                prefix=topics.prefix,
-                database=database,
-                message_topic=topics.message,
-                names=topics.by_table,
-                tombstones=False,
-                column_rules=protections(config.columns).rules,
-                key_format=config.format.key,
-                value_format=config.format.value,
-            ),
-            False,
+        settings = EncoderSettings(
+            version=__version__,
+            prefix=topics.prefix,
+            database=database,
+            message_topic=topics.message,
+            names=topics.by_table,
+            tombstones=False,
+            column_rules=protections(config.columns).rules,
+            key_format=config.format.key,
+            value_format=config.format.value,
+        )
+        self._encoder = shaped(
+            FORMATS[config.format.value].changes(settings, False), config.outbox.settings, settings, _unheard
         )
 
     def define(
@@ -236,6 +238,10 @@ class RecordDecoder:
         records: list[Record] = []
         self._encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, _unix_us(), records)
         return records
+
+
+def _unheard(_fact: Fact) -> None:
+    """What could not be published shows in its other topic."""
 
 
 def _unix_us() -> int:

@@ -19,6 +19,7 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
+from cdcd.shaping.settings import Outbox, OutboxTable
 from cdcd.snapshots import reading
 from cdcd.snapshots.table_task import Part
 from cdcd.snapshots.visibility import Visibility
@@ -31,7 +32,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription,
+        TypeDescription, Outbox, OutboxTable,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

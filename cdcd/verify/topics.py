@@ -84,6 +84,16 @@ class Options:
     since: int = 0
 
 
+def is_meant(name: str, patterns: Sequence[TablePattern], outbox: Collection[str]) -> bool:
+    """Whether a published table is compared.
+
+    Args:
+        patterns: of the tables that are chosen; () for all.
+        outbox: tables whose rows are events. No topic has all of them, so there is nothing to compare.
+    """
+    return name not in outbox and (not patterns or any(pattern.matches_name(name) for pattern in patterns))
+
+
 class TopicsTarget:
     """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
 
@@ -96,6 +106,8 @@ class TopicsTarget:
         self._config = config
         self._options = options
         self._notice = notice
+        for name in config.outbox.tables:
+            notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
         )
@@ -193,7 +205,7 @@ class TopicsTarget:
         return f"{self._config.name} verify"
 
     def _means(self, name: str) -> bool:
-        return not self._patterns or any(pattern.matches_name(name) for pattern in self._patterns)
+        return is_meant(name, self._patterns, self._config.outbox.tables)
 
     def _dsn(self) -> Dsn:
         return parse_dsn(*self._config.postgres.access())

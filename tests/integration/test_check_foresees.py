@@ -354,6 +354,12 @@ def two_rules_for_a_column(scene: Scene) -> None:
     scene.configure(columns={"mask": {"public.t.note": "*"}, "exclude": ["public.*.note"]})
 
 
+def an_outbox_table_without_a_column_of_events(scene: Scene) -> None:
+    scene.configure(
+        outbox={"topics": ["events"], "tables": {"public.t": {"topic": "events", "payload": "note"}}}
+    )
+
+
 def no_right_to_create_topics(scene: Scene) -> None:
     scene.guarded(*topic_rights(scene, AclOperation.CREATE), transactional(scene))
 
@@ -466,6 +472,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
     a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
+    an_outbox_table_without_a_column_of_events: (
+        2,
+        "outbox.source",
+        "Name the table's columns in outbox.tables",
+    ),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Final
 
+from tests.sim import published
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.requests import PREFIX as REQUESTS
 from tests.sim.wal import Change
@@ -16,6 +17,7 @@ OWN_PREFIXES: Final = (REQUESTS, "cdcd.watermark")
 """Messages to the daemon, which make no record."""
 
 TOMBSTONE: Final = "tombstone"
+PUBLISHED: Final = "published"
 
 
 class PromiseBrokenError(AssertionError):
@@ -23,7 +25,7 @@ class PromiseBrokenError(AssertionError):
 
 
 class Expected:
-    """One record. `op` is its op or `TOMBSTONE`; `serial` the event's number in its transaction."""
+    """One record. `op` is its op, `TOMBSTONE` or `PUBLISHED`; `serial` the event's number in its transaction."""
 
     __slots__ = ("change", "commit_lsn", "op", "origin", "serial", "table", "xid")
 
@@ -55,6 +57,8 @@ def parts_of(change: Change, *, truncates: bool) -> list[tuple[str, Definition |
     """The ops of an event's records, and the table of each."""
     what, table = change.what, change.definition
     if what == "M":
+        if published.record_of(change.prefix, change.content) is not None:
+            return [(PUBLISHED, None)]
         return [] if change.prefix in OWN_PREFIXES else [("m", None)]
     if what == "T":
         return [("t", one) for one in change.tables] if truncates else []
@@ -119,6 +123,9 @@ def check(expected: Expected, record: Record) -> dict[str, Any]:
 
 def _check_message(expected: Expected, record: Record) -> dict[str, Any]:
     topic, _, value, _ = record
+    if expected.op == PUBLISHED:
+        _same(expected, "event", record, published.record_of(expected.change.prefix, expected.change.content))
+        return {}
     _same(expected, "topic", topic, MESSAGE_TOPIC)
     assert value is not None
     fields: dict[str, Any] = json.loads(value)

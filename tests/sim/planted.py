@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
@@ -28,6 +29,8 @@ from tests.sim.planted_focuses import (
     MOVED,
     MOVED_BEHIND_PREPARES,
     OWED_AND_KILLED,
+    PUBLISHING,
+    PUBLISHING_AND_CUT,
     RENAMED,
     RESTARTED_AT_REST,
     REWRITTEN,
@@ -97,6 +100,13 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "skip_the_next": _in_session(position=stream.SkipsTheNext),
         "message_ends_late": _in_engine(queue=stream.EndsMessagesLate),
         "message_sealed_late": _in_engine(assembler=stream.SealsMessagesLate),
+        "published_not_counted": _in_session(PUBLISHING, shaped=published.DoesNotCountPublished),
+        "published_counted_twice": _in_session(PUBLISHING, shaped=published.CountsPublishedTwice),
+        "published_twice": _in_session(PUBLISHING, shaped=published.PublishesTwice),
+        "refused_event_lost": _in_session(PUBLISHING, shaped=published.LosesWhatIsRefused),
+        "published_left_out_of_the_position": _in_engine(
+            PUBLISHING_AND_CUT, queue=published.LeavesPublishedOut
+        ),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),

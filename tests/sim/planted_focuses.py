@@ -340,3 +340,15 @@ UNKNOWN_AND_REFUSED: Final[Mapping[str, Any]] = {
     "p_lost": 0.3,
 }
 """First starts whose commits have no answer, and a broker that then refuses."""
+
+PUBLISHING: Final[Mapping[str, Any]] = {
+    "publishes": True,
+    "exactly_once": True,
+    "version": 16,
+    "messages": True,
+    "p_message": 0.3,
+}
+"""Many events among rows, of which some cannot be published. Records of the outbox do not say which event they are, so
+that only a log without repetitions can be judged."""
+
+PUBLISHING_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **PUBLISHING}

@@ -30,13 +30,15 @@ from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings
 from cdcd.engine.startup_positions import Step
 from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
-from cdcd.facts import Fact
+from cdcd.facts import Fact, Observer
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.encoder import Encoder, EncoderSettings
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames
+from cdcd.shaping.encoder import shaped
+from cdcd.shaping.settings import Outbox
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -48,6 +50,7 @@ from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
+from tests.sim.published import OUTBOX
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
 from tests.sim.walsender import Options
@@ -83,6 +86,7 @@ class Parts:
     steps: tuple[Callable[[Start], Step], ...] = STEPS
     first_tables: FirstTables = first_tables
     first_start: type[FirstStart] = FirstStart
+    shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
 
 
 @dataclass(slots=True)
@@ -413,7 +417,8 @@ class Session:
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
         envelope = EncoderSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
-        encoder = DebeziumJsonEncoder(envelope)
+        outbox = OUTBOX if settings.publishes else Outbox()
+        encoder = self.parts.shaped(DebeziumJsonEncoder(envelope), outbox, envelope, self.around.observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)
         assembler = parts.engine.assembler(

@@ -92,6 +92,8 @@ class Settings:
     """How many tables somebody locks early, and keeps until all the others are read."""
     partitioned: bool = False
     """Requests may name a partitioned table, whose partitions are all tables."""
+    publishes: bool = False
+    """Some messages are events of an outbox (`published.py`)."""
 
     @property
     def part_bytes(self) -> int:

@@ -4,7 +4,8 @@ import pytest
 
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
-from tests.sim.planted_focuses import LOCKED_BESIDE_THE_STREAM, LOCKED_WHILE_EXPORTED
+from tests.sim.expected import PUBLISHED
+from tests.sim.planted_focuses import LOCKED_BESIDE_THE_STREAM, LOCKED_WHILE_EXPORTED, PUBLISHING, PUBLISHING_AND_CUT
 from tests.sim.settings import PARTITIONED, REFUSED
 from tests.sim.world import World
 
@@ -55,6 +56,22 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
     assert len(ends) > 50, "slots were taken back"
 
 
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [PUBLISHING, PUBLISHING_AND_CUT], ids=["as drawn", "cut and killed"])
+def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, focus):
+    published = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        published += sum(each.op == PUBLISHED for each in world.oracle.expected)
+    assert published > 100
+
+
+@pytest.mark.again
 @pytest.mark.parametrize("focus", [LOCKED_WHILE_EXPORTED, LOCKED_BESIDE_THE_STREAM, PARTITIONED])
 def test_locked_tables_and_partitioned_ones_hold_up_nothing(focus, tmp_path):
     for seed in range(20):

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from random import Random
 from typing import Final
 
+from tests.sim import published
 from tests.sim.catalog import Definition
 from tests.sim.database import Database, Savepoint, Transaction
 from tests.sim.ddl import Alterations
@@ -39,6 +40,7 @@ class Workload:
         """Somebody who has locked tables and writes nothing."""
         self.spans: list[tuple[int, int]] = []
         """Of each ended transaction: the index of its first record, and of its last."""
+        self._published = 0
         self.removed: set[int] = set()
         """Tables that left the publication once: nothing says what their topic lacks."""
         self.emptied: set[int] = set()
@@ -173,6 +175,9 @@ class Workload:
         if self.rng.random() < self.settings.p_request:
             names = [table.name for table in self.database.definitions.values()]
             return PREFIX, draw_request(self.rng, names, self.settings.requests)
+        if self.settings.publishes and self.rng.random() < 0.7:
+            self._published += 1
+            return published.PREFIX, published.draw_event(self.rng, self._published)
         return self.rng.choice(("p", "p", "cdcd", "cdcd.snapshots")), b"%d" % int(self.rng.random() * 1000)
 
     def _change_publication(self) -> None:

@@ -30,6 +30,7 @@ PATH = (
     "transactions",
     "rows",
     "formats",
+    "shaping",
     "engine",
 )
 BESIDE = ("postgres", "kafka", "config")
@@ -71,6 +72,7 @@ PURE = {
     "transactions",
     "rows",
     "formats",
+    "shaping",
     "engine",
 }
 # mypyc's own library: buffers and machine integers for what is compiled.

@@ -126,6 +126,7 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
             {},
         ),
         ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
+        ({"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}, Kind.IMPOSSIBLE, {}),
         ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, Kind.IMPOSSIBLE, {}),
         ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
         ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),

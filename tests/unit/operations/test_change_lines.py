@@ -82,6 +82,22 @@ def test_as_json_the_record_is_whole_and_says_where_it_lies():
     assert json.loads(as_json(Seen("t", None, b"{}")))["key"] is None
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        (b"4711", b'{\n  "total": 12.50\n}', '"key": 4711, "value": {   "total": 12.50 }}'),
+        (b"order 1", b"Gr\xc3\xbc\xc3\x9fe", '"key": "order 1", "value": "Grüße"}'),
+        (b"\xff", b"a\x00\xfe", r'"key": "\\xff", "value": "a\u0000\\xfe"}'),
+        (b"k", None, '"key": "k", "value": null}'),
+    ],
+)
+def test_as_json_what_is_no_json_is_a_string_in_one_line(key: bytes, value: bytes | None, shown: str):
+    line = as_json(Seen("events", key, value))
+    assert line.endswith(shown)
+    assert "\n" not in line
+    json.loads(line)
+
+
 def test_a_tombstone_is_not_shown():
     assert Filter().wanted(Seen("t", b"{}", None)) is None
 

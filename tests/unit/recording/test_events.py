@@ -32,6 +32,7 @@ from cdcd.recording.events import (
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.shaping.settings import Outbox, OutboxTable
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
@@ -47,6 +48,11 @@ START = SessionStart(
     encoding=EncoderSettings("1", "shop", "db", names={("public", "t"): "topic"}),
     published={16385: "public.t"},
     excluded=("public.*",),
+    outbox=Outbox(
+        ("events",),
+        messages=True,
+        tables={("public", "o"): OutboxTable("events", "a", "", "b", "c", {"t": "d"})},
+    ),
 )
 KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
 EVENTS: list[Event] = [

@@ -1,0 +1,115 @@
+"""The keys of `outbox`: events that an application publishes in the transaction that they tell of."""
+
+import re
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from cdcd.config.types import KIB, Form, Section, Text, TopicName
+from cdcd.rows.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
+from cdcd.shaping.outbox_rows import EVENT_ID
+from cdcd.shaping.settings import Outbox, OutboxTable
+
+OutboxTableName = Annotated[
+    str,
+    Form(
+        r"""[^\x00.*?"]+\.[^\x00.*?"]+""",
+        "must be <schema>.<table>, without quotes, and with no point, * or ? in either part",
+    ),
+]
+TopicTemplate = Annotated[
+    str,
+    Form(
+        rf"([A-Za-z0-9._-]|\{{value\}}){{1,{TOPIC_LENGTH_MAX}}}",
+        "may hold only ASCII letters, digits, '.', '_', '-' and {value}",
+    ),
+]
+
+
+class OutboxTableConfig(Section):
+    """Which columns of an outbox table are which part of an event. The defaults are Debezium's."""
+
+    topic: TopicTemplate = Field(
+        "outbox.event.{value}",
+        description="Topic of an event, which outbox.topics must have. {value} stands for the value of route_by.",
+    )
+    route_by: Text = Field("aggregatetype", description="Column whose value is put into topic.")
+    event_id: Text | None = Field(
+        "id", description="Column whose value is the header id of the record. null: there is no such header."
+    )
+    key: Text = Field("aggregateid", description="Column whose value is the key of the record.")
+    payload: Text = Field(
+        "payload",
+        description="Column whose value is the value of the record: the text that PostgreSQL has of it, or the bytes "
+        "of a bytea. NULL makes a tombstone.",
+    )
+    headers: dict[Text, Text] = Field(
+        default_factory=dict, description="Further headers of the record: name to column."
+    )
+
+    @model_validator(mode="after")
+    def _headers_are_distinct(self) -> Self:
+        if self.event_id is not None and EVENT_ID in self.headers:
+            raise ValueError(f"headers must not have {EVENT_ID}, which event_id makes; set event_id: null")
+        return self
+
+
+class OutboxConfig(Section):
+    """Events that an application publishes in the transaction that they tell of (docs/outbox.md)."""
+
+    topics: Annotated[tuple[TopicName, ...], Field(strict=False)] = Field(
+        default=(),
+        description="The topics that events may go to. They are created at the start like cdcd's own. An event for "
+        "another topic is not published, and the event outbox.refused names it.",
+    )
+    messages: bool = Field(
+        False,
+        description="Whether logical messages with the prefix cdcd.publish are published (PostgreSQL 14 and up). "
+        "Whoever may connect to the database can send one.",
+    )
+    message_bytes_max: int = Field(
+        700_000,
+        ge=KIB,
+        le=1_000_000_000,
+        description="Largest content of such a message, in bytes. A larger one is refused and has no record, because a "
+        "record that the broker refuses would end the daemon. Keep it below 0.7 of the topics' max.message.bytes.",
+    )
+    tables: dict[OutboxTableName, OutboxTableConfig] = Field(
+        default_factory=dict,
+        description="Outbox tables, <schema>.<table>: each row that is inserted is published. Updates and deletes of "
+        "its rows have no record, and its rows are not part of the initial snapshot.",
+    )
+
+    @model_validator(mode="after")
+    def _has_topics(self) -> Self:
+        if not self.topics and (self.messages or self.tables):
+            raise ValueError("topics is empty: name the topics that events may go to")
+        if len({equivalent(topic) for topic in self.topics}) < len(self.topics):
+            raise ValueError("topics must have each topic once, and to Kafka '.' and '_' are the same")
+        for table, given in self.tables.items():
+            form = re.escape(given.topic).replace(re.escape("{value}"), ".*")
+            if not any(re.fullmatch(form, topic) for topic in self.topics):
+                raise ValueError(
+                    f"topics has no topic of the form {given.topic}, to which events of {table} go"
+                )
+        return self
+
+    @property
+    def by_table(self) -> dict[tuple[str, str], OutboxTable]:
+        """`tables` by schema and name."""
+        return {
+            parse_table(table): OutboxTable(
+                given.topic, given.route_by, given.event_id or "", given.key, given.payload, given.headers
+            )
+            for table, given in self.tables.items()
+        }
+
+    @property
+    def settings(self) -> Outbox:
+        """What the engine is given."""
+        return Outbox(self.topics, self.messages, self.message_bytes_max, self.by_table)
+
+
+def may_be_of_a_table(topic: str, prefix: str) -> bool:
+    """Whether Kafka could take the topic for that of a table: `<prefix>.<schema>.<table>`."""
+    return re.fullmatch(rf"{re.escape(equivalent(prefix))}_.+_.+", equivalent(topic)) is not None

@@ -1,0 +1,260 @@
+"""An encoder in front of a format's: it makes the records of events, and passes on everything else.
+
+The rule: each event of a transaction counts once, whatever becomes of it. Either the format's encoder encodes it, or it
+is told to `skip` it. So `events_done` of a checkpoint and `event_serial_no` of records mean the same with an outbox as
+without.
+
+What cannot be published is never lost in silence and never ends the daemon: a logical message goes to the topic of
+logical messages, a row to its table's own topic, and a fact says why. One fact is reported each `REPORT_S`, because a
+stranger may send many. A message that is too large for the topic of logical messages has no record.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cdcd.facts import EventRefused, Observer, cut_short
+from cdcd.formats.encoder import Encoder, EncoderSettings, Record
+from cdcd.protocol import peek
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Insert, LogicalMessage, Relation
+from cdcd.protocol.reader import read_message
+from cdcd.rows.protection import Protections
+from cdcd.rows.relation_changes import Described
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.shaping.outbox_rows import OutboxRows
+from cdcd.shaping.publishing import PREFIX, read_event
+from cdcd.shaping.settings import Outbox
+from cdcd.transactions.drafts import SpoolItem
+
+REPORT_S: Final = 10
+"""Seconds for which one report of a refused event stands."""
+
+REASON_MAX: Final = 400
+"""Characters of the reason in a report."""
+
+PUBLISHED: Final = "published"
+REFUSED: Final = "refused"
+IGNORED: Final = "ignored"
+"""Ops of `counts`: events that were published; events that could not be, whatever record they have instead; updates and
+deletes in outbox tables, which have no record."""
+
+
+def shaped(inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> Encoder:
+    """The encoder of a pipeline: the format's own where nothing is published."""
+    return OutboxEncoder(inner, outbox, settings, observe) if outbox.is_on else inner
+
+
+class OutboxEncoder:
+    """Publishes events, and has all else encoded by `inner`. See `Encoder` for the methods."""
+
+    def __init__(self, inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> None:
+        self._inner = inner
+        self._outbox = outbox
+        self._topics = frozenset(outbox.topics)
+        self._protections = Protections(settings.column_rules)
+        self._observe = observe
+        self._rows: dict[int, OutboxRows] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._instead: dict[tuple[str, str], int] = {}
+        """Of `inner.counts`, those that are refused events."""
+        self._quiet_until_us = 0
+        self._left_out = 0
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        found = {**self._inner.counts, **self._counts}
+        for each, count in self._instead.items():
+            found[each] -= count
+        return {each: count for each, count in found.items() if count}
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        outbox = self._outbox.tables.get((relation.schema, relation.name))
+        rows = None if outbox is None else OutboxRows(relation, outbox, self._topics, self._protections)
+        self._inner.define(relation, table, types)
+        if rows is None:
+            self._rows.pop(relation.oid, None)
+        else:
+            self._rows[relation.oid] = rows
+
+    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
+        self._inner.begin(xid, commit_lsn, commit_time, last_commit_lsn)
+
+    def set_origin(self, name: str, lsn: int | None) -> None:
+        self._inner.set_origin(name, lsn)
+
+    def skip(self, events: int) -> None:
+        self._inner.skip(events)
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if not self._rows:
+            return self._inner.encode_all(kept, in_stream, now_us, out)
+        size = 0
+        run: list[SpoolItem] = []
+        for item in kept:
+            rows = self._rows_of(item, in_stream)
+            if rows is None:
+                run.append(item)
+                continue
+            assert isinstance(item, bytes)
+            if run:
+                size += self._inner.encode_all(run, in_stream, now_us, out)
+                run = []
+            size += self._row(item, rows, in_stream, now_us, out)
+        if run:
+            size += self._inner.encode_all(run, in_stream, now_us, out)
+        return size
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if self._is_published(frame, in_stream):
+            size = self._publish(frame, in_stream, now_us, out)
+            if size is None:
+                return self._inner.encode(frame, in_stream, now_us, out)
+            self._inner.skip(1)
+            return size
+        rows = self._rows_of(frame, in_stream)
+        if rows is not None:
+            return self._row(frame, rows, in_stream, now_us, out)
+        return self._inner.encode(frame, in_stream, now_us, out)
+
+    def encode_message(
+        self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
+    ) -> int:
+        if self._is_published(frame, in_stream):
+            size = self._publish(frame, in_stream, now_us, out)
+            if size is not None:
+                return size
+        return self._inner.encode_message(frame, in_stream, last_commit_lsn, now_us, out)
+
+    def encode_end_of_rows(
+        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
+    ) -> int:
+        return self._inner.encode_end_of_rows(oid, between, now_us, out)
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """Drafts of the format's encoder. Rows of outbox tables stay frames: they are not encoded in its way."""
+        if not self._rows:
+            return self._inner.draft_all(frames, relations)
+        kept: list[SpoolItem] = []
+        run: list[SpoolItem] = []
+        for frame in frames:
+            if self._rows_of(frame, True) is None:
+                run.append(frame)
+                continue
+            if run:
+                kept += self._inner.draft_all(run, relations)
+                run = []
+            kept.append(frame)
+        if run:
+            kept += self._inner.draft_all(run, relations)
+        return kept
+
+    def announce(self, relation_oid: int, out: list[Record]) -> int:
+        return self._inner.announce(relation_oid, out)
+
+    def claim(self, relation_oid: int) -> str:
+        return self._inner.claim(relation_oid)
+
+    def knows(self, relation_oid: int) -> bool:
+        return self._inner.knows(relation_oid)
+
+    def relation(self, relation_oid: int) -> Relation:
+        return self._inner.relation(relation_oid)
+
+    def description(self, relation_oid: int) -> Described | None:
+        return self._inner.description(relation_oid)
+
+    def topic_of(self, relation_oid: int) -> str:
+        return self._inner.topic_of(relation_oid)
+
+    def topic_named(self, name: str) -> str:
+        return self._inner.topic_named(name)
+
+    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
+        return self._inner.key_indexes(relation_oid)
+
+    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
+        return self._inner.key_column_names(relation_oid)
+
+    def has_protected_key(self, relation_oid: int) -> bool:
+        return self._inner.has_protected_key(relation_oid)
+
+    def _rows_of(self, item: SpoolItem, in_stream: bool) -> OutboxRows | None:
+        """The outbox table that the event is a row of; None: it is of another table, or no row."""
+        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
+            return None
+        return self._rows.get(peek.relation_oids(item, in_stream)[0])
+
+    def _row(self, frame: bytes, rows: OutboxRows, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        oid = peek.relation_oids(frame, in_stream)[0]
+        relation = self._inner.relation(oid)
+        name = f"{relation.schema}.{relation.name}"
+        if not isinstance(message, Insert):
+            self._inner.skip(1)
+            _count(name, IGNORED, self._counts)
+            return 0
+        try:
+            record = rows.event(message.new)
+        except ValueError as error:
+            self._refuse(name, str(error), frame, now_us)
+            _count(name, "c", self._instead)
+            return self._inner.encode(frame, in_stream, now_us, out)
+        self._inner.skip(1)
+        _count(name, PUBLISHED, self._counts)
+        return _append(record, out)
+
+    def _is_published(self, frame: bytes, in_stream: bool) -> bool:
+        return (
+            self._outbox.messages
+            and peek.tag_of(frame) == peek.MESSAGE
+            and peek.message_prefix(frame, in_stream) == PREFIX
+        )
+
+    def _publish(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int | None:
+        """Append the record of the event and return its size; None: it is refused, and is a message like any other."""
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, LogicalMessage)
+        size, most = len(message.content), self._outbox.message_bytes_max
+        if size > most:
+            self._refuse("", f"it has {size} bytes, and {most} are allowed", frame, now_us)
+            return 0
+        try:
+            record = read_event(message.content, self._topics)
+        except ValueError as error:
+            self._refuse("", str(error), frame, now_us)
+            _count("", "m", self._instead)
+            return None
+        _count("", PUBLISHED, self._counts)
+        return _append(record, out)
+
+    def _refuse(self, table: str, reason: str, frame: bytes, now_us: int) -> None:
+        _count(table, REFUSED, self._counts)
+        if now_us < self._quiet_until_us:
+            self._left_out += 1
+            return
+        self._quiet_until_us = now_us + REPORT_S * 1_000_000
+        left_out, self._left_out = self._left_out, 0
+        self._observe(
+            EventRefused(
+                table=table,
+                reason=cut_short(reason, REASON_MAX),
+                lsn=str(Lsn(peek.lsn_of(frame))),
+                left_out=left_out,
+            )
+        )
+
+
+def _count(table: str, op: str, counts: dict[tuple[str, str], int]) -> None:
+    counts[table, op] = counts.get((table, op), 0) + 1
+
+
+def _append(record: Record, out: list[Record]) -> int:
+    """Append the record; the bytes of its key and its value."""
+    _, key, value, _ = record
+    out.append(record)
+    return len(key or b"") + len(value or b"")

@@ -1,0 +1,52 @@
+"""What of the configuration decides which events are published, and where they go."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cdcd.rows.routing import Table
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxTable:
+    """Which columns of an outbox table are which part of an event.
+
+    Attributes:
+        topic: the topic of an event; `{value}` in it stands for the value of the column `route_by`.
+        route_by, event_id, key, payload: names of columns. An empty `event_id`: events have no header `id`.
+        headers: further headers by name, each with the column that its value comes from.
+    """
+
+    topic: str
+    route_by: str
+    event_id: str
+    key: str
+    payload: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that an event takes a value from, each once."""
+        named = (self.route_by, self.event_id, self.key, self.payload, *self.headers.values())
+        return tuple(dict.fromkeys([name for name in named if name]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """Which events are published.
+
+    Attributes:
+        topics: the topics that events may go to.
+        messages: logical messages with the prefix `cdcd.publish` are events.
+        message_bytes_max: size of the content of such a message, in bytes; a larger one is refused.
+        tables: the outbox tables by schema and name.
+    """
+
+    topics: tuple[str, ...] = ()
+    messages: bool = False
+    message_bytes_max: int = 700_000
+    tables: Mapping[Table, OutboxTable] = field(default_factory=dict)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything can be an event."""
+        return self.messages or bool(self.tables)

@@ -1,0 +1,117 @@
+"""Events of an outbox, from a real server to the broker: once each, in commit order, none of what was rolled back."""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from deploy.demo.fold import await_flushed
+from deploy.demo.topics import Raw, Reader
+from deploy.local import KafkaBroker
+from tests.integration.conftest import Database
+from tests.integration.daemon import Daemon, configuration
+
+StartDaemon = Callable[[dict[str, Any]], Daemon]
+
+pytestmark = pytest.mark.postgres(only=18)
+
+TABLE: Final = (
+    "CREATE TABLE outbox (id int PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)"
+)
+
+
+def emit(topic: str, number: int) -> str:
+    """A statement that publishes an event by a logical message."""
+    content = json.dumps({"topic": topic, "key": "k", "payload": {"n": number}})
+    return f"SELECT pg_logical_emit_message(true, 'cdcd.publish', '{content}')"
+
+
+def insert(number: int, kind: str = "events") -> str:
+    """A statement that publishes an event by a row."""
+    return f"INSERT INTO outbox VALUES ({number}, '{kind}', 'k', 'Happened', '{{\"n\": {number}}}')"
+
+
+def by_topic(broker: KafkaBroker, prefix: str) -> dict[str, list[Raw]]:
+    """What a `read_committed` reader has of each topic."""
+    found: dict[str, list[Raw]] = {}
+    with Reader(broker.bootstrap_servers, prefix) as reader:
+        for each in reader.read_all():
+            found.setdefault(each.topic, []).append(each)
+    return found
+
+
+def test_each_event_is_published_once_whatever_is_killed(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN an outbox with rows from before, and a daemon that cuts transactions into small parts
+    database.execute(TABLE)
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    database.execute(insert(-1))
+    topic = f"{unique}.events"
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(options="-c logical_decoding_work_mem=64kB"),
+            broker.bootstrap_servers,
+            postgres={"two_phase": True},
+            kafka={"transaction": {"records_max": 50, "whole_bytes_max": 0}},
+            snapshot={"mode": "initial"},
+            outbox={
+                "topics": [topic],
+                "messages": True,
+                "tables": {
+                    "public.outbox": {"topic": f"{unique}.{{value}}", "headers": {"eventType": "type"}}
+                },
+            },
+        )
+    )
+    process.await_streaming()
+
+    # WHEN events of both kinds come in small, rolled back, prepared and large transactions, beside kills
+    with database.connect(autocommit=False) as connection:
+        connection.execute(f"{emit(topic, 1)}; {insert(2)}".encode())
+        connection.commit()
+        connection.execute(f"{emit(topic, -2)}; {insert(-3)}".encode())
+        connection.rollback()
+        connection.execute(f"{emit(topic, 3)}; SAVEPOINT s; {emit(topic, -4)}".encode())
+        connection.execute(f"ROLLBACK TO s; {insert(4)}; DELETE FROM outbox; {emit('unknown', -5)}".encode())
+        connection.execute(f"{insert(-6, 'unknown')}; UPDATE outbox SET type = 'x'".encode())
+        connection.commit()
+        connection.execute(f"{insert(5)}; {emit(topic, 6)}; PREPARE TRANSACTION '{unique}'".encode())
+        for number in range(7, 3007):
+            connection.execute((emit(topic, number) if number % 2 else insert(number)).encode())
+            if number % 100 == 0:
+                connection.execute(f"INSERT INTO orders VALUES ({number})".encode())
+        process.kill()
+        process.start()
+        process.await_streaming()
+        connection.commit()
+    process.await_metric("cdcd_events_total", lambda count: count > 100, "published", "public.outbox")
+    process.kill()
+    process.start()
+    process.await_streaming()
+    database.execute(f"COMMIT PREPARED '{unique}'")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+
+    # THEN each is there once, in the order of the commits
+    found = by_topic(broker, unique)
+    events = found[topic]
+    numbers = [json.loads(each.value or b"")["n"] for each in events]
+    assert numbers == [*range(1, 5), *range(7, 3007), 5, 6]
+    assert {each.key for each in events} == {b"k"}
+    rows = [each for each, number in zip(events, numbers, strict=True) if dict(each.headers).get("id")]
+    assert all(dict(each.headers)["eventType"] == b"Happened" for each in rows)
+    assert [dict(each.headers)["id"] for each in rows[:2]] == [b"2", b"4"]
+
+    # AND what could not be published is an ordinary record, and was told
+    (message,) = found[f"{unique}.message"]
+    assert json.loads(message.value or b"")["message"]["prefix"] == "cdcd.publish"
+    (row,) = found[f"{unique}.public.outbox"]
+    envelope = json.loads(row.value or b"")
+    assert (envelope["op"], envelope["after"]["id"]) == ("c", -6)
+    assert process.await_event("outbox.refused", after=0)["reason"].endswith(
+        "does not have the topic unknown"
+    )
+    assert len(found[f"{unique}.public.orders"]) == 30
+    assert process.stop() == 0

@@ -1,0 +1,24 @@
+"""Which tables are compared."""
+
+import pytest
+
+from cdcd.snapshots.patterns import parse_pattern
+from cdcd.verify.topics import is_meant
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns", "meant"),
+    [
+        ("public.orders", (), True),
+        ("public.orders", ("public.*",), True),
+        ("public.orders", ("sales.*",), False),
+        ("public.outbox", (), False),
+        ("public.outbox", ("public.*",), False),
+        ("public.outbox", ("public.outbox",), False),
+    ],
+)
+def test_tables_that_are_chosen_are_compared_but_no_outbox_table(
+    name: str, patterns: tuple[str, ...], meant: bool
+):
+    parsed = [parse_pattern(each, "--table") for each in patterns]
+    assert is_meant(name, parsed, {"public.outbox": None}) == meant
