@@ -242,7 +242,7 @@ def reduced(
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     """What is in a reduced batch; reads it once."""
     truncate = sf.col(OP) == "t"
-    first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
+    first = schema.key[0] if schema.key and prunable(schema.column(schema.key[0]).spark) else None
     rows = (
         reduced_.groupBy(HELD)
         .agg(
@@ -293,5 +293,6 @@ def rounded(least: int, greatest: int) -> tuple[int, int]:
     return max(low, -(2**63)), min(high, 2**63 - 1)
 
 
-def _prunable(kind: DataType) -> bool:
+def prunable(kind: DataType) -> bool:
+    """Whether files are left out by the range of such a column."""
     return isinstance(kind, _PRUNABLE)
