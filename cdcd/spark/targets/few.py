@@ -48,7 +48,8 @@ _WIDTHS: Final[Mapping[type[DataType], int]] = {ShortType: 15, IntegerType: 31, 
 _DECIMAL: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
 _NUMBER: Final = re.compile(r"-?\d{1,17}(\.\d{1,17})?")
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
-_MILLIS_MAX: Final = 2**53
+_TIME_MAX: Final = 2**53
+"""Microseconds since 1970 up to which nothing about a time is special: the year 2255."""
 
 Row = Mapping[str, Any]
 
@@ -147,7 +148,7 @@ def _change(record: Raw, schema: TableSchema) -> tuple[str, At, int | None, Row,
     image of it.
     """
     assert record.value is not None
-    if record.unchanged is not None and json.loads(record.unchanged):
+    if record.unchanged is not None:
         raise _NotPlainError
     try:
         envelope = json.loads(record.value, parse_float=_Number)
@@ -158,9 +159,8 @@ def _change(record: Raw, schema: TableSchema) -> tuple[str, At, int | None, Row,
         raise _NotPlainError from None
     if op == "d":
         row, other = other, row
-    whole = all(
-        type(each) is int and abs(each) < 2**63 for each in (lsn, event, 0 if ts_us is None else ts_us)
-    )
+    numbers = ((lsn, 2**63), (event, 2**63), (0 if ts_us is None else ts_us, _TIME_MAX))
+    whole = all(type(number) is int and 0 <= number < limit for number, limit in numbers)
     known = op == "d" or op in _WITH_ROW
     if not whole or not known or source.get("schema_id") != schema.schema_id or not isinstance(row, dict):
         raise _NotPlainError
@@ -207,7 +207,7 @@ def _reader(rule: Rule) -> _Reader:
     """What reads values of a column. Raises _NotPlainError, as does what it gives."""
     bits = _WIDTHS.get(type(rule.wire))
     if bits is not None:
-        limit = _MILLIS_MAX if rule.convert is not None and isinstance(rule.wire, LongType) else 2**bits
+        limit = _TIME_MAX if rule.convert is not None and isinstance(rule.wire, LongType) else 2**bits
         if rule.convert is None or isinstance(rule.spark, (DateType, TimestampNTZType, LongType)):
             return lambda value: _whole(value, limit)
     elif isinstance(rule.wire, BooleanType) and rule.convert is None:
