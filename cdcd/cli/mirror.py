@@ -106,6 +106,7 @@ def command(
         raise click.UsageError("--snapshot needs --source FILE, the pipeline's configuration.")
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
+    _check_protected(pipeline)
     _check_tags(config, consistent=consistent)
     _check_pyspark()
     say = log_to(config.log)
@@ -322,6 +323,17 @@ def _check_tags(config: "MirrorConfig", *, consistent: bool) -> None:
         raise ConfigError(
             "batches.tag_interval_s is set, and batches are not consistent, so that there is nothing to tag.",
             hint="Set batches.consistent to true or start with --consistent, or remove batches.tag_interval_s.",
+        )
+
+
+def _check_protected(pipeline: "Config | None") -> None:
+    """ConfigError: the daemon protects columns, whose values Spark would read in clear."""
+    if pipeline is not None and pipeline.columns.patterns:
+        raise ConfigError(
+            "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear from "
+            "the database.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
         )
 
 

@@ -163,6 +163,20 @@ def test_tables_that_are_to_be_read_again_need_a_database(tmp_path: Path, capsys
         assert "--source FILE" in capsys.readouterr().err
 
 
+def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "mirror.yaml").write_text(CONFIG)
+    (tmp_path / "cdcd.yaml").write_text(
+        "name: shop\npostgres: {dsn: 'postgresql://cdcd@db/shop'}\nkafka: {bootstrap_servers: 'b:1'}\n"
+        "columns: {exclude: ['*.*.secret']}\n"
+    )
+    assert run("--config", str(tmp_path / "mirror.yaml"), "--source", str(tmp_path / "cdcd.yaml")) == 2
+    said = capsys.readouterr().err
+    assert "protects columns" in said
+    assert "cdcd snapshot start" in said
+
+
 def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "mirror.yaml"
     file.write_text(
