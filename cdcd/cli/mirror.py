@@ -330,8 +330,8 @@ def _check_protected(pipeline: "Config | None") -> None:
     """ConfigError: the daemon protects columns, whose values Spark would read in clear."""
     if pipeline is not None and pipeline.columns.patterns:
         raise ConfigError(
-            "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear from "
-            "the database.",
+            "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear "
+            "from the database.",
             hint="Start the mirror without --source, and let cdcd read the tables: "
             "cdcd snapshot start <schema>.<table>.",
         )
