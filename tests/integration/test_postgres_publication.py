@@ -147,7 +147,12 @@ def test_tables_in_which_updates_would_fail_are_found(shop: Database):
     publication = ensure(shop, ["public.*"]).publication
     assert {table.name: table.has_identity for table in publication.tables} == expected
     # A deferrable primary key is none.
-    assert {table.name for table in publication.tables if table.has_key} == {"indexed", "nothing", "orders", "leaf"}
+    assert {table.name for table in publication.tables if table.has_key} == {
+        "indexed",
+        "nothing",
+        "orders",
+        "leaf",
+    }
     for name, has in expected.items():
         if name != "leaf":
             shop.execute(f"INSERT INTO {name} VALUES (1)")
