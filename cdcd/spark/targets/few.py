@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -45,9 +45,11 @@ _WITH_ROW: Final = ("c", "u", "r")
 _WIDTHS: Final[Mapping[type[DataType], int]] = {ShortType: 15, IntegerType: 31, LongType: 63}
 """Bits of the types of whole numbers, without the sign."""
 
-_DECIMAL: Final = re.compile(r"-?(\d+)(?:\.(\d+))?")
-_NUMBER: Final = re.compile(r"-?\d{1,17}(\.\d{1,17})?")
-_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
+_DECIMAL: Final = re.compile(r"-?([0-9]+)(?:\.([0-9]+))?")
+# Spark takes a whole number first for an integer, so that -0 becomes 0; -0.0 stays what it is.
+_NUMBER: Final = re.compile(r"(?!-0$)-?[0-9]{1,17}(\.[0-9]{1,17})?")
+_INSTANT: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_MAX: Final = 2**53
 """Microseconds since 1970 up to which nothing about a time is special: the year 2255."""
 
@@ -138,7 +140,7 @@ def _reduced(records: Iterable[Raw], form: Form, state: State, bound: At | None)
         key_range=_key_range(form.schema, last),
         hashes=frozenset(),
         unfit=0,
-        commit_time=None if committed is None else datetime.fromtimestamp(committed / 1_000_000, UTC),
+        commit_time=None if committed is None else _EPOCH + timedelta(microseconds=committed),
     )
     return FewChanges(list(last.values()), found)
 
@@ -148,17 +150,19 @@ def _change(record: Raw, schema: TableSchema) -> tuple[str, At, int | None, Row,
     image of it.
     """
     assert record.value is not None
-    if record.unchanged is not None:
+    # Python takes an object after a byte order mark too, and one in UTF-16. No daemon writes either.
+    if record.unchanged is not None or not record.value.startswith(b'{"'):
         raise _NotPlainError
     try:
-        envelope = json.loads(record.value, parse_float=_Number)
+        envelope = json.loads(record.value, parse_float=_Number, parse_int=_integer)
         source, op = envelope["source"], envelope["op"]
-        lsn, event, ts_us = source["commit_lsn"], source.get("event_serial_no") or 0, source.get("ts_us")
+        lsn, event, ts_us = source["commit_lsn"], source.get("event_serial_no"), source.get("ts_us")
         row, other = envelope.get("after"), envelope.get("before")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _NotPlainError from None
     if op == "d":
         row, other = other, row
+    event = 0 if event is None else event
     numbers = ((lsn, 2**63), (event, 2**63), (0 if ts_us is None else ts_us, _TIME_MAX))
     whole = all(type(number) is int and 0 <= number < limit for number, limit in numbers)
     known = op == "d" or op in _WITH_ROW
@@ -191,9 +195,13 @@ def _key_range(schema: TableSchema, last: Mapping[tuple[Any, ...], Change]) -> t
 
 
 class _Number(str):
-    """The text of a number that is not whole."""
+    """The text of a number that is not whole, or of -0, which Python takes for 0."""
 
     __slots__ = ()
+
+
+def _integer(text_: str) -> "int | _Number":
+    return _Number(text_) if text_ == "-0" else int(text_)
 
 
 _Reader = Callable[[Any], str | None]

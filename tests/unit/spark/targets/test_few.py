@@ -93,7 +93,8 @@ def test_the_delete_of_an_old_key_does_not_hide_the_other_half_of_the_change():
     [
         ("n", 32768), ("n", "7"), ("n", True), ("n", 1.0), ("ratio", "NaN"), ("ratio", 1e300), ("price", "NAN"),
         ("price", "12345.00"), ("price", "1.234"), ("price", 12), ("at", "infinity"), ("at", "2026-02-31T00:00:00Z"),
-        ("at", "12026-02-01T00:00:00Z"), ("flag", 1), ("day", 2**31), ("note", 5), ("note", "\ud800"),
+        ("at", "12026-02-01T00:00:00Z"), ("price", "٣"), ("at", "٢٠٢٦-01-02T03:04:05Z"),
+        ("flag", 1), ("day", 2**31), ("note", 5), ("note", "\ud800"),
         ("note", {"a": 1}), ("id", None),
     ],
 )  # fmt: skip
@@ -124,6 +125,10 @@ def test_a_value_that_may_not_fit_its_column_is_left_to_spark(name: str, value: 
         Raw(0, 1, b"[]"),
         Raw(0, 1, b"null"),
         Raw(0, 1, b'{"op":"c"}'),
+        raw("c", 1, PLAIN, source={"event_serial_no": False}),
+        raw("c", 1, PLAIN, source={"event_serial_no": ""}),
+        raw("c", 1, PLAIN)._replace(value=b"\xef\xbb\xbf" + (raw("c", 1, PLAIN).value or b"")),
+        raw("c", 1, PLAIN)._replace(value=(raw("c", 1, PLAIN).value or b"").decode().encode("utf-16-le")),
         Raw(0, 1, b"\xff"),
         Raw(0, 1, b"[" * 100_000),
     ],
@@ -147,3 +152,11 @@ def test_a_record_that_is_no_plain_change_of_this_form_is_left_to_spark(record: 
 def test_a_table_with_other_keys_or_columns_is_left_to_spark(columns: list[tuple[str, str]]):
     assert reduce_few([], form_of(*columns), State(), None) is None
     assert reduce_few([], form_of(*columns, key=()), State(), None) is None
+
+
+def test_minus_zero_without_a_point_is_left_to_spark():
+    record = raw("c", 1, PLAIN | {"ratio": 424242})
+    assert record.value is not None
+    for number, is_plain in (("-0", False), ("-0.0", True), ("0", True)):
+        written = record._replace(value=record.value.replace(b"424242", number.encode()))
+        assert (reduce_few([written], FORM, State(), None) is not None) == is_plain
