@@ -163,7 +163,7 @@ class Transactions:
         self._ends[partition] += 1
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_written_both_ways_find_the_same_rows(spark: SparkSession, seed: int):
     # GIVEN transactions in which keys are given up and taken, also by one another
     dice = random.Random(seed)
@@ -192,12 +192,13 @@ def test_whatever_is_written_both_ways_find_the_same_rows(spark: SparkSession, s
     both_ways(spark, [*source.records, raw("c", 30, odd)], State(), None)
 
 
-@pytest.mark.parametrize("number", ["-0", "-0.0", "0.0", "-0.00", "1E3", "0.1", "12345678901234567.5"])
-def test_a_number_that_is_not_whole_is_the_same_both_ways(spark: SparkSession, number: str):
-    record = raw("c", 5, PLAIN | {"ratio": 424242})
-    assert record.value is not None
-    record = record._replace(value=record.value.replace(b"424242", number.encode()))
-    both_ways(spark, [record], State(), None)
+def test_numbers_that_are_not_whole_are_the_same_both_ways(spark: SparkSession):
+    records = []
+    for lsn, number in enumerate(("-0.0", "0.0", "-0.00", "0.1", "-7", "12345678901234567.5"), 1):
+        record = raw("c", lsn, PLAIN | {"id": lsn, "ratio": 424242})
+        assert record.value is not None
+        records.append(record._replace(value=record.value.replace(b"424242", number.encode())))
+    assert both_ways(spark, records, State(), None) == []
 
 
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
