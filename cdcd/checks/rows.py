@@ -54,7 +54,8 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
             "table.key",
             "rows to be read",
             f"these tables have no primary key, so their rows cannot be read beside the stream: {named(keyless)}",
-            f"Add a primary key to {keyless[0]}; or go on without its rows: snapshot.exclude: [{listed(keyless)}]",
+            f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or go on without its rows: "
+            f"snapshot.exclude: [{listed(keyless)}]",
         )
     if not (unreadable or hidden or keyless):
         found = f"the next start reads {len(reading.tables)} tables" if reading.tables else "none"

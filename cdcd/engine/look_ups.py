@@ -181,8 +181,8 @@ class LookUps:
         self._plans.failure = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on: {table.name} has no key, by which a row "
             "could be told from its changes.",
-            hint=f"Add a primary key to {table.name}; or go on without its rows: snapshot.exclude: [{table.name}], or "
-            "for all tables snapshot.mode: never.",
+            hint=f"Add a primary key to {table.name}, not a DEFERRABLE one; or go on without its rows: "
+            f"snapshot.exclude: [{table.name}], or for all tables snapshot.mode: never.",
         )
 
     # Its writers.

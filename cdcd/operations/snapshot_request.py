@@ -160,7 +160,7 @@ async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
         if not key_columns(table.relation, (await catalog.describe([oid]))[oid]):
             raise SourceError(
                 f"{name} has no primary key, so its rows cannot be read beside the stream.",
-                hint=f"Add a primary key to {name}, or a replica identity by a unique index.",
+                hint=f"Add a primary key to {name}, not a DEFERRABLE one, or a replica identity by a unique index.",
             )
         problem = await catalog.examine(table, where) if where else ""
         if problem:

@@ -14,14 +14,16 @@ from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 
-# A unique key stands in for a primary key only when it names each row at every moment: whole, immediate, no NULL.
+# A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
+# a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
+# (RelationGetIndexList in relcache.c).
 _KEYS: Final = """
 SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
   FROM pg_index i
  CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
  WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
-   AND (i.indisprimary OR (i.indisvalid AND i.indimmediate))
+   AND i.indimmediate AND (i.indisprimary OR i.indisvalid)
  GROUP BY i.indexrelid, i.indrelid, i.indisprimary
 HAVING i.indisprimary OR bool_and(a.attnotnull)
  ORDER BY i.indexrelid
@@ -76,7 +78,8 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
        c.relreplident = 'f' OR EXISTS (
            SELECT FROM pg_index i
             WHERE i.indrelid = c.oid AND a.attnum = ANY(i.indkey)
-              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+              AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                                       WHEN 'i' THEN i.indisreplident ELSE false END)
   FROM pg_class c
   JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -84,8 +84,8 @@ SELECT c.oid, n.nspname, c.relname, c.relreplident::text,
             ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident) END,
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indpred IS NULL
-                  AND i.indexprs IS NULL
-                  AND (i.indisprimary OR (i.indisvalid AND i.indimmediate
+                  AND i.indexprs IS NULL AND i.indimmediate
+                  AND (i.indisprimary OR (i.indisvalid
                        AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
                                          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
                                         WHERE k.place <= i.indnkeyatts AND NOT a.attnotnull)))),

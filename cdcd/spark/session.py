@@ -36,6 +36,12 @@ _ALWAYS: Final = {
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # A compaction must not be overtaken by what a vacuum thinks of retention: maintain() says it itself.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # With each function and operator that makes a column, PySpark asks Java ten times for the session and its settings,
+    # and looks for the caller's line, for the sake of error messages. A plan of ours is made of hundreds of them.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    # Whatever is kept in memory is planned without it, and the session cloned for that where it is on (CacheManager).
+    "spark.sql.sources.bucketing.autoBucketedScan.enabled": "false",
     # Spark gives the same number of cores to the jobs of the stream and to those of maintenance (`upkeep.POOL`). With
     # FIFO, Spark's default, a batch would wait for the tasks of a compaction.
     "spark.scheduler.mode": "FAIR",

@@ -45,7 +45,10 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
         "unique_only": ("(a int NOT NULL, b int NOT NULL, UNIQUE (b, a))", TableDescription((), ("b", "a"))),
         "both_keys": ("(a int PRIMARY KEY, b int NOT NULL UNIQUE)", TableDescription(("a",), ("b",))),
         "deferred": ("(a int NOT NULL, UNIQUE (a) DEFERRABLE)", TableDescription()),
-        "deferred_primary": ("(a int, PRIMARY KEY (a) DEFERRABLE)", TableDescription(("a",))),
+        "deferred_primary": (
+            "(a int, b int NOT NULL, PRIMARY KEY (a) DEFERRABLE, UNIQUE (b))",
+            TableDescription((), ("b",)),
+        ),
         "partitioned": (
             "(a int, b int, PRIMARY KEY (b, a)) PARTITION BY RANGE (a)",
             TableDescription(("b", "a")),

@@ -133,6 +133,7 @@ def test_tables_in_which_updates_would_fail_are_found(shop: Database):
         "indexed": ("(id int CONSTRAINT k UNIQUE NOT NULL)", "REPLICA IDENTITY USING INDEX k", True),
         "unindexed": ("(id int CONSTRAINT k2 UNIQUE NOT NULL)", "REPLICA IDENTITY USING INDEX k2", False),
         "deferred": ("(id int, PRIMARY KEY (id) DEFERRABLE)", "REPLICA IDENTITY DEFAULT", False),
+        "deferred_full": ("(id int, PRIMARY KEY (id) DEFERRABLE)", "REPLICA IDENTITY FULL", True),
     }
     for name, (definition, identity, _) in tables.items():
         shop.execute(f"CREATE TABLE {name} {definition}")
@@ -145,6 +146,13 @@ def test_tables_in_which_updates_would_fail_are_found(shop: Database):
     }
     publication = ensure(shop, ["public.*"]).publication
     assert {table.name: table.has_identity for table in publication.tables} == expected
+    # A deferrable primary key is none.
+    assert {table.name for table in publication.tables if table.has_key} == {
+        "indexed",
+        "nothing",
+        "orders",
+        "leaf",
+    }
     for name, has in expected.items():
         if name != "leaf":
             shop.execute(f"INSERT INTO {name} VALUES (1)")

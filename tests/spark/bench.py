@@ -43,7 +43,7 @@ from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.session import catalog_conf, session
 from cdcd.spark.stream import table
 from cdcd.spark.stream.job import Mirror
-from cdcd.spark.targets import lakehouse
+from cdcd.spark.targets import applying, table_format
 from cdcd.spark.targets.target import Kind
 from cdcd.spark.watching.lines import lines
 from cdcd.spark.watching.progress import BatchDone, Fact
@@ -281,9 +281,9 @@ class _Clock:
         """The three parts of a table's batch: read and parse, reduce, write."""
         places: list[tuple[Any, str, str]] = [
             (table, "grouped", "read and parse"),
-            (lakehouse, "_reduce", "reduce"),
-            (lakehouse.Lakehouse, "_merge", "merge"),
-            (lakehouse.Lakehouse, "_append", "append"),
+            (applying, "_reduce", "reduce"),
+            (applying.Applying, "merge", "merge"),
+            (table_format.TableFormat, "append", "append"),
         ]
         with ExitStack() as stack:
             for owner, name, what in places:

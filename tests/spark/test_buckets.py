@@ -78,6 +78,25 @@ def test_a_batch_reads_its_buckets_and_shuffles_next_to_nothing_of_the_table(
     passes = 1 if target.format == "iceberg" else 3
     assert 0 < counts[READ] <= passes * 0.05 * ROWS, counts
     assert counts[SHUFFLED] <= 0.01 * ROWS, counts
+
+
+def test_a_value_that_stayed_at_an_old_key_is_looked_for_in_its_bucket(
+    spark: SparkSession, make_target: MakeTarget
+):
+    target, name = filled(spark, make_target, ROWS, BUCKETS)
+    # An update that changes the key, and leaves the other column as it is.
+    old, new = (key(17), None), (key(ROWS + 17), None)
+    moved = [
+        change("d", 100, old, topic=KEYED.topic, new_key=new[:1]),
+        change("c", 100, new, topic=KEYED.topic, old_key=old[:1], unchanged=["n"]),
+    ]
+    scan = name if target.format == "iceberg" else "parquet"
+    with counted(spark, scan.replace("`", "")) as counts:
+        assert target.apply(name, frame(spark, moved, KEYED)).changes == 2
+    # The bucket of the old key for the value, and both buckets in each pass of the merge.
+    assert 0 < counts[READ] <= 10 * ROWS / BUCKETS * 2, counts
+    found = spark.table(name).filter(sf.col("id") == new[0]).collect()
+    assert [row["n"] for row in found] == [17]
     assert spark.table(name).filter("n < 0").count() == CHANGES - 1
     assert spark.table(name).count() == ROWS
 

@@ -48,6 +48,9 @@ class SeveralForms:
     Args:
         table: gives the table's name, `schema.table`.
         layout: as in `TableMirror`.
+
+    Attributes:
+        spark: the session in which it works.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class SeveralForms:
         table: Callable[[], str],
         layout: Layout,
     ) -> None:
-        self._spark = spark
+        self.spark = spark
         self._reader = reader
         self._names = names
         self._admin = admin
@@ -128,7 +131,7 @@ class SeveralForms:
 
     def _bring(self, name: str, kind: Kind, parts: Sequence[Part], step: Slice) -> list[Applied]:
         """Changes of several forms into one target, in one commit where they can be brought to the newest form."""
-        spark, target = self._spark, self._target
+        spark, target = self.spark, self._target
         end = None
         if kind is Kind.MIRROR:
             has = target.schema(spark, name)

@@ -313,14 +313,18 @@ class Mirror:
             return
         topics = [topic for topic in self._topics.wanted(ends.keys()) if topic not in self.stopped]
         self._tables.passed_over = set()
+        lacking = [topic for topic in topics if self._tables.may_lack(topic, ends[topic])]
+        self._topics.look_again([topic for topic in lacking if topic in self._tables.by_topic])
         self._topics.look_up([topic for topic in topics if topic not in self._tables.by_topic])
-        tips = self._tips(
-            [topic for topic in topics if len(ends[topic]) > 1 and self._tables.may_lack(topic, ends[topic])]
-        )
+        tips = self._tips([topic for topic in lacking if len(ends[topic]) > 1])
         point = None if cut is None else self._points.begin(cut)
         with ThreadPoolExecutor(self._settings.threads, thread_name_prefix="table") as pool:
+            few = None
+            if point is None and len(lacking) > 1:
+                looks = [pool.submit(self._tables.small, topic, ends[topic], tips) for topic in lacking]
+                few = self._tables.together([each for look in looks if (each := look.result()) is not None])
             work = {
-                topic: pool.submit(self._tables.advance, topic, ends[topic], batch_id, point, tips)
+                topic: pool.submit(self._tables.advance, topic, ends[topic], batch_id, point, tips, few)
                 for topic in topics
             }
             done = {topic: each.result() for topic, each in work.items()}

@@ -5,6 +5,7 @@ on; Spark's own checkpoint only says how far the batch goes. So a table that was
 that was killed in the middle of a commit finds out whether it was made, and one that is new begins at the beginning.
 
 A batch is parsed in the form of the table that was current so far, and goes into the target in one pass (`_at_once`).
+One of few records is read together with those of other tables, and reduced in the driver (`few_records.py`).
 Where the target finds out that it does not fit (a record names another form, or is none), or where more must be known
 beforehand, it is parsed and kept, and looked at first; and if need be read again, form by form (`forms.py`).
 """
@@ -23,17 +24,19 @@ from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.platform.kafka_admin import Admin, TopicFacts
 from cdcd.spark.records.changes import PROBLEM
 from cdcd.spark.records.descriptions import Descriptions, Form
+from cdcd.spark.stream.few_records import FewRecords, SmallSlice, apply_few
 from cdcd.spark.stream.forms import SeveralForms
 from cdcd.spark.stream.frontier import Tip, first_change
 from cdcd.spark.stream.groups import Group, grouped, up_to
 from cdcd.spark.stream.points import Pins
-from cdcd.spark.stream.slices import Slice, reach_of
+from cdcd.spark.stream.slices import Slice, distance, reach_of
 from cdcd.spark.stream.topic_reader import TableNames, TopicReader
 from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels
+from cdcd.spark.targets.few import RECORDS_MAX
 from cdcd.spark.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.reduction import UNFIT
-from cdcd.spark.targets.state import At, Origin, Reach, State, check_origin
+from cdcd.spark.targets.state import At, Origin, State, check_origin
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, New, Target, UnfitError
 from cdcd.spark.targets.upgrading import upgrade
 from cdcd.spark.watching.progress import Progress
@@ -48,8 +51,10 @@ class TableMirror:
     `busy` before.
 
     Args:
-        spark: a session of its own, since a target sets its configuration.
+        spark: the session until `use` gives another one. No other table may work in it meanwhile, since a target sets
+            its configuration.
         facts: tells what a topic is, when the table begins with it.
+        topic_id: tells the id of a topic by now; None: it is not known.
         history: also keep a changelog beside the mirror.
         compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
         layout: how a mirror keeps its rows, if it is new.
@@ -64,6 +69,7 @@ class TableMirror:
         *,
         admin: Admin,
         facts: Callable[[str], TopicFacts],
+        topic_id: Callable[[str], str | None],
         target: Target,
         descriptions: Descriptions,
         history: bool = False,
@@ -75,8 +81,8 @@ class TableMirror:
         self.busy = Lock()
         self._spark = spark
         self._source = source
-        self._admin = admin
         self._facts = facts
+        self._topic_id = topic_id
         self._target = target
         self._descriptions = descriptions
         self._slice_max = slice_max
@@ -105,10 +111,13 @@ class TableMirror:
         """`schema.table`."""
         return self._descriptions.table(self.topic) or self.topic
 
+    def use(self, spark: SparkSession) -> None:
+        """Work in this session from now on. The caller has taken `busy`."""
+        self._spark = self._reader.spark = self._forms.spark = spark
+
     def forget(self) -> None:
         """After an error: look at everything anew."""
-        self._next = None
-        self._form = None
+        self._next = self._form = None
         for name in self._names.named:
             self._target.forget(name)
 
@@ -121,13 +130,34 @@ class TableMirror:
         """As `behind`, but without a look at the target. True also if the target was not looked at yet."""
         return self._next is None or self.behind(ends)
 
+    def small(self, ends: Offsets, tip: Callable[[], Tip] | None = None) -> SmallSlice | None:
+        """What `advance` will read, if the table can take that from the driver (`FewRecords`). Nothing is changed."""
+        form = self._form or self._descriptions.newest(self.topic)
+        (name, kind), *others = self._names.of(form)
+        if others or self._reader.compacted or not self.behind(ends):
+            return None
+        start = self._start()
+        if distance(start, ends) > RECORDS_MAX:
+            return None
+        reach, _ = reach_of(start, ends, self._slice_max, None, tip, self._first_change)
+        new = New(form.schema, kind, self._layout)
+        is_few = distance(start, reach.until) <= RECORDS_MAX
+        takes = is_few and self._target.takes_reduced(self._spark, name, new)
+        return SmallSlice(self.topic, start, reach.until) if takes else None
+
     def advance(
-        self, ends: Offsets, batch_id: int, cut: int | None = None, tip: Callable[[], Tip] | None = None
+        self,
+        ends: Offsets,
+        batch_id: int,
+        cut: int | None = None,
+        tip: Callable[[], Tip] | None = None,
+        few: FewRecords | None = None,
     ) -> Progress:
         """Bring the target to `ends`, or with `cut` to that commit LSN, of which all must lie before `ends`.
 
         Args:
             tip: how far the topic can be read by now; needed where it has several partitions and there is no `cut`.
+            few: has the records that `small` named.
 
         Raises:
             IncompatibleSchemaError: the table changed in a way that the target cannot follow.
@@ -143,25 +173,20 @@ class TableMirror:
             self._look_again()
             reach, is_last = reach_of(start, ends, size, cut, tip, self._first_change)
             at = None if cut is None or reach.bound is None else reach.bound[0]
-            step = self._step(start, reach, batch_id, at)
-            total = Progress(
-                self.table,
-                total.records + step.records,
-                total.changes + step.changes,
-                total.quarantined + step.quarantined,
-                step.held,
-                max(total.commit_lsn, step.commit_lsn),
-                step.commit_time or total.commit_time,
+            step = self._step(Slice(start, reach, batch_id, at, self._origin), few)
+            total = replace(
+                step,
+                records=total.records + step.records,
+                changes=total.changes + step.changes,
+                quarantined=total.quarantined + step.quarantined,
+                commit_lsn=max(total.commit_lsn, step.commit_lsn),
+                commit_time=step.commit_time or total.commit_time,
             )
             if step.held and is_last:
                 break
             # A transaction may be larger than a slice, and its first changes lie in a partition that was not read far.
             size = size * 2 if step.held and self._next == start else self._slice_max
-        seconds = time.monotonic() - began
-        return Progress(
-            total.table, total.records, total.changes, total.quarantined, total.held, total.commit_lsn,
-            total.commit_time, seconds, self._is_ahead(cut),
-        )  # fmt: skip
+        return replace(total, seconds=time.monotonic() - began, ahead=self._is_ahead(cut))
 
     def _first_change(self, start: Offsets, ends: Offsets) -> At | None:
         return first_change(self._spark, self._source, self.topic, start, ends)
@@ -234,28 +259,25 @@ class TableMirror:
             }
         return self._next
 
-    def _topic_id(self) -> str | None:
-        return self._admin.topic_ids([self.topic]).get(self.topic)
-
     def _look_again(self) -> None:
         """Check that nobody has deleted the topic and made it anew since `_start`.
 
         Raises:
             OriginError: somebody has.
         """
-        now = replace(self._origin, topic_id=self._topic_id() or self._origin.topic_id)
+        now = replace(self._origin, topic_id=self._topic_id(self.topic) or self._origin.topic_id)
         check_origin(State(origin=self._origin), now, self.topic, self.table)
 
-    def _step(self, start: Offsets, reach: Reach, batch_id: int, cut: int | None) -> Progress:
-        ends = reach.until
-        records = self._reader.records(start, ends)
+    def _step(self, step: Slice, few: FewRecords | None) -> Progress:
+        start, reach, ends = step.start, step.reach, step.reach.until
         form = self._form or self._descriptions.newest(self.topic)
         names = self._names.of(form)
-        if cut is None and len(names) == 1 and self._may_have(names[0][0], form):
+        if step.cut is None and len(names) == 1 and self._may_have(names[0][0], form):
             with suppress(UnfitError):
                 return self._at_once(
-                    names[0], records, form, Slice(start, reach, batch_id, cut, self._origin)
+                    names[0][0], New(form.schema, names[0][1], self._layout), form, step, few
                 )
+        records = self._reader.records(start, ends)
         changes = self._reader.parse(records, form, start, ends).persist()
         states = {name: self._target.reached(self._spark, name) for name, _ in names}
         try:
@@ -271,9 +293,7 @@ class TableMirror:
             plain = all(group.sound and group.schema_id == form.schema.schema_id for group in now)
             # What lies after the bound is left out from here on.
             waiting = sum(group.count for group in groups if group.held)
-            step = Slice(
-                start, replace(reach, until={**ends, **held}, waiting=waiting), batch_id, cut, self._origin
-            )
+            step = replace(step, reach=replace(reach, until={**ends, **held}, waiting=waiting))
             if plain and not self._is_other(form):
                 done = self._apply(up_to(changes, reach.bound), form, now, step) if now else []
             else:
@@ -322,22 +342,20 @@ class TableMirror:
             return True
         return has.schema_id == form.schema.schema_id and same_labels(has, form.schema)
 
-    def _at_once(self, table: tuple[str, Kind], records: DataFrame, form: Form, step: Slice) -> Progress:
+    def _at_once(self, name: str, new: New, form: Form, step: Slice, few: FewRecords | None) -> Progress:
         """A batch that is as nearly all are. UnfitError: it is not, and nothing was done."""
         start, reach = step.start, step.reach
-        changes = self._reader.parse(records, form, start, reach.until)
-        known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
-        unfit = sf.col(PROBLEM).isNotNull() | ~known
-        name, kind = table
-        changes = changes.withColumn(UNFIT, unfit)
-        applied = self._target.apply(
-            name,
-            changes,
-            batch_id=step.batch_id,
-            new=New(form.schema, kind, self._layout),
-            origin=step.origin,
-            reach=reach,
+        read = None if few is None else few.of(self.topic, start, reach.until)
+        applied = (
+            None if read is None else apply_few(self._spark, self._target, (name, new), form, step, read)
         )
+        if applied is None:
+            changes = self._reader.parse(self._reader.records(start, reach.until), form, start, reach.until)
+            known = sf.col("schema_id").eqNullSafe(sf.lit(form.schema.schema_id))
+            changes = changes.withColumn(UNFIT, sf.col(PROBLEM).isNotNull() | ~known)
+            applied = self._target.apply(
+                name, changes, batch_id=step.batch_id, new=new, origin=step.origin, reach=reach
+            )
         self._form = form
         if applied.changes:
             self._changed_at = time.monotonic()

@@ -3,7 +3,7 @@
 A failure is a table's own where it can be. What concerns all of them is raised.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -17,10 +17,12 @@ from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.descriptions import Descriptions
 from cdcd.spark.snapshot.reading import SnapshotSource
 from cdcd.spark.stream.failures import classified
+from cdcd.spark.stream.few_records import FewRecords, SmallSlice
 from cdcd.spark.stream.forms import UnknownFormError
 from cdcd.spark.stream.frontier import Tips
 from cdcd.spark.stream.points import Point
 from cdcd.spark.stream.reload import read_again
+from cdcd.spark.stream.sessions import Sessions
 from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.stream.topics import Topics
@@ -74,6 +76,7 @@ class Tables:
         self._descriptions = descriptions
         self._topics = topics
         self._source = source
+        self._sessions = Sessions(spark)
         self.by_topic: dict[str, TableMirror] = {}
         self.stopped: dict[str, CdcdError] = {}
         self.passed_over: set[str] = set()
@@ -98,8 +101,36 @@ class Tables:
     def followed(self) -> list[TableMirror]:
         return [table for topic, table in list(self.by_topic.items()) if topic not in self.stopped]
 
-    def advance(
-        self, topic: str, ends: Mapping[int, int], batch_id: int, point: Point | None, tips: Tips
+    def small(self, topic: str, ends: Mapping[int, int], tips: Tips) -> SmallSlice | None:
+        """What a table will read, if it can take that from `together`."""
+        table = self.by_topic.get(topic)
+        if table is None:
+            table = self.by_topic[topic] = self._new_table(topic)
+        if not table.busy.acquire(blocking=False):
+            return None
+        try:
+            with self._sessions.one() as spark:
+                table.use(spark)
+                return table.small(ends, lambda: tips.of(topic))
+        except (CdcdError, PySparkException, Py4JError):
+            # `advance` comes upon it again, and says what it is.
+            table.forget()
+            return None
+        finally:
+            table.busy.release()
+
+    def together(self, slices: Sequence[SmallSlice]) -> FewRecords:
+        """The records of these slices."""
+        return FewRecords(self._sessions, self._settings.kafka, slices)
+
+    def advance(  # noqa: PLR0917 - the batch, and what was looked up for all of its tables
+        self,
+        topic: str,
+        ends: Mapping[int, int],
+        batch_id: int,
+        point: Point | None,
+        tips: Tips,
+        few: FewRecords | None = None,
     ) -> Progress | None:
         """One table's part of a batch; None where it failed, which is then reported, or where it is maintained now."""
         table = self.by_topic.get(topic)
@@ -110,7 +141,9 @@ class Tables:
             self.passed_over.add(topic)
             return None
         try:
-            return self._attempt(topic, table, ends, batch_id, point, tips)
+            with self._sessions.one() as spark:
+                table.use(spark)
+                return self._attempt(topic, table, ends, batch_id, point, tips, few)
         finally:
             table.busy.release()
 
@@ -122,11 +155,12 @@ class Tables:
         batch_id: int,
         point: Point | None,
         tips: Tips,
+        few: FewRecords | None,
     ) -> Progress | None:
         cut = None if point is None else point.commit_lsn
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic))
+                progress = table.advance(ends, batch_id, cut, lambda: tips.of(topic), few)
                 if point is not None and not progress.ahead:
                     progress = replace(progress, versions=table.pin(point.tag))
                 if self._stops.went_on(topic):
@@ -166,11 +200,12 @@ class Tables:
         settings = self._settings
         name = self._topics.name(topic)
         return TableMirror(
-            self._spark.newSession(),
+            self._spark,
             settings.kafka,
             topic,
             admin=self._admin,
             facts=self._topics.facts_of,
+            topic_id=self._topics.id_of,
             target=self._target,
             descriptions=self._descriptions,
             history=settings.keeps_history(name),

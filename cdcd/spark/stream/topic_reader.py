@@ -6,6 +6,8 @@ from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.records.changes import parse
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.tombstones import LOOK_BACK, bare_tombstones
+from cdcd.spark.stream.slices import distance
+from cdcd.spark.targets.small import RECORDS_MAX
 from cdcd.spark.targets.target import Kind, Target, kind_of
 
 
@@ -38,10 +40,9 @@ class TopicReader:
     """Reads one topic.
 
     Args:
-        spark: a session of the table's own.
-        compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
-
     Attributes:
+        spark: the session in which it reads.
+        compacted: the topic is compacted, so a tombstone may be all that is left of a delete.
         beginnings: by partition, the first offset that is still there.
     """
 
@@ -57,27 +58,29 @@ class TopicReader:
     ) -> None:
         self.topic = topic
         self.beginnings: Offsets = {}
-        self._spark = spark
+        self.spark = spark
         self._source = source
         self._target = target
         self._names = names
-        self._compacted = compacted
+        self.compacted = compacted
 
     def records(self, start: Offsets, ends: Offsets) -> DataFrame:
         """The records from offset to offset."""
-        return self._source.read(self._spark, self.topic, start, ends)
+        records = self._source.read(self.spark, self.topic, start, ends)
+        # Of one part, Spark shuffles nothing.
+        return records.coalesce(1) if distance(start, ends) <= RECORDS_MAX else records
 
     def parse(
         self, records: DataFrame, form: Form, start: Offsets, ends: Offsets, *, keep: bool = False
     ) -> DataFrame:
         """The changes in records, and the deletes of which compaction has left the tombstones only."""
         changes = parse(records, form.schema, form.rules, keep=keep)
-        if not self._compacted or not form.schema.key:
+        if not self.compacted or not form.schema.key:
             return changes
         had = {
             partition: (place.commit_lsn, place.event_no)
             for name, _ in self._names.of(form)
-            for partition, place in self._target.reached(self._spark, name).partitions.items()
+            for partition, place in self._target.reached(self.spark, name).partitions.items()
         }
         first = self.beginnings
         back = {partition: max(first.get(partition, at), at - LOOK_BACK) for partition, at in start.items()}

@@ -25,6 +25,7 @@ class Topics:
         self._observe = observe
         self.policies: dict[str, str] = {}
         self._facts: dict[str, TopicFacts] = {}
+        self._ids: dict[str, str] = {}
         self._unmirrored: set[str] = set()
 
     def name(self, topic: str) -> str:
@@ -72,11 +73,20 @@ class Topics:
         if new:
             self.look_at_policies(new)
             self._facts = self._admin.facts(new)
+            self._ids |= {topic: found.topic_id for topic, found in self._facts.items() if found.topic_id}
 
     def facts_of(self, topic: str) -> TopicFacts:
-        """What Kafka knows of a topic. The answer to `_look_up` serves each table once; later calls ask Kafka."""
+        """What Kafka knows of a topic. The answer to `look_up` serves each table once; later calls ask Kafka."""
         known = self._facts.pop(topic, None)
         return known or self._admin.facts([topic]).get(topic) or TopicFacts(None, {})
+
+    def look_again(self, topics: Collection[str]) -> None:
+        """Ask Kafka for the ids of all topics of which a batch may have records, together."""
+        self._ids = self._admin.topic_ids(topics) if topics else {}
+
+    def id_of(self, topic: str) -> str | None:
+        """The id that a topic has by now. The answer to `look_again` serves each table once; later calls ask Kafka."""
+        return self._ids.pop(topic, None) or self._admin.topic_ids([topic]).get(topic)
 
     def look_at_policies(self, topics: Collection[str]) -> None:
         """Check the `cleanup.policy` of topics, and report each topic that loses records once."""

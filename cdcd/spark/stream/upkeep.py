@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 
 from cdcd.errors import CdcdError, FencedError
 from cdcd.spark.stream.points import Pins, look_up_pins
+from cdcd.spark.stream.sessions import Sessions
 from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.targets.pinned import CONTROL
@@ -55,6 +56,7 @@ class Upkeep:
         self._settings = settings
         self._observe = observe
         self._session: SparkSession | None = None
+        self._sessions = Sessions(spark)
         self._threads: list[threading.Thread] = []
         self._failure: BaseException | None = None
         self._ending = threading.Event()
@@ -151,8 +153,9 @@ class Upkeep:
             assert self._session is not None, "the round began with the points"
             self._tidy("cdcd", self._target.maintain_own(self._session, policy))
             return
-        with table.busy:
+        with table.busy, self._sessions.one() as spark:
             if not self._ending.is_set():
+                table.use(spark)
                 self._tidy(table.table, table.maintain(policy, self._pins))
 
     def _prune(self) -> bool:

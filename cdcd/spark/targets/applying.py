@@ -28,6 +28,7 @@ from cdcd.spark.targets.reduction import (
     reduced,
     summary,
 )
+from cdcd.spark.targets.small import BYTES_MAX, RECORDS_MAX, interpreted
 from cdcd.spark.targets.state import At, Origin, Place, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view, having
 from cdcd.spark.targets.target import Applied, Kind, UnfitError
@@ -48,6 +49,15 @@ class Asked:
     consistent_lsn: int | None
     origin: Origin | None = None
     reach: Reach | None = None
+
+    def is_small(self, state: State) -> bool:
+        """Whether few records lie between the state and the end of the reach."""
+        if self.reach is None:
+            return False
+        starts = {} if self.origin is None else dict(self.origin.first)
+        starts |= {partition: place.offset + 1 for partition, place in state.partitions.items()}
+        records = [end - starts.get(partition, 0) for partition, end in self.reach.until.items()]
+        return sum(records) <= RECORDS_MAX
 
     def after(
         self,
@@ -80,7 +90,8 @@ class Applying:
         self._known = known
 
     def apply_mirror(self, name: str, table: Table, changes: DataFrame, step: Asked) -> Applied:
-        rows, found = _reduce(changes, table)
+        with interpreted(changes.sparkSession, step.is_small(table.state)):
+            rows, found = _reduce(changes, table)
         if found.moves:
             if not table.is_there:
                 rows.unpersist()
@@ -104,23 +115,52 @@ class Applying:
             if found.moves:
                 now = spark.table(name)
                 here = changes.filter(~sf.col(LATER)) if LATER in changes.columns else changes
-                source = resolved(source, here, table.schema, sorted(table.partial), now).persist()
+                partial, buckets = sorted(table.partial), table.layout.buckets
+                source = resolved(source, here, table.schema, partial, now, buckets=buckets).persist()
             if state.truncated is not None and not table.layout.marks:
                 source = source.filter(is_after(sf.col(LSN), sf.col(EVENT), state.truncated))
-            if not table.is_there:
-                self._known.make(spark, name, table, found.last)
-            with self._known.commit(spark, name, state) as state:
-                if table.empty:
-                    first = first_rows(source, table.schema, table.layout, found.truncated)
-                    self._format.append(placed(first, table.new), name)
-                else:
-                    self.merge(spark, name, table, source, found)
+            is_small = found.changes <= RECORDS_MAX and self.is_small(spark, name, table)
+            with interpreted(spark, is_small):
+                applied = self._commit(spark, name, table, source, found, state)
             if found.moves:
                 source.unpersist()
         finally:
             rows.unpersist()
-        table.state, table.empty = state, False
-        return Applied(found.changes, found.keys, state, found.held, found.waiting, found.commit_time)
+        return applied
+
+    def _commit(  # noqa: PLR0917 - what is known of the table, of the batch, and of both
+        self, spark: SparkSession, name: str, table: Table, source: DataFrame, found: Summary, state: State
+    ) -> Applied:
+        """Bring a reduced batch into a table, which is made if it is not there."""
+        if not table.is_there:
+            self._known.make(spark, name, table, found.last)
+        with self._known.commit(spark, name, state) as stamped:
+            if table.empty:
+                first = first_rows(source, table.schema, table.layout, found.truncated)
+                self._format.append(placed(first, table.new), name)
+            else:
+                self.merge(spark, name, table, source, found)
+        table.state, table.empty = stamped, False
+        return Applied(found.changes, found.keys, stamped, found.held, found.waiting, found.commit_time)
+
+    def apply_reduced(  # noqa: PLR0917 - as `Target.apply_reduced`, and what is known of the table
+        self,
+        spark: SparkSession,
+        name: str,
+        table: Table,
+        rows: DataFrame | None,
+        found: Summary,
+        step: Asked,
+    ) -> Applied:
+        if rows is None:
+            return Applied(0, 0, table.state, found.held, found.waiting)
+        assert step.reach is not None, "somebody read the topic up to somewhere"
+        state = step.after(table.state, step.reach.places(found.last, found.held), None, found)
+        with interpreted(spark, is_small=True):
+            return self._commit(spark, name, table, rows.coalesce(1), found, state)
+
+    def is_small(self, spark: SparkSession, name: str, table: Table) -> bool:
+        return table.empty or self._format.files(spark, name).size <= BYTES_MAX
 
     def merge(
         self,
@@ -151,7 +191,8 @@ class Applying:
         spark = changes.sparkSession
         rows = changelog.rows(changes, table.schema).persist()
         try:
-            found = changelog.found(rows)
+            with interpreted(spark, step.is_small(table.state)):
+                found = changelog.found(rows)
             if found.unfit:
                 raise UnfitError
             if not found.rows:
@@ -198,7 +239,8 @@ class Applying:
             try:
                 if found.moves:
                     now = spark.table(name)
-                    rows = resolved(rows, kept, table.schema, sorted(table.partial), now).persist()
+                    partial, buckets = sorted(table.partial), table.layout.buckets
+                    rows = resolved(rows, kept, table.schema, partial, now, buckets=buckets).persist()
                 with self._known.commit(spark, name, table.state) as table.state:
                     self.merge(spark, name, table, rows.filter(sf.col(OP) != "t"), found, again=True)
             finally:

@@ -133,6 +133,12 @@ class DeltaTables(TableFormat):
         return bool(spark.catalog.tableExists(name))
 
     def properties(self, spark: SparkSession, name: str) -> Mapping[str, str]:
+        # SHOW TBLPROPERTIES is a plan of Spark's each time, and only answers where the catalog's tables are of another
+        # class.
+        with suppress(PySparkException, Py4JError):
+            found = self._load(spark, name).update().getProperties()
+            jvm: Any = spark._jvm
+            return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(found))
         rows = spark.sql(f"SHOW TBLPROPERTIES {name}").collect()
         return {row.key: row.value for row in rows}
 
@@ -193,6 +199,12 @@ class DeltaTables(TableFormat):
                     yield self._name(space.getPath().getName(), table.getPath().getName())
 
     def files(self, spark: SparkSession, name: str) -> Files:
+        # Delta writes both numbers beside each commit, and reads the whole log in a job of Spark's where they are not.
+        with suppress(PySparkException, Py4JError):
+            snapshot = self._load(spark, name).update()
+            number, size = snapshot.numOfFilesIfKnown(), snapshot.sizeInBytesIfKnown()
+            if number.isDefined() and size.isDefined():
+                return Files(int(number.get()), None, int(size.get()))
         found = spark.sql(f"DESCRIBE DETAIL {name}").select("numFiles", "sizeInBytes").head()
         assert found is not None, "a table has one line of details"
         return Files(int(found.numFiles), None, int(found.sizeInBytes))

@@ -40,10 +40,7 @@ from cdcd.spark.targets.own_tables import OwnTables
 from cdcd.spark.targets.partitions import check_fields
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.reading import Reading
-from cdcd.spark.targets.reduction import (
-    fresh,
-    prepared,
-)
+from cdcd.spark.targets.reduction import Summary, fresh, prepared
 from cdcd.spark.targets.state import At, Origin, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view
 from cdcd.spark.targets.target import (
@@ -192,6 +189,31 @@ class Lakehouse:
             raise
         except BaseException:
             # Whether the commit went through is not known; the table itself says so when it is looked at again.
+            self._known.forget(name)
+            raise
+
+    def takes_reduced(self, spark: SparkSession, name: str, new: New) -> bool:
+        table = self._known.look(spark, name) or planned(new, self._format)
+        plain = table.layout.buckets == 1 and not table.layout.marks
+        return table.kind is Kind.MIRROR and plain and self._applying.is_small(spark, name, table)
+
+    def apply_reduced(
+        self,
+        spark: SparkSession,
+        name: str,
+        rows: DataFrame | None,
+        found: Summary,
+        *,
+        batch_id: int = 0,
+        new: New,
+        origin: Origin | None = None,
+        reach: Reach,
+    ) -> Applied:
+        table = self._known.look(spark, name) or planned(new, self._format)
+        try:
+            step = Asked(batch_id, None, origin, reach)
+            return self._applying.apply_reduced(spark, name, table, rows, found, step)
+        except BaseException:
             self._known.forget(name)
             raise
 

@@ -9,6 +9,8 @@ has, the target has it, if it holds the old key as it was before the move. A del
 that moved came after it, by a record that is in quarantine. Such batches are rare, so this may cost
 several joins; a batch without them costs nothing.
 
+The target is read where those old keys can lie: in their buckets, and of these only the rows with their hashes.
+
 Both halves must be in one batch for that, although they may lie in different partitions. A batch ends at a position up
 to which every partition was read (`state.Reach`), so that it has both or none.
 """
@@ -20,6 +22,7 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.targets.buckets import hash_of, named
 from cdcd.spark.targets.layout import DELETED
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, MOVED
@@ -33,19 +36,22 @@ def resolved(
     schema: TableSchema,
     partial: Iterable[str],
     target: DataFrame,
+    *,
+    buckets: int = 1,
 ) -> DataFrame:
     """`reduced` with the values of moved rows filled in, or named in LOST.
 
     Args:
         changes: of which it was made (`reduction.prepared`, `fresh`).
         target: the table as it is.
+        buckets: how many it has.
     """
     names = [column.name for column in schema.columns]
     found: dict[str, DataFrame] = {}
     for name in partial:
         start = _open(reduced, schema, name, names.index(name))
         if not start.isEmpty():
-            found[name] = _follow(start, changes, schema, name, target)
+            found[name] = _follow(start, changes, schema, name, (target, buckets))
     result = reduced
     for name, values in found.items():
         on = [result[quoted(part)] == values[f"_cdcd_new_{number}"] for number, part in enumerate(schema.key)]
@@ -86,9 +92,13 @@ def _follow(
     changes: DataFrame,
     schema: TableSchema,
     name: str,
-    target: DataFrame,
+    target: tuple[DataFrame, int],
 ) -> DataFrame:
-    """`_cdcd_new_i`, `_cdcd_value`, `_cdcd_found` for each row of `pending`."""
+    """`_cdcd_new_i`, `_cdcd_value`, `_cdcd_found` for each row of `pending`.
+
+    Args:
+        target: as it is, and how many buckets it has.
+    """
     keys = range(len(schema.key))
     news = [f"_cdcd_new_{index}" for index in keys]
     at = _AT("commit_lsn", "event_no")
@@ -141,7 +151,24 @@ def _follow(
         pending = step.filter(onward).select(*news, *nexts, move["at"].alias("_cdcd_at")).localCheckpoint()
     assert done is not None, "there was something to follow"
     assert roots is not None, "there was something to follow"
-    return done.unionByName(_in_target(roots, schema, name, target)).localCheckpoint()
+    roots = roots.localCheckpoint()
+    near = _near(target[0], roots, schema, target[1])
+    if near is None:
+        return done.localCheckpoint()
+    return done.unionByName(_in_target(roots, schema, name, near)).localCheckpoint()
+
+
+def _near(target: DataFrame, roots: DataFrame, schema: TableSchema, buckets: int) -> DataFrame | None:
+    """The part of the target that has the old keys of `roots`, or little more. None: there are no roots."""
+    olds = {part: f"_cdcd_old_{index}" for index, part in enumerate(schema.key)}
+    hashes = roots.agg(sf.collect_set(sf.expr(hash_of(schema, lambda part: olds[part])))).head()
+    assert hashes is not None, "an aggregate of all rows has one row"
+    if not hashes[0]:
+        return None
+    near = target.alias("t")
+    for condition in named(schema, "t", hashes[0], buckets):
+        near = near.filter(condition)
+    return near
 
 
 def _in_target(roots: DataFrame, schema: TableSchema, name: str, target: DataFrame) -> DataFrame:

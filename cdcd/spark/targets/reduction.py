@@ -260,7 +260,7 @@ def _names(names: Sequence[Column]) -> Column:
 def summary(reduced_: DataFrame, schema: TableSchema) -> Summary:
     """What is in a reduced batch; reads it once."""
     truncate = sf.col(OP) == "t"
-    first = schema.key[0] if schema.key and _prunable(schema.column(schema.key[0]).spark) else None
+    first = schema.key[0] if schema.key and prunable(schema.column(schema.key[0]).spark) else None
     rows = (
         reduced_.groupBy(HELD)
         .agg(
@@ -311,5 +311,6 @@ def rounded(least: int, greatest: int) -> tuple[int, int]:
     return max(low, -(2**63)), min(high, 2**63 - 1)
 
 
-def _prunable(kind: DataType) -> bool:
+def prunable(kind: DataType) -> bool:
+    """Whether files are left out by the range of such a column."""
     return isinstance(kind, _PRUNABLE)

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.pinned import Pinned, Tag
+from cdcd.spark.targets.reduction import Summary
 from cdcd.spark.targets.state import Origin, Reach, State
 
 
@@ -226,6 +227,32 @@ class Target(Protocol):
         Raises:
             UnfitError: `changes` has a column `reduction.UNFIT`, and that is true somewhere; or see there.
             IncompatibleSchemaError: `new` cannot be had.
+        """
+
+    def apply_reduced(
+        self,
+        spark: SparkSession,
+        name: str,
+        rows: DataFrame | None,
+        found: Summary,
+        *,
+        batch_id: int = 0,
+        new: New,
+        origin: Origin | None = None,
+        reach: Reach,
+    ) -> Applied:
+        """As `apply`, for a few plain changes that were reduced before, of a mirror that `takes_reduced`.
+
+        Args:
+            rows: the reduced changes (`few.frame`). None: none of them is new to the table.
+            found: what they are.
+        """
+
+    def takes_reduced(self, spark: SparkSession, name: str, new: New) -> bool:
+        """Whether the table is one for `apply_reduced`: a small mirror without buckets and marks.
+
+        Args:
+            new: what the table is to be if it is not there yet.
         """
 
     def load(

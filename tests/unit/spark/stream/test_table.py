@@ -6,12 +6,16 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from cdcd.errors import PositionError
+from cdcd.spark.kafka import Offsets
 from cdcd.spark.platform.kafka_admin import TopicFacts
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.stream.few_records import FewRecords, SmallSlice
 from cdcd.spark.stream.frontier import Tip
+from cdcd.spark.stream.slices import Slice
 from cdcd.spark.stream.table import TableMirror, is_due
+from cdcd.spark.targets.few import RECORDS_MAX, Raw
 from cdcd.spark.targets.layout import PLAIN, Layout
-from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.reduction import UNFIT, Summary
 from cdcd.spark.targets.state import WHOLE, Reach, State
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, UnfitError
 from cdcd.spark.watching.progress import Progress
@@ -33,6 +37,8 @@ class FakeTarget:
         self.has = has
         self.applied: list[tuple[bool, list[int]]] = []
         self.quarantined: list[int] = []
+        self.reduced: list[int] = []
+        self.is_small = True
 
     def name_of(self, schema: TableSchema, kind: Kind) -> str:
         return schema.name
@@ -62,6 +68,15 @@ class FakeTarget:
         self.applied.append((at_once, ids))
         return Applied(len(ids), len(ids), State(commit_lsn=99))
 
+    def takes_reduced(self, _spark: Any, _name: str, _new: Any) -> bool:
+        return self.is_small
+
+    def apply_reduced(
+        self, _spark: Any, _name: str, rows: DataFrame | None, found: Summary, **_: Any
+    ) -> Applied:
+        self.reduced += [] if rows is None else sorted(row["id"] for row in rows.collect())
+        return Applied(found.changes, found.keys, State(commit_lsn=99), found.held, found.waiting)
+
     def append(self, _name: str, rows: DataFrame, _unique: Any) -> int:
         self.quarantined += sorted(row["offset"] for row in rows.collect())
         return len(self.quarantined)
@@ -71,20 +86,27 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.topic_id = "first"
 
-    def topic_ids(self, topics: Any) -> dict[str, str]:
-        return dict.fromkeys(topics, self.topic_id)
+    def id_of(self, _topic: str) -> str:
+        return self.topic_id
 
     def facts(self, _topic: str) -> TopicFacts:
         return TopicFacts(self.topic_id, {0: 0})
 
 
+def fakes(admin: FakeAdmin, target: Any) -> Any:
+    """What a table is made of beside its topic."""
+    return {
+        "admin": admin,
+        "facts": admin.facts,
+        "topic_id": admin.id_of,
+        "target": target,
+        "descriptions": Described(),
+    }
+
+
 def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     def mirror(target: FakeTarget, *values: str) -> TableMirror:
-        admin = FakeAdmin()
-        fakes = cast(
-            "Any", {"admin": admin, "facts": admin.facts, "target": target, "descriptions": Described()}
-        )
-        return TableMirror(spark, Topic(*values), TOPIC, **fakes)
+        return TableMirror(spark, Topic(*values), TOPIC, **fakes(FakeAdmin(), target))
 
     two = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
     # Also the first one, for a table that is not there yet.
@@ -103,11 +125,50 @@ def test_a_batch_goes_in_at_once_where_all_of_it_fits(spark: SparkSession):
     assert mixed.quarantined == [3]
 
 
+def test_few_records_are_named_and_taken_from_the_driver_where_they_are_plain(spark: SparkSession):
+    values = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
+    target = FakeTarget(None)
+    table = TableMirror(spark, Topic(*values, *values), TOPIC, **fakes(FakeAdmin(), target))
+    small = SmallSlice(TOPIC, {0: 0}, {0: 2})
+    assert table.small({0: 2}) == small
+
+    class Together(FewRecords):
+        def __init__(self, *texts: str) -> None:
+            self.texts = texts
+
+        def of(self, topic: str, start: Offsets, until: Offsets) -> list[Raw] | None:
+            assert topic == TOPIC
+            return [Raw(0, start[0] + number, text.encode()) for number, text in enumerate(self.texts)]
+
+    step = table.advance({0: 2}, 1, few=Together(*values))
+    assert (step.records, step.changes, step.commit_lsn) == (2, 2, 99)
+    assert (target.reduced, target.applied) == ([1, 2], [])
+    # What is not plain goes the way of all batches, from the topic itself.
+    step = table.advance({0: 4}, 2, few=Together(*values, "{"))
+    assert (step.records, step.changes) == (2, 2)
+    assert (target.reduced, target.applied) == ([1, 2], [(True, [1, 2])])
+
+
+def test_what_is_not_few_or_not_for_the_driver_is_not_named():
+    def named(end: int = 2, *, is_small: bool = True, **more: Any) -> SmallSlice | None:
+        target = FakeTarget(None)
+        target.is_small = is_small
+        made = TableMirror(cast("Any", None), Topic(), TOPIC, **fakes(FakeAdmin(), target), **more)
+        return made.small({0: end})
+
+    assert named() is not None
+    assert named(RECORDS_MAX) is not None
+    assert named(RECORDS_MAX + 1) is None
+    assert named(0) is None
+    assert named(is_small=False) is None
+    assert named(compacted=True) is None
+    assert named(history=True) is None
+
+
 def test_a_topic_that_is_made_anew_while_the_mirror_runs_is_noticed_before_it_is_read(spark: SparkSession):
     admin, target = FakeAdmin(), FakeTarget(None)
     records = [record("new", lsn, {"id": lsn, "note": "x"}) for lsn in (1, 2)]
-    fakes = cast("Any", {"admin": admin, "facts": admin.facts, "target": target, "descriptions": Described()})
-    table = TableMirror(spark, Topic(*records), TOPIC, **fakes)
+    table = TableMirror(spark, Topic(*records), TOPIC, **fakes(admin, target))
     table.advance({0: 1}, 1)
     admin.topic_id = "second"
     with pytest.raises(PositionError, match="deleted and made anew"):
@@ -129,21 +190,11 @@ def reaches(
     taken: list[Reach] = []
     target = FakeTarget(NEW.schema)
     admin = Wide()
-    fakes = cast(
-        "Any",
-        {
-            "admin": admin,
-            "facts": admin.facts,
-            "target": target,
-            "descriptions": Described(),
-            "slice_max": 10,
-        },
-    )
-    table = TableMirror(spark, Topic(), TOPIC, **fakes)
+    table = TableMirror(spark, Topic(), TOPIC, **fakes(admin, target), slice_max=10)
 
-    def step(start: Any, reach: Reach, batch_id: int, at: int | None) -> Progress:
-        back = held[len(taken)] if len(taken) < len(held) else {}
-        assert at == (reach.bound[0] if "cut" in more and reach.bound is not None else None)
+    def step(part: Slice, _few: Any) -> Progress:
+        back, reach = held[len(taken)] if len(taken) < len(held) else {}, part.reach
+        assert part.cut == (reach.bound[0] if "cut" in more and reach.bound is not None else None)
         taken.append(reach)
         table._next = {**reach.until, **back}
         return Progress("public.item", held=len(back))
@@ -206,9 +257,14 @@ def test_a_table_whose_maintenance_failed_is_still_due():
             return answer
 
     admin = FakeAdmin()
-    given = {"facts": admin.facts, "target": Target(NEW.schema), "descriptions": Described()}
-    fakes = cast("Any", {"admin": admin, **given})
-    table = TableMirror(cast("Any", None), Topic(), TOPIC, **fakes)
+    given = {
+        "facts": admin.facts,
+        "topic_id": admin.id_of,
+        "target": Target(NEW.schema),
+        "descriptions": Described(),
+    }
+    made = cast("Any", {"admin": admin, **given})
+    table = TableMirror(cast("Any", None), Topic(), TOPIC, **made)
     table._start()
     with pytest.raises(AnalysisException):
         list(table.maintain(Maintenance()))

@@ -54,6 +54,9 @@ class FakeTable:
         self.pins: Pins | None = None
         self._during = during
 
+    def use(self, spark: Any) -> None:
+        assert self.busy.locked(), "nobody else works on the table"
+
     def maintain(self, policy: Maintenance, pins: Pins | None) -> Iterator[tuple[str, Maintained]]:
         self.pins = pins
         assert self.busy.locked(), "nobody else works on the table"

@@ -1,0 +1,88 @@
+"""What a mirror asks Kafka for when it starts, however many tables are described."""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from cdcd.cli.mirror import settings_of, target_of
+from cdcd.config.mirror import parse_mirror
+from cdcd.formats.schemas import TableForm
+from cdcd.rows.relations import ColumnForm
+from cdcd.spark.stream.job import Mirror
+from cdcd.spark.watching.progress import Fact, MirrorStarted
+from deploy.local.kafka_broker import KafkaBroker
+
+TABLES = int(os.environ.get("CDCD_TEST_TOPICS", "60"))
+"""The number of calls does not depend on it. The figure in RESULTS.md was taken with 2,000."""
+
+CALLS_MAX = 10
+
+
+class Counted:
+    """Kafka's admin client, of which each call is counted."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "close":
+            self.calls[name] += 1
+        return getattr(self._client, name)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[str]:
+    """A broker with the topics of many tables, which are described and have no records yet."""
+    with KafkaBroker(tmp_path / "kafka", heap_mb=1000) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        topics = [NewTopic(f"shop.public.t_{number}", 1, 1) for number in range(TABLES)]
+        topics.append(NewTopic("shop.schemas", 1, 1, config={"cleanup.policy": "compact"}))
+        for made in admin.create_topics(topics, operation_timeout=300).values():
+            made.result()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(TABLES):
+            column = ColumnForm("id", 1, "bigint", 20, -1, "int64")
+            form = TableForm("public", f"t_{number}", f"shop.public.t_{number}", ("id",), (column,))
+            key, value = form.record()
+            producer.produce("shop.schemas", value, key)
+        assert producer.flush(60) == 0
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.timeout(900)
+def test_a_start_asks_kafka_as_often_for_many_tables_as_for_one(
+    spark: SparkSession, servers: str, tmp_path: Path
+):
+    config = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": servers},
+        "target": {"namespace": "started", "stream_checkpoint": str(tmp_path / "checkpoint")},
+        "maintenance": {"interval_s": None},
+    }
+    parsed = parse_mirror(yaml.safe_dump(config), {})
+    facts: list[Fact] = []
+    began, cpu = time.monotonic(), time.process_time()
+    mirror = Mirror(spark, settings_of(parsed), target_of(parsed), facts.append)
+    client = mirror._admin._client = Counted(mirror._admin._client)
+    try:
+        mirror.run(once=True, stop=threading.Event())
+    finally:
+        mirror.close()
+    print(
+        f"{TABLES} tables: {time.monotonic() - began:.1f} s, {time.process_time() - cpu:.1f} s of Python's CPU"
+    )
+    print(dict(client.calls))
+    assert [fact.topics for fact in facts if isinstance(fact, MirrorStarted)] == [TABLES]
+    assert len(mirror._tables.by_topic) == TABLES
+    assert client.calls.total() <= CALLS_MAX, client.calls
