@@ -83,6 +83,7 @@ class Parts:
     steps: tuple[Callable[[Start], Step], ...] = STEPS
     first_tables: FirstTables = first_tables
     first_start: type[FirstStart] = FirstStart
+    encoder: type[DebeziumJsonEncoder] = DebeziumJsonEncoder
 
 
 @dataclass(slots=True)
@@ -403,8 +404,10 @@ class Session:
             two_phase=two_phase,
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
-        envelope = EncoderSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
-        encoder = DebeziumJsonEncoder(envelope)
+        envelope = EncoderSettings(
+            "0", TOPIC_PREFIX, "db", truncate=settings.truncate_records, skipped=settings.skipped
+        )
+        encoder = parts.encoder(envelope)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)
         assembler = parts.engine.assembler(

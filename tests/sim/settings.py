@@ -88,6 +88,8 @@ class Settings:
     p_part: float
     p_refuse: float = 0.0
     """How often a step of a start, or a request for topics, is refused for good: a person must mend something."""
+    skipped: tuple[str, ...] = ()
+    """Operations without records."""
 
     @property
     def part_bytes(self) -> int:
@@ -117,6 +119,20 @@ REFUSED: Final[dict[str, Any]] = {
     "p_fault": 0.02,
 }
 """First starts that come to nothing."""
+
+SKIPPING: Final[dict[str, Any]] = {
+    "skipped": ("u", "d"),
+    "snapshot_mode": "never",
+    "added_tables": False,
+    "signals": "off",
+    "p_request": 0.0,
+    "p_end": 0.05,
+    "p_delete": 0.2,
+    "batch_records_max": 2,
+    "p_fault": 0.03,
+    "faults": ("disconnect", "crash_daemon"),
+}
+"""Operations without records, with restarts inside of transactions that have some."""
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
-from tests.sim.settings import REFUSED
+from tests.sim.settings import REFUSED, SKIPPING
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -38,6 +38,16 @@ def test_first_starts_that_come_to_nothing_leave_what_the_next_one_goes_on_from(
             raise
     ends = [line for line in said if "took back its slot" in line or "before it drops the slot" in line]
     assert len(ends) > 50, "slots were taken back"
+
+
+def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path):
+    for seed in range(30):
+        for skipped in (("u", "d"), ("c",)):
+            try:
+                World(seed, str(tmp_path), focus={**SKIPPING, "skipped": skipped}).run()
+            except Exception as error:
+                error.add_note(f"seed {seed} with the focus SKIPPING, without records of {skipped}")
+                raise
 
 
 def test_a_seed_does_the_same_each_time(tmp_path):
