@@ -6,7 +6,9 @@ The names and defaults are those of Debezium 3.7.0 and of its manual. A mode tha
 from typing import Final
 
 from cdcd.adopt.verdicts import (
+    Kind,
     Option,
+    Verdict,
     boolean,
     by_value,
     differs,
@@ -29,17 +31,39 @@ _MASK: Final = (
     "Hashes differ from Debezium's. Do not take over before that: cdcd would deliver the whole values."
 )
 
+_OPERATIONS: Final = ("c", "u", "d", "t")
+
+
+def skipped_operations(value: str) -> Verdict:
+    """Of the operations that have no records. ValueError: there is no such operation."""
+    chosen = {each.strip().lower() for each in value.split(",")} - {"", "none"}
+    if chosen - set(_OPERATIONS):
+        raise ValueError("must be none, or some of c, u, d and t")
+    rows = [each for each in _OPERATIONS if each in chosen and each != "t"]
+    keys: dict[str, object] = {"topics.truncate": "t" not in chosen}
+    said = f"topics.truncate: {str('t' not in chosen).lower()}."
+    if not rows:
+        return Verdict(Kind.SAME, said, keys)
+    keys["topics.skipped_operations"] = rows
+    if "u" in rows:
+        # Also in the snapshots that a message asks for.
+        keys["snapshot.signals"] = "off"
+        said += " snapshot.signals is off, because a snapshot may need the updates."
+    return Verdict(Kind.SAME, f"topics.skipped_operations: {', '.join(rows)}; {said}", keys)
+
+
 FORM: Final = (
     Option(
         "decimal.handling.mode",
         "precise",
         by_value(
             {
-                "string": same("Numbers are text, such as 12.50."),
+                "string": same("Numbers are text, such as 12.50.", format__decimal_handling_mode="string"),
                 "precise": differs(
-                    "numeric and money: text (12.50) instead of the bytes of an integer in base64."
+                    "format.decimal_handling_mode: precise. NaN or an infinity stops cdcd; Debezium writes null.",
+                    format__decimal_handling_mode="precise",
                 ),
-                "double": differs("numeric and money: text (12.50) instead of a number (12.5)."),
+                "double": same("format.decimal_handling_mode.", format__decimal_handling_mode="double"),
             }
         ),
     ),
@@ -49,20 +73,20 @@ FORM: Final = (
         "adaptive",
         by_value(
             {
-                "adaptive": same("Times by the precision of their column."),
-                "adaptive_time_microseconds": differs(
-                    "time(0) to time(3): milliseconds instead of microseconds. All others are the same."
-                ),
-                "connect": differs(
-                    "time and timestamp by the precision of their column (micro- or milliseconds) instead of "
-                    "milliseconds always."
-                ),
-                "isostring": differs("date, time and timestamp: numbers instead of text in ISO 8601."),
-                "microseconds": differs(
-                    "time(0) to time(3), timestamp(0) to timestamp(3): milliseconds instead of microseconds."
-                ),
+                **{
+                    mode: same("format.time_precision_mode.", format__time_precision_mode=mode)
+                    for mode in (
+                        "adaptive",
+                        "adaptive_time_microseconds",
+                        "connect",
+                        "isostring",
+                        "microseconds",
+                    )
+                },
                 "nanoseconds": differs(
-                    "date, time and timestamp: days, micro- or milliseconds instead of nanoseconds."
+                    "format.time_precision_mode: nanoseconds. A timestamp that 64 bits do not hold stops cdcd, where "
+                    "Debezium writes null.",
+                    format__time_precision_mode="nanoseconds",
                 ),
                 "structured": differs("date, time and timestamp: numbers instead of objects."),
             }
@@ -73,8 +97,8 @@ FORM: Final = (
         "numeric",
         by_value(
             {
-                "string": same("Intervals are text in ISO 8601."),
-                "numeric": differs("interval: text (P1Y2M3DT4H5M6.7S) instead of microseconds."),
+                mode: same("format.interval_handling_mode.", format__interval_handling_mode=mode)
+                for mode in ("string", "numeric")
             }
         ),
     ),
@@ -83,10 +107,8 @@ FORM: Final = (
         "bytes",
         by_value(
             {
-                "bytes": same("bytea is base64."),
-                "base64": same("bytea is base64."),
-                "base64-url-safe": differs("bytea: base64 with + and / instead of - and _."),
-                "hex": differs("bytea: base64 instead of hexadecimal digits."),
+                mode: same("format.binary_handling_mode.", format__binary_handling_mode=mode)
+                for mode in ("bytes", "base64", "base64-url-safe", "hex")
             }
         ),
     ),
@@ -95,8 +117,8 @@ FORM: Final = (
         "json",
         by_value(
             {
-                "json": same("hstore is JSON in a text."),
-                "map": differs("hstore: JSON in a text instead of an object."),
+                mode: same("format.hstore_handling_mode.", format__hstore_handling_mode=mode)
+                for mode in ("json", "map")
             }
         ),
     ),
@@ -118,14 +140,7 @@ FORM: Final = (
     Option(
         "unavailable.value.placeholder",
         "__debezium_unavailable_value",
-        only(
-            "__debezium_unavailable_value",
-            "Unchanged TOAST has this placeholder.",
-            differs(
-                "Unchanged TOAST: __debezium_unavailable_value instead of your text; the header cdcd.unchanged "
-                "names the columns."
-            ),
-        ),
+        to("format.unavailable_value_placeholder"),
     ),
     Option(
         "converters", None, impossible("cdcd loads no Java classes: let the consumers convert the values.")
@@ -152,7 +167,16 @@ FORM: Final = (
         if_given(differs(_SCHEMA + " The topic of topics.schemas describes all columns.")),
     ),
     Option("include.schema.comments", "false", irrelevant(_SCHEMA)),
-    Option("schema.name.adjustment.mode", "none", irrelevant(_SCHEMA)),
+    Option(
+        "schema.name.adjustment.mode",
+        "none",
+        by_value(
+            {
+                mode: same("format.schema_name_adjustment_mode.", format__schema_name_adjustment_mode=mode)
+                for mode in ("none", "avro", "avro_unicode")
+            }
+        ),
+    ),
     Option(
         "field.name.adjustment.mode",
         "none",
@@ -203,20 +227,7 @@ FORM: Final = (
         impossible("Keys are the columns of the primary key, or of REPLICA IDENTITY USING INDEX."),
     ),
     Option("tombstones.on.delete", "true", to("topics.tombstones", boolean)),
-    Option(
-        "skipped.operations",
-        "t",
-        by_value(
-            {
-                "none": same("topics.truncate: true.", topics__truncate=True),
-                "": same("topics.truncate: true.", topics__truncate=True),
-                "t": same("topics.truncate: false.", topics__truncate=False),
-            },
-            lacks(
-                "Let the publication leave operations out: ALTER PUBLICATION ... SET (publish = 'insert, update');"
-            ),
-        ),
-    ),
+    Option("skipped.operations", "t", skipped_operations),
 )
 
 TOPICS: Final = (

@@ -268,7 +268,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
         topic_names.table(table.schema, table.name): TableTopic(
             table.qualified,
             keyless=not table.has_key,
-            truncated=config.topics.truncate and "truncate" in operations,
+            truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
         )
         for table in source.tables

@@ -5,14 +5,16 @@ from typing import Final
 
 from cdcd import __version__
 from cdcd.config.loading import Config
+from cdcd.config.sections.format import FormatConfig
 from cdcd.credentials.columns import protections
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
-from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.encoder import SKIPPABLE, EncoderSettings
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
+from cdcd.rows.modes import Modes
 from cdcd.snapshots.beginning import ONLY
 
 TRANSACTION_S: Final = 60.0
@@ -59,7 +61,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         snapshot_mode=snapshot.mode,
         added_tables=snapshot.added_tables,
         signals=snapshot.signals,
-        truncate=config.topics.truncate,
+        truncate=config.topics.writes_truncates,
         snapshot_only=snapshot.mode == ONLY,
     )
 
@@ -77,10 +79,25 @@ def encoder_settings(config: Config, database: str) -> EncoderSettings:
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=topics.tombstones,
-        truncate=topics.truncate,
+        truncate=topics.writes_truncates,
+        unavailable=config.format.placeholder,
         column_rules=protections(config.columns).rules,
         key_format=config.format.key,
         value_format=config.format.value,
+        modes=modes(config.format),
+        name_adjustment=config.format.schema_name_adjustment_mode,
+        skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
+    )
+
+
+def modes(chosen: FormatConfig) -> Modes:
+    """How values of some types are written."""
+    return Modes(
+        decimal=chosen.decimal_handling_mode,
+        time_precision=chosen.time_precision_mode,
+        interval=chosen.interval_handling_mode,
+        binary=chosen.binary_handling_mode,
+        hstore=chosen.hstore_handling_mode,
     )
 
 

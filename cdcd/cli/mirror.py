@@ -107,6 +107,7 @@ def command(
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
     _check_protected(pipeline)
+    _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
     _check_pyspark()
     say = log_to(config.log)
@@ -332,6 +333,30 @@ def _check_protected(pipeline: "Config | None") -> None:
         raise ConfigError(
             "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear "
             "from the database.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
+        )
+
+
+def _check_modes(pipeline: "Config | None") -> None:
+    """ConfigError: what the topics say is not what Spark would read from the database."""
+    if pipeline is None:
+        return
+    skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
+    if skipped:
+        raise ConfigError(
+            f"The pipeline's topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they "
+            "do not tell what is in the tables.",
+            hint="Mirror a pipeline that writes all operations.",
+        )
+    chosen = {
+        "decimal_handling_mode: double": pipeline.format.decimal_handling_mode == "double",
+        "interval_handling_mode: numeric": pipeline.format.interval_handling_mode == "numeric",
+        "hstore_handling_mode: map": pipeline.format.hstore_handling_mode == "map",
+    }
+    for key in [name for name, is_set in chosen.items() if is_set]:
+        raise ConfigError(
+            f"Under format.{key}, the topics have values of another type than Spark reads from the database.",
             hint="Start the mirror without --source, and let cdcd read the tables: "
             "cdcd snapshot start <schema>.<table>.",
         )

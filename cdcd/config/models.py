@@ -112,6 +112,17 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _updates_for_snapshots(self) -> "Config":
+        snapshot = self.snapshot
+        reads = snapshot.mode != "never" or snapshot.added_tables or snapshot.signals != "off"
+        if reads and "u" in self.topics.skipped_operations:
+            raise ValueError(
+                "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
+                "snapshot.signals: off, because an update may carry a row that a snapshot does not meet"
+            )
+        return self
+
     def topic_names(self) -> TopicNames:
         """How the pipeline's topics are called."""
         topics, sink = self.topics, self.kafka

@@ -7,12 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cdcd.formats.schema_names import NONE
 from cdcd.protocol.messages import Relation
+from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
 from cdcd.transactions.drafts import SpoolItem
+
+SKIPPABLE: Final = ("c", "u", "d")
+"""Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
 
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Topic, key, value and headers; a value of None is a tombstone."""
@@ -40,6 +45,9 @@ class EncoderSettings:
         unavailable: stands for a value that the server did not send.
         column_rules: which columns' values are left out or replaced.
         key_format, value_format: names of `available.py`.
+        modes: how values of some types are written.
+        name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
+        skipped: the operations of `SKIPPABLE` that have no records.
     """
 
     version: str
@@ -56,6 +64,9 @@ class EncoderSettings:
     column_rules: tuple[ColumnRule, ...] = ()
     key_format: str = "json"
     value_format: str = "json"
+    modes: Modes = field(default_factory=Modes)
+    name_adjustment: str = NONE
+    skipped: tuple[str, ...] = ()
 
     @property
     def topics(self) -> TopicNames:

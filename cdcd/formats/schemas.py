@@ -17,6 +17,9 @@ The value:
 description of the relation tells it (`rows/numbering.py`). A column of an enum, of a domain over one or of an array of
 one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keeps its oid.
 
+`skipped` are the operations (`c`, `u`, `d`) that have no records, where there are such: readers of such a topic cannot
+know the table from it.
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -35,10 +38,15 @@ written, after domains, enums and arrays are looked through:
 | `point`, `object` | an object |
 | `json` | text that is JSON |
 | `text` | text |
+| `decimal_bytes(p,s)`, `decimal_variable` | base64 of the number without its point; that and the scale in an object |
+| `bytes_base64_url`, `bytes_hex` | base64 with - and _; hexadecimal digits |
+| `date_connect`, `timestamp_connect` | days, milliseconds, with infinities of their own |
+| `date_iso`, `time_iso`, `timestamp_iso` | ISO 8601 text |
+| `timestamp_us`, `time_ns`, `timestamp_ns` | microseconds with infinities of their own; nanoseconds |
 | any with `[]` | arrays of it, `[][]` for as many dimensions as are declared |
 
-The finer rules are those of `debezium_json/converters.py`. A column's form follows from its logical type
-(`rows/types.py`).
+The finer rules are those of `debezium_json/converters.py` and `mode_types.py`. A column's form follows from its logical
+type (`rows/types.py`, `rows/modes.py`).
 """
 
 import json
@@ -50,7 +58,8 @@ from typing import Any, Final
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect
 from cdcd.protocol.messages import Column, Relation
-from cdcd.rows.logical import form_of, labels_of
+from cdcd.rows.logical import labels_of
+from cdcd.rows.modes import DEFAULTS, Modes, form_under
 from cdcd.rows.numbering import column_ids
 from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import (
@@ -76,6 +85,7 @@ class TableForm:
     key: tuple[str, ...]
     columns: tuple[ColumnForm, ...]
     oid: int | None = None
+    skipped: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -110,6 +120,7 @@ class TableForm:
             "topic": self.topic,
             **({} if self.oid is None else {"oid": self.oid}),
             "key": list(self.key),
+            **({"skipped": list(self.skipped)} if self.skipped else {}),
             "columns": columns,
         }
 
@@ -133,6 +144,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             key=tuple(data["key"]),
             columns=tuple([_read_column(column) for column in data["columns"]]),
             oid=data.get("oid"),
+            skipped=tuple(data.get("skipped", ())),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -151,19 +163,28 @@ def table_form(
     types: Mapping[int, TypeDescription],
     topic: str,
     rules: Sequence[ColumnRule | None] | None = None,
+    *,
+    modes: Modes = DEFAULTS,
+    skipped: tuple[str, ...] = (),
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
     ids = column_ids(relation.columns, table.columns, table.former)
     columns = [
-        _column_form(column, number, None if number is None else now.get(number), types, rule)
+        _column_form(column, number, None if number is None else now.get(number), types, rule, modes=modes)
         for column, number, rule in zip(
             relation.columns, ids, rules or [None] * len(relation.columns), strict=True
         )
         if rule is None or rule.action != EXCLUDE
     ]
     return TableForm(
-        relation.schema, relation.name, topic, key_columns(relation, table), tuple(columns), relation.oid
+        relation.schema,
+        relation.name,
+        topic,
+        key_columns(relation, table),
+        tuple(columns),
+        relation.oid,
+        skipped,
     )
 
 
@@ -173,17 +194,19 @@ def _column_form(
     known: CatalogColumn | None,
     types: Mapping[int, TypeDescription],
     rule: ColumnRule | None,
+    *,
+    modes: Modes,
 ) -> ColumnForm:
     """`known`: the column of that number as the catalog has it now, maybe with another name and type."""
     oid, modifier = column.type_oid, column.type_modifier
-    form = form_of(oid, modifier, types, dimensions=1 if known is None else known.dimensions)
+    form = form_under(modes, oid, modifier, types, dimensions=1 if known is None else known.dimensions)
     labels = labels_of(oid, types)
     if known is not None and known.type_oid == oid:
         name = known.type
     else:
         described = types.get(oid) or BUILTIN_TYPES.get(oid)
         name = f"oid {oid}" if described is None else described.name
-    default = None if known is None else _default(column, known, types, rule)
+    default = None if known is None else _default(column, known, types, rule, modes)
     if rule is not None:
         # Whatever the type is, a replacement is a JSON string.
         form, labels = "text", ()
@@ -201,12 +224,16 @@ def _column_form(
 
 
 def _default(
-    column: Column, known: CatalogColumn, types: Mapping[int, TypeDescription], rule: ColumnRule | None
+    column: Column,
+    known: CatalogColumn,
+    types: Mapping[int, TypeDescription],
+    rule: ColumnRule | None,
+    modes: Modes,
 ) -> str | None:
     """What a record would have for the value of rows that are older than the column, as JSON."""
     if known.missing is None:
         return None
-    converter = protect(converter_for(column.type_oid, column.type_modifier, types), rule)
+    converter = protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
     try:
         return _json(json.loads(to_bytes(converter.json(wire(known.missing)))))
     except ValueError:

@@ -4,15 +4,15 @@ import asyncio
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TextIO
 
-from cdcd import __version__
+from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import protections
 from cdcd.facts import Fact
 from cdcd.formats.available import FORMATS
-from cdcd.formats.encoder import EncoderSettings, Record
+from cdcd.formats.encoder import Record
 from cdcd.kafka import client
 from cdcd.kafka.following import Follower
 from cdcd.operations.change_lines import Filter, Seen, as_json, as_line
@@ -197,18 +197,7 @@ class RecordDecoder:
     """Makes the records that the daemon would write to Kafka, without tombstones."""
 
     def __init__(self, config: Config, database: str) -> None:
-        topics = config.topics
-        settings = EncoderSettings(
-            version=__version__,
-            prefix=topics.prefix,
-            database=database,
-            message_topic=topics.message,
-            names=topics.by_table,
-            tombstones=False,
-            column_rules=protections(config.columns).rules,
-            key_format=config.format.key,
-            value_format=config.format.value,
-        )
+        settings = replace(encoder_settings(config, database), schemas_topic=None, tombstones=False)
         self._encoder = shaped(
             FORMATS[config.format.value].changes(settings, False), config.outbox.settings, settings, _unheard
         )

@@ -18,6 +18,7 @@ from cdcd.errors import TransientError
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
+from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.shaping.settings import Outbox, OutboxTable
 from cdcd.snapshots import reading
@@ -31,7 +32,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         actions.Looked, actions.Writers, actions.Published, actions.Enums, actions.Busy,
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
-        EngineSettings, EncoderSettings, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
+        EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable,
     )
 }  # fmt: skip

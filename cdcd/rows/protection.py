@@ -16,7 +16,7 @@ from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Column, Relation
-from cdcd.rows.logical import form_of
+from cdcd.rows.modes import DEFAULTS, Modes, form_under
 from cdcd.rows.relations import TypeDescription
 from cdcd.snapshots.patterns import ColumnPattern
 
@@ -30,7 +30,7 @@ KEEPS_KEYS_APART: Final = (HASH, ENCRYPT)
 """Actions after which different values still differ, as the values of a key must."""
 
 _TEXTS: Final = ("text", "json")
-"""The forms (`logical.form_of`) of values that are text."""
+"""The forms (`modes.form_under`) of values that are text."""
 
 Seal = Callable[[bytes], bytes]
 """Bytes to other bytes: the same each time, different for different bytes."""
@@ -63,10 +63,11 @@ def hashing(key: bytes) -> Seal:
 
 
 class Protections:
-    """The rules of a configuration. Without rules, nothing is protected."""
+    """The rules of a configuration. Without rules, nothing is protected. `modes` say which values are text."""
 
-    def __init__(self, rules: Sequence[ColumnRule] = ()) -> None:
+    def __init__(self, rules: Sequence[ColumnRule] = (), modes: Modes = DEFAULTS) -> None:
         self._rules = tuple(rules)
+        self._modes = modes
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -125,9 +126,12 @@ class Protections:
                 "the same key in Kafka.",
                 hint=f"Use columns.hash or columns.encrypt for {name}, which keep different keys apart.",
             )
-        if rule.action == TRUNCATE and form_of(column.type_oid, column.type_modifier, types) not in _TEXTS:
+        if rule.action == TRUNCATE and not self._is_text(column, types):
             raise ConfigError(
                 f"{rule} matches column {name}, which is not text.",
                 hint=f"Use columns.mask or columns.hash for {name}, or narrow the pattern.",
             )
         return rule
+
+    def _is_text(self, column: Column, types: Mapping[int, TypeDescription]) -> bool:
+        return form_under(self._modes, column.type_oid, column.type_modifier, types) in _TEXTS

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 DAY_US: Final = 86_400_000_000
+MONTH_US: Final = 2_629_800_000_000
 
 POSTGRES_EPOCH_DAYS: Final = POSTGRES_EPOCH_US // DAY_US
 
@@ -136,11 +137,30 @@ def iso_time_of(micros: int, east_s: int) -> str:
     return f"{clock}.{fraction}Z" if fraction else f"{clock}Z"
 
 
+def iso_date(text: str) -> str:
+    """A date as `2024-01-31Z`, in far years as `iso_timestamp` has them."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a date")
+    return f"{_iso_year(_year(match[1], match[4]))}-{match[2]}-{match[3]}Z"
+
+
 def iso_interval(text: str) -> str:
     """An interval (intervalstyle postgres) in ISO 8601 as Debezium writes it: `P1Y2M3DT4H5M6.78S`.
 
     All fields are there, also zeros; each has its own sign: `-1 years +2 days` is `P-1Y0M2DT0H0M0S`.
     """
+    return _interval(*_interval_parts(text))
+
+
+def interval_us(text: str) -> int:
+    """An interval as microseconds, with months of 30.4375 days, which is a twelfth of 365.25."""
+    years, months, days, micros = _interval_parts(text)
+    return (years * 12 + months) * MONTH_US + days * DAY_US + micros
+
+
+def _interval_parts(text: str) -> tuple[int, int, int, int]:
+    """Years, months, days, microseconds."""
     match = _INTERVAL.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not an interval")
@@ -148,7 +168,7 @@ def iso_interval(text: str) -> str:
     sign = -1 if match[4] == "-" else 1
     seconds = int(match[7] or "0") * 1_000_000 + int((match[8] or "").ljust(6, "0"))
     clock = int(match[5] or "0") * 3_600_000_000 + int(match[6] or "0") * 60_000_000 + seconds
-    return _interval(years, months, days, sign * clock)
+    return years, months, days, sign * clock
 
 
 def iso_interval_of(months: int, days: int, micros: int) -> str:

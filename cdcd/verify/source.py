@@ -7,18 +7,18 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from cdcd import __version__
+from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
-from cdcd.credentials.columns import protections
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
+from cdcd.formats.encoder import SnapshotPosition
 from cdcd.formats.schemas import TableForm, table_form
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
 from cdcd.rows.copytext import split_row, unescape
+from cdcd.rows.protection import Protections
 from cdcd.rows.relations import key_columns
 from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.snapshots.pages import Pages, gaps
@@ -67,16 +67,16 @@ class SourceRows:
         self._reader = reader
         self._rate = rate
         self._names = config.topic_names()
-        self._protections = protections(config.columns)
-        self._encoder = SnapshotEncoder(
-            EncoderSettings(
-                __version__,
-                config.topics.prefix,
-                shared.database,
-                names=config.topics.by_table,
-                column_rules=self._protections.rules,
-            )
+        settings = replace(
+            encoder_settings(config, shared.database),
+            # Rows alone are compared, without what stands around them.
+            schemas_topic=None,
+            key_format="json",
+            value_format="json",
         )
+        self._modes = settings.modes
+        self._protections = Protections(settings.column_rules, settings.modes)
+        self._encoder = SnapshotEncoder(settings)
 
     def close(self) -> None:
         self._reader.close()
@@ -87,7 +87,7 @@ class SourceRows:
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
         rules = self._protections.of_columns(relation, key_columns(relation, table.description), types)
-        return table_form(relation, table.description, types, topic, rules)
+        return table_form(relation, table.description, types, topic, rules, modes=self._modes)
 
     def defaults(self, table: SharedTable) -> list[bytes | None]:
         """For each column, what rows have that are older than the column, as a record has it; None: NULL."""
@@ -95,7 +95,7 @@ class SourceRows:
         found: list[bytes | None] = []
         for column in table.source.relation.columns:
             text = missing.get(column.name)
-            converter = converter_for(column.type_oid, column.type_modifier, self._shared.types)
+            converter = converter_for(column.type_oid, column.type_modifier, self._shared.types, self._modes)
             found.append(None if text is None else to_bytes(converter.json(wire(text))))
         return found
 

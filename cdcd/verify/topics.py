@@ -22,6 +22,7 @@ from typing import Any, Final
 from cdcd.config.loading import Config
 from cdcd.credentials.providers import access
 from cdcd.errors import ConfigError, SinkError, TransientError
+from cdcd.formats.encoder import SKIPPABLE
 from cdcd.formats.schemas import TableForm
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
@@ -103,6 +104,13 @@ class TopicsTarget:
     """
 
     def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
+        skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
+        if skipped:
+            raise ConfigError(
+                f"The topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they cannot"
+                " be equal to the tables.",
+                hint="Verify a pipeline that writes all operations.",
+            )
         self._config = config
         self._options = options
         self._notice = notice

@@ -48,11 +48,23 @@ def start_connector(  # noqa: PLR0917  a worker, its connector, and the servers 
     settings: dict[str, str],
     worker_settings: dict[str, str] | None = None,
 ) -> Child:
-    """Start Connect's standalone worker with one connector, which streams and reads no rows.
+    """As `start_connectors`, with one connector, whose name the worker's files have too."""
+    return start_connectors(folder, name, server, broker, {name: settings}, worker_settings)
+
+
+def start_connectors(  # noqa: PLR0917  a worker, its connectors, and the servers of all
+    folder: Path,
+    name: str,
+    server: PostgresServer,
+    broker: KafkaBroker,
+    connectors: dict[str, dict[str, str]],
+    worker_settings: dict[str, str] | None = None,
+) -> Child:
+    """Start Connect's standalone worker with connectors, which stream and read no rows.
 
     Args:
-        name: of the connector, and of its files: configuration, offsets and log.
-        settings: of the connector, beside those that are the same for all.
+        name: of the worker's files: configuration, offsets and log.
+        connectors: of each connector, the settings beside those that are the same for all, by its name.
         worker_settings: likewise, of the worker; `listeners` says where its REST API is.
     """
     worker = _write(
@@ -69,27 +81,30 @@ def start_connector(  # noqa: PLR0917  a worker, its connector, and the servers 
             **(worker_settings or {}),
         },
     )
-    connector = _write(
-        folder / f"{name}.connector.properties",
-        {
-            "name": name,
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "tasks.max": "1",
-            "database.hostname": "127.0.0.1",
-            "database.port": str(server.port),
-            "database.user": "postgres",
-            "plugin.name": "pgoutput",
-            "publication.autocreate.mode": "disabled",
-            "snapshot.mode": "no_data",
-            "topic.creation.default.partitions": "1",
-            "topic.creation.default.replication.factor": "1",
-            **settings,
-        },
-    )
+    files = [
+        _write(
+            folder / f"{connector}.connector.properties",
+            {
+                "name": connector,
+                "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+                "tasks.max": "1",
+                "database.hostname": "127.0.0.1",
+                "database.port": str(server.port),
+                "database.user": "postgres",
+                "plugin.name": "pgoutput",
+                "publication.autocreate.mode": "disabled",
+                "snapshot.mode": "no_data",
+                "topic.creation.default.partitions": "1",
+                "topic.creation.default.replication.factor": "1",
+                **settings,
+            },
+        )
+        for connector, settings in connectors.items()
+    ]
     classpath = f"{jars(f'debezium/{VERSION}', LOCK)}/*"
     # 2 GB is what Connect's own script gives it.
     return Child(
-        [java(), "-Xms256m", "-Xmx2g", "-cp", classpath, CONNECT, worker, connector],
+        [java(), "-Xms256m", "-Xmx2g", "-cp", classpath, CONNECT, worker, *files],
         log=folder / f"{name}.log",
         last_signal=signal.SIGKILL,
         cwd=folder,

@@ -1,6 +1,7 @@
 """The records that a change must become, and what is wrong with those that came."""
 
 import json
+from collections.abc import Collection
 from typing import Any, Final
 
 from tests.sim import published
@@ -53,8 +54,15 @@ class Expected:
         return f"{self.op} of event {self.change.event} in {name} ({self.xid} at {self.commit_lsn}, {self.serial})"
 
 
-def parts_of(change: Change, *, truncates: bool) -> list[tuple[str, Definition | None]]:
-    """The ops of an event's records, and the table of each."""
+def parts_of(
+    change: Change, *, truncates: bool, skipped: Collection[str] = ()
+) -> list[tuple[str, Definition | None]]:
+    """The ops of an event's records, and the table of each; `skipped` have none."""
+    left_out = {*skipped, TOMBSTONE} if "d" in skipped else skipped
+    return [(op, table) for op, table in _all_parts(change, truncates=truncates) if op not in left_out]
+
+
+def _all_parts(change: Change, *, truncates: bool) -> list[tuple[str, Definition | None]]:
     what, table = change.what, change.definition
     if what == "M":
         if published.record_of(change.prefix, change.content) is not None:

@@ -30,15 +30,24 @@ class Oracle:
     Args:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
         truncates: whether TRUNCATE makes records.
+        skipped: operations that make none.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
 
     def __init__(
-        self, *, exactly_once: bool, truncates: bool, whole_bytes: int, part_records: int, part_bytes: int
+        self,
+        *,
+        exactly_once: bool,
+        truncates: bool,
+        whole_bytes: int,
+        part_records: int,
+        part_bytes: int,
+        skipped: tuple[str, ...] = (),
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
+        self.skipped = skipped
         self.whole_bytes = whole_bytes
         self.part_records = part_records
         self.part_bytes = part_bytes
@@ -70,7 +79,7 @@ class Oracle:
         for serial, change in enumerate(changes, 1 if xid else 0):
             commit_lsn = start if xid else change.lsn - 1
             self._index[commit_lsn, serial] = len(self.expected)
-            for op, table in parts_of(change, truncates=self.truncates):
+            for op, table in parts_of(change, truncates=self.truncates, skipped=self.skipped):
                 self.expected.append(
                     Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
                 )
@@ -93,7 +102,7 @@ class Oracle:
         self._prepared.clear()
 
     def has_records(self, changes: Sequence[Change]) -> bool:
-        return any(parts_of(change, truncates=self.truncates) for change in changes)
+        return any(parts_of(change, truncates=self.truncates, skipped=self.skipped) for change in changes)
 
     def prepare(self, lsn: int, xid: int) -> None:
         """A transaction is sent at its PREPARE and not again."""

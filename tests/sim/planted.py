@@ -45,7 +45,7 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import PARTITIONED, REFUSED
+from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
         "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
+        "skipped_events_without_a_number": _in_session(SKIPPING, encoder=stream.NumbersOnlyRecords),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),

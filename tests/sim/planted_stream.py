@@ -8,6 +8,7 @@ from cdcd.engine.actions import Ship
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.feedback import Feedback
 from cdcd.engine.queue import Batch, BatchQueue, Record
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.protocol.frames import XLOG_HEADER, StatusUpdate
 from cdcd.protocol.messages import Prepare, Relation, StreamAbort, StreamPrepare
 from cdcd.transactions.assembler import Assembler
@@ -22,6 +23,17 @@ from cdcd.transactions.streamed_transactions import StreamedTransactions
 class ConfirmsOnReceive(Feedback):
     def due(self, received: int, flushed: int, now: float, server_time_us: int) -> StatusUpdate | None:
         return super().due(received, received, now, server_time_us)
+
+
+class NumbersOnlyRecords(DebeziumJsonEncoder):
+    """An event that is skipped has no number, so that a restart gives the events behind it other ones."""
+
+    def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        before = len(out)
+        size = super().encode(frame, in_stream, now_us, out)
+        if len(out) == before:
+            self._serial -= 1
+        return size
 
 
 class CountsWhatIsShipped(Delivery):

@@ -87,6 +87,7 @@ class Parts:
     first_tables: FirstTables = first_tables
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
+    encoder: type[DebeziumJsonEncoder] = DebeziumJsonEncoder
 
 
 @dataclass(slots=True)
@@ -416,9 +417,11 @@ class Session:
             two_phase=two_phase,
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
-        envelope = EncoderSettings("0", TOPIC_PREFIX, "db", truncate=settings.truncate_records)
+        envelope = EncoderSettings(
+            "0", TOPIC_PREFIX, "db", truncate=settings.truncate_records, skipped=settings.skipped
+        )
         outbox = OUTBOX if settings.publishes else Outbox()
-        encoder = self.parts.shaped(DebeziumJsonEncoder(envelope), outbox, envelope, self.around.observe)
+        encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, self.around.observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)
         assembler = parts.engine.assembler(

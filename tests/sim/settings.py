@@ -94,6 +94,8 @@ class Settings:
     """Requests may name a partitioned table, whose partitions are all tables."""
     publishes: bool = False
     """Some messages are events of an outbox (`published.py`)."""
+    skipped: tuple[str, ...] = ()
+    """Operations without records."""
 
     @property
     def part_bytes(self) -> int:
@@ -123,6 +125,20 @@ REFUSED: Final[dict[str, Any]] = {
     "p_fault": 0.02,
 }
 """First starts that come to nothing."""
+
+SKIPPING: Final[dict[str, Any]] = {
+    "skipped": ("u", "d"),
+    "snapshot_mode": "never",
+    "added_tables": False,
+    "signals": "off",
+    "p_request": 0.0,
+    "p_end": 0.05,
+    "p_delete": 0.2,
+    "batch_records_max": 2,
+    "p_fault": 0.03,
+    "faults": ("disconnect", "crash_daemon"),
+}
+"""Operations without records, with restarts inside of transactions that have some."""
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

@@ -6,7 +6,7 @@ from cdcd.build import is_compiled
 from tests.sim import __main__ as command
 from tests.sim.expected import PUBLISHED
 from tests.sim.planted_focuses import LOCKED_BESIDE_THE_STREAM, LOCKED_WHILE_EXPORTED, PUBLISHING, PUBLISHING_AND_CUT
-from tests.sim.settings import PARTITIONED, REFUSED
+from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -80,6 +80,17 @@ def test_locked_tables_and_partitioned_ones_hold_up_nothing(focus, tmp_path):
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
+
+
+@pytest.mark.again
+def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path):
+    for seed in range(30):
+        for skipped in (("u", "d"), ("c",)):
+            try:
+                World(seed, str(tmp_path), focus={**SKIPPING, "skipped": skipped}).run()
+            except Exception as error:
+                error.add_note(f"seed {seed} with the focus SKIPPING, without records of {skipped}")
+                raise
 
 
 @pytest.mark.again

@@ -58,6 +58,7 @@ class World:
         self.oracle = Oracle(
             exactly_once=settings.exactly_once,
             truncates=settings.truncate_records,
+            skipped=settings.skipped,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,

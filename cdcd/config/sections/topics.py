@@ -1,6 +1,7 @@
 """The keys of `topics`: what the topics are called and what goes into them."""
 
 import re
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -49,6 +50,14 @@ class TopicsConfig(Section):
     truncate: bool = Field(
         True, description="Whether TRUNCATE is written to the topic of each table, as op t."
     )
+    skipped_operations: list[Literal["c", "u", "d", "t"]] = Field(
+        default_factory=list,
+        description="Operations that have no records: c (insert), u (update), d (delete), t (truncate). The halves of "
+        "an update that changes the key count as d and c. Positions go on as if the records were there. Without c, u "
+        "or d the topics do not tell the tables any more: `cdcd mirror` and `cdcd verify` refuse them. u needs "
+        "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because an update may carry a "
+        "row that a snapshot does not meet.",
+    )
     tombstones: bool = Field(
         True,
         description="Whether a delete is followed by a record without value, which compaction needs to "
@@ -88,6 +97,11 @@ class TopicsConfig(Section):
         if errors := collisions(self.by_table, names):
             raise ValueError(f"names: {errors[0].message}")
         return self
+
+    @property
+    def writes_truncates(self) -> bool:
+        """Whether TRUNCATE has records."""
+        return self.truncate and "t" not in self.skipped_operations
 
     @property
     def by_table(self) -> dict[Table, str]:

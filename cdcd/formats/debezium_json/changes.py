@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import CdcdError, ProtocolError, WithoutBinaryError
-from cdcd.formats.debezium_json.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, QUOTED, STRING, Converter
+from cdcd.errors import CdcdError, ConfigError, ProtocolError, WithoutBinaryError
+from cdcd.formats.debezium_json.converter import (
+    AS_IS,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    QUOTED,
+    STRING,
+    Converter,
+    UnwritableError,
+)
 from cdcd.formats.debezium_json.strings import escaped
 from cdcd.protocol import messages
 from cdcd.protocol.frames import XLOG_HEADER
@@ -220,7 +229,10 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
             )
         for index, value in enumerate(row):
             column = relation.columns[index]
-            problem = _problem(value, converters[index])
+            try:
+                problem = _problem(value, converters[index])
+            except UnwritableError as error:
+                return unwritable(error, f"{table}: column {column.name!r}")
             if problem:
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
                 if problem is WITHOUT_READER:
@@ -229,6 +241,12 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
                 return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
             at += _size(value)
     raise AssertionError("a row was refused in which nothing is wrong")
+
+
+def unwritable(error: UnwritableError, what: str) -> ConfigError:
+    """The refusal of a value for which the column's mode has no form; `what` names the column."""
+    problem, hint = error.args
+    return ConfigError(f"{what} has a value that cannot be written: {problem}.", hint=hint)
 
 
 WITHOUT_READER: Final = "a binary value of a type without a binary reader"
@@ -261,6 +279,8 @@ def _problem(value: Value, converter: Converter) -> str:
         return NOT_UTF8
     except WithoutReaderError:
         return WITHOUT_READER
+    except UnwritableError:
+        raise
     except (ValueError, IndexError):
         if isinstance(value, Binary):
             return f"a binary value of {len(value.data)} bytes is not of its type's form"

@@ -16,9 +16,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from cdcd.protocol.messages import Column, Relation
-from cdcd.rows.logical import LogicalType, logical_type
+from cdcd.rows.logical import LogicalType
+from cdcd.rows.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import TypeDescription
+from cdcd.rows.types import decimal_size
 
 WITH_SCHEMA: Final = "json_schema"
 """The format whose records have these."""
@@ -149,6 +151,38 @@ def _array(logical: LogicalType) -> Schema:
     return {"type": "array", "items": schema_of(logical.element), "optional": True}
 
 
+def _connect(kind: str, name: str) -> Callable[[LogicalType], Schema]:
+    return lambda _: primitive(kind, name=f"org.apache.kafka.connect.data.{name}")
+
+
+def _decimal(logical: LogicalType) -> Schema:
+    size = decimal_size(logical.modifier)
+    assert size is not None, "one without a declared precision is decimal_variable"
+    return _connect_decimal({"scale": str(size[1]), "connect.decimal.precision": str(size[0])})
+
+
+def _money(_: LogicalType) -> Schema:
+    return _connect_decimal({"scale": "2"})
+
+
+def _connect_decimal(parameters: Mapping[str, str]) -> Schema:
+    return primitive("bytes", name="org.apache.kafka.connect.data.Decimal", parameters=parameters)
+
+
+def _variable_decimal(_: LogicalType) -> Schema:
+    fields = {"scale": primitive("int32", optional=False), "value": primitive("bytes", optional=False)}
+    return struct(fields, "io.debezium.data.VariableScaleDecimal", version=1, doc="Variable scaled decimal")
+
+
+def _text_map(_: LogicalType) -> Schema:
+    return {
+        "type": "map",
+        "keys": primitive("string", optional=False),
+        "values": primitive("string"),
+        "optional": True,
+    }
+
+
 SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "array": _array,
     "bits": _bits,
@@ -183,6 +217,26 @@ SCHEMAS: Final[Mapping[str, Callable[[LogicalType], Schema]]] = {
     "uuid": _named("string", "data.Uuid"),
     "vector": _vector("DoubleVector", "double"),
     "xml": _named("string", "data.Xml"),
+    "bytes_base64": _plain("string"),
+    "bytes_base64_url": _plain("string"),
+    "bytes_hex": _plain("string"),
+    "date_connect": _connect("int32", "Date"),
+    "date_iso": _named("string", "time.IsoDate"),
+    "decimal_bytes": _decimal,
+    "decimal_double": _plain("double"),
+    "decimal_variable": _variable_decimal,
+    "hstore_map": _text_map,
+    "interval_micros": _named("int64", "time.MicroDuration"),
+    "money_bytes": _money,
+    "money_double": _plain("double"),
+    "time_connect": _connect("int32", "Time"),
+    "time_iso": _named("string", "time.IsoTime"),
+    "time_micros": _named("int64", "time.MicroTime"),
+    "time_nanos": _named("int64", "time.NanoTime"),
+    "timestamp_connect": _connect("int64", "Timestamp"),
+    "timestamp_iso": _named("string", "time.IsoTimestamp"),
+    "timestamp_micros": _named("int64", "time.MicroTimestamp"),
+    "timestamp_nanos": _named("int64", "time.NanoTimestamp"),
 }
 """The schema of each logical type (`rows/types.py`), as a column that may be NULL has it."""
 
@@ -234,11 +288,13 @@ _TRANSACTION: Final = struct(
 )
 
 
-def _column(column: Column, types: Mapping[int, TypeDescription], rule: ColumnRule | None) -> Schema:
+def _column(
+    column: Column, types: Mapping[int, TypeDescription], rule: ColumnRule | None, modes: Modes
+) -> Schema:
     """The schema of a column's values, or of what stands for them."""
     if rule is not None:
         return primitive("string")
-    return schema_of(logical_type(column.type_oid, column.type_modifier, types))
+    return schema_of(logical_type_under(modes, column.type_oid, column.type_modifier, types))
 
 
 def key_struct(
@@ -247,12 +303,14 @@ def key_struct(
     types: Mapping[int, TypeDescription],
     topic: str,
     rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
 ) -> Schema:
     """Of the keys of a table's records; `key` are the places of the key's columns in the relation, in their order."""
     rules = rules or [None] * len(relation.columns)
     fields = {
         relation.columns[place].name: {
-            **_column(relation.columns[place], types, rules[place]),
+            **_column(relation.columns[place], types, rules[place], modes),
             "optional": False,
         }
         for place in key
@@ -266,12 +324,14 @@ def envelope_schema(
     types: Mapping[int, TypeDescription],
     topic: str,
     rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
 ) -> Schema:
     """Of the envelopes of a table's records; `rules`: how each column of the relation is protected."""
     rules = rules or [None] * len(relation.columns)
     row = struct(
         {
-            column.name: {**_column(column, types, rule), "optional": place not in key}
+            column.name: {**_column(column, types, rule, modes), "optional": place not in key}
             for place, (column, rule) in enumerate(zip(relation.columns, rules, strict=True))
             if rule is None or rule.action != EXCLUDE
         },

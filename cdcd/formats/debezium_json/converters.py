@@ -3,7 +3,8 @@
 A converter turns one value, in the text form that the server sends with our session settings (datestyle ISO,
 intervalstyle postgres, timezone UTC, bytea_output hex, lc_monetary C, extra_float_digits 1 or more), into JSON, both as
 wire text. Most types follow Debezium 3.x with `decimal.handling.mode=string` and `interval.handling.mode=string`, the
-rest is written down here. The rules for what is rare but legal:
+rest is written down here; what other modes make of some types is in `mode_types.py`. The rules for what is rare but
+legal:
 
 - float4, float8: the server's shortest digits; whole numbers with `.0` so that a column is of one JSON type; NaN,
   Infinity and -Infinity as JSON strings, as Jackson quotes them; negative zero is `-0.0`. Debezium writes 1e+20 as
@@ -57,6 +58,7 @@ from cdcd.formats.debezium_json.converter import (
     float_json,
 )
 from cdcd.formats.debezium_json.extension_types import Geometry, Hstore, SparseVector, Vector
+from cdcd.formats.debezium_json.mode_types import MODE_CONVERTERS
 from cdcd.formats.debezium_json.strings import QUOTE, quote
 from cdcd.formats.debezium_json.temporal_types import (
     Date,
@@ -76,7 +78,8 @@ from cdcd.formats.debezium_json.writing import (
 )
 from cdcd.rows import binary
 from cdcd.rows.binary_text import plain
-from cdcd.rows.logical import LogicalType, logical_type
+from cdcd.rows.logical import LogicalType
+from cdcd.rows.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.rows.relations import TypeDescription
 from cdcd.rows.wiretext import EXPONENT, NINE, POINT, ZERO
 
@@ -397,6 +400,7 @@ CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     "uuid": _always(Uuid()),
     "vector": _always(Vector()),
     "xml": _text,
+    **MODE_CONVERTERS,
 }
 """The converter of each logical type (`rows/types.py`)."""
 
@@ -406,6 +410,8 @@ def converter_of(logical: LogicalType) -> Converter:
     return CONVERTERS[logical.name](logical)
 
 
-def converter_for(oid: int, modifier: int, types: Mapping[int, TypeDescription]) -> Converter:
-    """The converter of a column's type, as `logical_type` finds it. SourceError: types are nested without an end."""
-    return converter_of(logical_type(oid, modifier, types))
+def converter_for(
+    oid: int, modifier: int, types: Mapping[int, TypeDescription], modes: Modes = DEFAULTS
+) -> Converter:
+    """The converter of a column's type under modes. SourceError: types are nested without an end."""
+    return converter_of(logical_type_under(modes, oid, modifier, types))

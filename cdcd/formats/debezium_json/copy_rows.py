@@ -2,8 +2,17 @@
 
 from typing import Final
 
-from cdcd.errors import ProtocolError
-from cdcd.formats.debezium_json.converter import AS_IS, BOOLEAN, DECIMAL, FLOAT, STRING, Converter
+from cdcd.errors import CdcdError, ProtocolError
+from cdcd.formats.debezium_json.changes import unwritable
+from cdcd.formats.debezium_json.converter import (
+    AS_IS,
+    BOOLEAN,
+    DECIMAL,
+    FLOAT,
+    STRING,
+    Converter,
+    UnwritableError,
+)
 from cdcd.formats.debezium_json.strings import escaped, find_escaped
 from cdcd.protocol.messages import Relation
 from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, fields_of, split_row, unescape
@@ -68,7 +77,7 @@ def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bo
     return [wire(value) for value in values], True
 
 
-def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> ProtocolError:
+def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> CdcdError:
     """Why a row was refused, to be raised; no value is shown, it may be somebody's secret."""
     where = f"A row of {relation.schema}.{relation.name} read by COPY"
     fields = split_row(line)
@@ -86,6 +95,8 @@ def explain_row(line: bytes, relation: Relation, converters: list[Converter]) ->
             converter.wire(value)
         except UnicodeDecodeError:
             return ProtocolError(f"{what}: {NOT_UTF8}.", hint=HINT_ENCODING)
+        except UnwritableError as error:
+            return unwritable(error, f"{where}: column {column.name!r}")
         except (ValueError, IndexError):
             return ProtocolError(
                 f"{what}: a text of {len(value)} bytes is not of its type's form.", hint=HINT

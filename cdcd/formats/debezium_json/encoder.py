@@ -18,6 +18,7 @@ each because the other way loses something or helps nobody:
 - `source` has `commit_lsn`, `event_serial_no` and `schema_id` at its end. Both halves of a key change have the same
   number.
 - Truncate is on, one record for each table, to its topic, with a null key.
+- Of an update that changes the key, the halves are skipped as `d` and `c` (`EncoderSettings.skipped`), not as `u`.
 
 The same frames in the same transactions give the same bytes, but for the times of processing at the envelope's end.
 
@@ -46,6 +47,7 @@ from cdcd.formats.debezium_json.source_block import (
     CREATED,
     DELETED,
     EVENT_NOS,
+    OPS,
     TRUNCATED,
     UPDATED,
     SourceBlock,
@@ -104,6 +106,8 @@ class DebeziumJsonEncoder(KnownTables):
         self._transaction = 0
         self._commit_lsn = 0
         self._serial = 0
+        self._skips = [op in settings.skipped for op in OPS]
+        """By op: such events have no record, but a number."""
         self._drafts: DraftWriter | None = None
         """While rows are drafted: where they go."""
         self._lsn = 0
@@ -200,6 +204,9 @@ class DebeziumJsonEncoder(KnownTables):
             raise OutdatedDraftError(table, self._commit_lsn)
         self._set_now(now_us)
         count = row_count(draft)
+        if self._skips[op]:
+            self._serial += count
+            return 0
         size = finish(
             draft,
             table,
@@ -333,7 +340,12 @@ class DebeziumJsonEncoder(KnownTables):
     ) -> int:
         parts = [b'{"before":', before, b',"after":null']
         size = self._append(table, DELETED, key, parts, headers, out)
-        if key is not None and self._settings.tombstones and self._drafts is None:
+        if (
+            key is not None
+            and self._settings.tombstones
+            and self._drafts is None
+            and not self._skips[DELETED]
+        ):
             out.append((table.topic, key, None, headers))
             size += len(key)
         return size
@@ -344,6 +356,8 @@ class DebeziumJsonEncoder(KnownTables):
         key = writer.key
         if self._drafts is not None:
             return self._drafts.add(table, op, key, writer.draft(), self._lsn_bytes())
+        if self._skips[op]:
+            return 0
         table.tally.counts[op] += 1
         value = writer.record(table, op, self._lsn, self._serial, self._processed_at)
         out.append((table.topic, key, value, None))
@@ -376,6 +390,8 @@ class DebeziumJsonEncoder(KnownTables):
             if headers:
                 return _NOT_DRAFTED
             return self._drafts.add(table, op, key, checked(b"".join(parts)), self._lsn_bytes())
+        if self._skips[op]:
+            return 0
         table.tally.counts[op] += 1
         serial = self._serial
         number = EVENT_NOS[serial] if serial < len(EVENT_NOS) else str(serial).encode("ascii")

@@ -28,7 +28,7 @@ class KnownTables:
     def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
         self._settings = settings
         self._binary = binary
-        self._protections = Protections(settings.column_rules)
+        self._protections = Protections(settings.column_rules, settings.modes)
         self._names = settings.topics
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
@@ -71,6 +71,7 @@ class KnownTables:
         schema_id: str | None = None
         announcement: Record | None = None
         told = self._columns.get(relation.oid)
+        modes = self._settings.modes
         rules = self._protections.of_columns(relation, key_columns(relation, table), types)
         form = table_form(
             relation,
@@ -78,6 +79,8 @@ class KnownTables:
             types,
             topic,
             rules,
+            modes=modes,
+            skipped=self._settings.skipped,
         )
         self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:
@@ -103,6 +106,8 @@ class KnownTables:
             form=self._forms.setdefault(rows, len(self._forms)),
             key_schema=self._settings.key_format == WITH_SCHEMA,
             value_schema=self._settings.value_format == WITH_SCHEMA,
+            modes=modes,
+            name_adjustment=self._settings.name_adjustment,
         )
 
     def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:

@@ -8,7 +8,7 @@ between the changes that were streamed before it and those that come after.
 from itertools import compress
 from typing import Final
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import CdcdError
 from cdcd.formats.debezium_json.converter import QUOTED
 from cdcd.formats.debezium_json.copy_rows import convert_rows, explain_row
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -148,7 +148,7 @@ def _literal(text: bytes) -> bytes:
     return text.replace(b"%", b"%%")
 
 
-def _refused(lines: list[bytes], table: TableFragments) -> ProtocolError:
+def _refused(lines: list[bytes], table: TableFragments) -> CdcdError:
     """Which of the rows it is, and what is wrong with it."""
     for line in lines:
         try:

@@ -21,7 +21,9 @@ from cdcd.formats.debezium_json.protected import protect
 from cdcd.formats.debezium_json.source_block import OPS, TableSource
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.encoder import Record
+from cdcd.formats.schema_names import NONE, adjusted
 from cdcd.protocol.messages import Relation
+from cdcd.rows.modes import DEFAULTS, Modes
 from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
 from cdcd.rows.wiretext import wire
@@ -108,6 +110,8 @@ class TableFragments:
         form: int = 0,
         key_schema: bool = False,
         value_schema: bool = False,
+        modes: Modes = DEFAULTS,
+        name_adjustment: str = NONE,
     ) -> None:
         self.relation = relation
         self.topic = topic
@@ -121,7 +125,7 @@ class TableFragments:
         self.width = len(columns)
         rules = rules or [None] * self.width
         self.converters = [
-            protect(converter_for(column.type_oid, column.type_modifier, types), rule)
+            protect(converter_for(column.type_oid, column.type_modifier, types, modes), rule)
             for column, rule in zip(columns, rules, strict=True)
         ]
         self.protected = [rule is not None for rule in rules]
@@ -162,11 +166,14 @@ class TableFragments:
         self.key_places = [self.places[index] for index in keys]
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
+        schema_name = adjusted(topic, name_adjustment)
         self.source = TableSource(
             relation.schema,
             relation.name,
             schema_id,
-            opening(envelope_schema(relation, keys, types, topic, rules)) if value_schema else b"",
+            opening(envelope_schema(relation, keys, types, schema_name, rules, modes=modes))
+            if value_schema
+            else b"",
         )
         self.key_fragments = [
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)
@@ -174,7 +181,8 @@ class TableFragments:
         self.key_end = b"}"
         if keys and key_schema:
             self.key_fragments[0] = (
-                opening(key_struct(relation, keys, types, topic, rules)) + self.key_fragments[0]
+                opening(key_struct(relation, keys, types, schema_name, rules, modes=modes))
+                + self.key_fragments[0]
             )
             self.key_end += CLOSING
         for place, fragment in zip(self.key_places, self.key_fragments, strict=True):

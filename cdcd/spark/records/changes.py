@@ -13,8 +13,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.types import Rule
 
 PROBLEM: Final = "problem"
 """The column of `parse` that says what is wrong with a record; null for a change."""

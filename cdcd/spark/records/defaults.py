@@ -34,8 +34,9 @@ from cdcd.formats.debezium_json.converters import Array, converter_for, converte
 from cdcd.rows.logical import extension_type, form_of
 from cdcd.rows.types import BUILTIN_TYPES, EXTENSIONS
 from cdcd.rows.wiretext import to_bytes, wire
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import ColumnSchema
-from cdcd.spark.records.types import Rule, rule_for
+from cdcd.spark.records.types import rule_for
 
 _TEXT_OID: Final = 25
 

@@ -18,8 +18,10 @@ from cdcd.formats.schemas import TableForm, read_form
 from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.platform.kafka_admin import Admin, Ends, ReadEnds
+from cdcd.spark.records.mode_types import UnreadableFormError
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.types import Rule, rules, table_schema
+from cdcd.spark.records.types import rules, table_schema
 from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
 
 PATIENCE_S: Final = 10.0
@@ -230,9 +232,19 @@ class Descriptions:
             else:
                 columns.append(column)
         form = replace(form, columns=tuple(columns))
+        if form.skipped:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"
+                " does not tell what is in the table.",
+                hint="Take topics.skipped_operations out of the daemon's configuration, or leave the table out of the"
+                " mirror.",
+            )
         try:
             schema = table_schema(schema_id, form, variant=self._variant)
             return Form(schema, rules(form, variant=self._variant, words=former))
+        except UnreadableFormError as error:
+            what, hint = error.args
+            raise SourceError(f"{form.schema}.{form.table}: {what}.", hint=hint) from None
         except ValueError as error:
             raise SourceError(
                 f"{form.schema}.{form.table}: {error}.",

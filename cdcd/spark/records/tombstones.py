@@ -14,8 +14,8 @@ from pyspark.sql.types import TimestampType
 
 from cdcd.spark.kafka import Offsets
 from cdcd.spark.records.changes import PROBLEM, head, key_of
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.types import Rule
 from cdcd.spark.targets.state import At
 
 LOOK_BACK: Final = 16

@@ -17,11 +17,12 @@ row in Python. The rules for what is rare but legal:
 - point: STRUCT<x, y>. PostGIS and sparsevec: STRING, the JSON object of the record.
 - arrays: ARRAY, nested as deep as declared (`int[][]`). An array with another number of dimensions than declared,
   which PostgreSQL allows, does not fit, and goes into quarantine.
+- what other modes write (`format.*_mode`) has the same types, but for those that `mode_types.py` names.
 - text, uuid, enums, ranges, network addresses, composites and everything else: STRING, PostgreSQL's text.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,7 +32,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     DateType,
     DecimalType,
     DoubleType,
@@ -48,14 +48,14 @@ from pyspark.sql.types import (
 )
 
 from cdcd.formats.schemas import TableForm
+from cdcd.spark.records.mode_types import INFINITE_US, mode_rule
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 
 DECIMAL_DIGITS_MAX: Final = 38
 
 INFINITE_DATES: Final = {-2147472692: 2147483647, -2147472691: -2147483648}
 """Days since 1970 in a record, and in a DATE."""
-
-INFINITE_US: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
 
 _NOT_NUMBERS: Final = {
     "NAN": "NaN",
@@ -64,36 +64,6 @@ _NOT_NUMBERS: Final = {
 }
 
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
-
-Convert = Callable[[Column], Column]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """How values of one form come to be values of a Spark type.
-
-    Attributes:
-        wire: what `from_json` makes of the JSON.
-        spark: the type of the column.
-        convert: from `wire` to `spark`; None where they are the same.
-        nulls: values of `wire`, as text, that become NULL by rule and not by failure.
-    """
-
-    wire: DataType
-    spark: DataType
-    convert: Convert | None = None
-    nulls: tuple[str, ...] = ()
-
-    def value(self, wire: Column) -> Column:
-        """The column's value."""
-        return wire if self.convert is None else self.convert(wire)
-
-    def fails(self, wire: Column) -> Column | None:
-        """Whether a value could not be converted; None where that cannot be."""
-        if self.convert is None:
-            return None
-        failed = wire.isNotNull() & self.convert(wire).isNull()
-        return failed & ~wire.isin(*self.nulls) if self.nulls else failed
 
 
 def _cases(value: Column, otherwise: Column, cases: dict[str, Column]) -> Column:
@@ -167,6 +137,7 @@ def rule_for(form: str, *, variant: bool = False) -> Rule:
 
     Raises:
         ValueError: a newer daemon writes a form that this version does not know.
+        UnreadableFormError: a mode writes a form that a mirror cannot read.
     """
     if form.endswith("[]"):
         return _array(rule_for(form.removesuffix("[]"), variant=variant))
@@ -175,7 +146,7 @@ def rule_for(form: str, *, variant: bool = False) -> Rule:
     declared = _DECIMAL.fullmatch(form)
     if declared is not None:
         return _decimal(int(declared[1]), int(declared[2]))
-    rule = _RULES.get(form)
+    rule = _RULES.get(form) or mode_rule(form)
     if rule is None:
         raise ValueError(f"values are written as {form!r}, which this version of cdcd does not know")
     return rule

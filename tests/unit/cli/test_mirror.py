@@ -177,6 +177,26 @@ def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
     assert "cdcd snapshot start" in said
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("format: {decimal_handling_mode: double}", "Under format.decimal_handling_mode: double"),
+        ("format: {interval_handling_mode: numeric}", "Under format.interval_handling_mode: numeric"),
+        ("topics: {skipped_operations: [d]}", "leave out the operations d"),
+    ],
+)
+def test_spark_reads_no_table_whose_topic_has_other_types_or_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], section: str, said: str
+):
+    (tmp_path / "mirror.yaml").write_text(CONFIG)
+    (tmp_path / "cdcd.yaml").write_text(
+        "name: shop\npostgres: {dsn: 'postgresql://cdcd@db/shop'}\nkafka: {bootstrap_servers: 'b:1'}\n"
+        + section
+    )
+    assert run("--config", str(tmp_path / "mirror.yaml"), "--source", str(tmp_path / "cdcd.yaml")) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_tags_need_common_lsns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "mirror.yaml"
     file.write_text(

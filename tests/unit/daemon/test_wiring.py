@@ -10,10 +10,12 @@ from cdcd.checks.settings import encoder_settings, engine_settings
 from cdcd.config.loading import Config, parse_config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.daemon import wiring
+from cdcd.errors import ConfigError
 from cdcd.formats.available import FORMATS
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.postgres import look_up
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.snapshots.visibility import Visibility
 
@@ -41,8 +43,46 @@ def test_keys_and_values_have_the_formats_that_are_configured():
     assert (chosen.key_format, chosen.value_format) == ("json", "json_schema")
 
 
+def test_modes_are_those_that_are_configured():
+    default = encoder_settings(configured(), "shop")
+    assert (default.modes, default.skipped, default.name_adjustment) == (Modes(), (), "none")
+    assert default.unavailable == "__debezium_unavailable_value"
+    chosen = encoder_settings(
+        configured(
+            more="topics: {skipped_operations: [d, t, c]}\n"
+            "format: {decimal_handling_mode: precise, time_precision_mode: connect, interval_handling_mode: numeric,"
+            " binary_handling_mode: hex, hstore_handling_mode: map, schema_name_adjustment_mode: avro,"
+            " unavailable_value_placeholder: 'hex:c3a4'}"
+        ),
+        "shop",
+    )
+    assert chosen.modes == Modes("precise", "connect", "numeric", "hex", "map")
+    assert (chosen.skipped, chosen.truncate, chosen.name_adjustment) == (("c", "d"), False, "avro")
+    assert chosen.unavailable == "ä"
+
+
+@pytest.mark.parametrize("text", ["hex:f", "hex:ff"])
+def test_a_placeholder_of_bytes_is_a_text(text: str):
+    with pytest.raises(ConfigError, match="hexadecimal digits of a text in UTF-8"):
+        configured(more=f"format: {{unavailable_value_placeholder: '{text}'}}")
+
+
+def test_updates_can_be_skipped_only_where_no_snapshot_needs_them():
+    skipping = "topics: {skipped_operations: [u]}\n"
+    for snapshot in (
+        "{}",
+        "{mode: never}",
+        "{signals: 'off'}",
+        "{mode: never, signals: 'off', added_tables: true}",
+    ):
+        with pytest.raises(ConfigError, match=r"topics\.skipped_operations: u needs snapshot\.mode: never"):
+            configured(more=f"{skipping}snapshot: {snapshot}")
+    chosen = configured(more=f"{skipping}snapshot: {{mode: never, signals: 'off'}}")
+    assert encoder_settings(chosen, "shop").skipped == ("u",)
+
+
 def test_every_format_that_can_be_configured_is_there():
-    for field in FormatConfig.model_fields.values():
+    for field in (FormatConfig.model_fields[part] for part in ("key", "value")):
         assert set(get_args(field.annotation)) == FORMATS.keys()
 
 

@@ -44,6 +44,15 @@ def described(table: TableDescription = CATALOG, relation: Relation = RELATION) 
     return table_form(relation, table, TYPES, "shop.public.orders")
 
 
+def test_operations_that_have_no_records_are_in_the_description():
+    relation = Relation(None, 1, "public", "t", "d", (Column(1, "a", 23, -1),))
+    whole = table_form(relation, TableDescription(), {}, "t")
+    less = table_form(relation, TableDescription(), {}, "t", skipped=("d",))
+    assert b"skipped" not in whole.record()[1]
+    assert less.fingerprint != whole.fingerprint
+    assert read_form(less.record()[1]) == (less.fingerprint, less)
+
+
 def test_a_table_is_described_with_keys_types_and_forms():
     form = described()
     assert form.key == ("id",)

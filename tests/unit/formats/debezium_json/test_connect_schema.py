@@ -14,6 +14,7 @@ from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Column, Delete, Insert, Relation, Update
 from cdcd.protocol.writer import write_message
 from cdcd.rows.logical import LogicalType, extension_type, logical_type
+from cdcd.rows.modes import ADDED
 from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILT_IN, EXTENSIONS
 from tests.golden.streams import Golden, captured
@@ -184,6 +185,7 @@ def test_every_logical_type_has_a_schema_and_its_placeholder_is_of_it():
     kinds = [logical_type(row.oid, -1, {}) for row in BUILT_IN]
     kinds += [extension_type(name) for name in EXTENSIONS]
     kinds += [LogicalType("enum", labels=((1, "a"), (2, "b")))]
+    kinds += [LogicalType(name, modifier=(10 << 16 | 2) + 4) for name in ADDED]
     for logical in [*kinds, *(LogicalType("array", element=kind) for kind in kinds)]:
         schema = SCHEMAS[logical.name](logical)
         # Types that are never TOASTed have a placeholder of no use, which is not of their type.

@@ -67,14 +67,14 @@ OIDS |= {kind.name: oid for oid, kind in OWN.items()}
 
 def column(name: str, declared: str) -> Column:
     """A column as a Relation message has it, of a type as SQL has it."""
-    match = re.fullmatch(r"([a-z0-9_ ]+?)(?:\((\d+)(?:,(\d+))?\))?(\[\])?( NOT NULL)?", declared)
+    match = re.fullmatch(r"([a-z0-9_ ]+?)(?:\((\d+)(?:,(-?\d+))?\))?(\[\])?( NOT NULL)?", declared)
     assert match is not None
     kind = NAMES.get(match[1], match[1])
     modifier = -1
     if match[2]:
         modifier = int(match[2])
         if kind == "numeric":
-            modifier = (modifier << 16 | int(match[3] or 0)) + 4
+            modifier = (modifier << 16 | int(match[3] or 0) & 0x7FF) + 4
         elif kind in ("varchar", "bpchar"):
             modifier += 4
     return Column(int(name == "id"), name, OIDS[f"_{kind}" if match[4] else kind], modifier)

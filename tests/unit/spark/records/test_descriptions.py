@@ -55,6 +55,20 @@ def test_a_record_that_is_no_description_is_kept_as_a_problem():
     assert "not the description" in known.problems["shop.schemas[0]@5"]
 
 
+def test_a_table_whose_topic_leaves_operations_out_is_stopped_by_name():
+    less = replace(form("t", "a"), skipped=("d",))
+    with pytest.raises(SourceError, match=r"public\.t: its topic leaves out the operations d"):
+        descriptions(less).newest("shop.public.t")
+
+
+def test_a_table_of_numbers_without_a_declared_precision_as_bytes_is_stopped_by_name():
+    column = ColumnForm("a", 1, "numeric", 1700, -1, "decimal_variable")
+    precise = TableForm("public", "t", "shop.public.t", (), (column,))
+    with pytest.raises(SourceError, match=r"public\.t: numeric is written as bytes") as refusal:
+        descriptions(precise).newest("shop.public.t")
+    assert "string or double" in refusal.value.hint
+
+
 def test_a_form_of_a_newer_daemon_stops_its_table_with_what_to_do():
     newer = TableForm("public", "t", "shop.public.t", (), (ColumnForm("a", 1, "x", 1, -1, "uuid7"),))
     with pytest.raises(SourceError, match=r"public\.t: .*uuid7"):

@@ -3,6 +3,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, StringType
 
 from cdcd.formats.schemas import TableForm
 from cdcd.rows.relations import ColumnForm
+from cdcd.spark.records.mode_types import UnreadableFormError
 from cdcd.spark.records.types import rule_for, rules, table_schema
 
 
@@ -29,6 +30,12 @@ from cdcd.spark.records.types import rule_for, rules, table_schema
         ("int32[]", "array<int>"),
         ("decimal(9,2)[][]", "array<array<decimal(9,2)>>"),
         ("boolean[]", "array<boolean>"),
+        ("decimal_bytes(12,2)", "decimal(12,2)"),
+        ("decimal_bytes(4,-2)", "decimal(6,0)"),
+        ("date_iso", "date"),
+        ("time_iso", "bigint"),
+        ("timestamp_ns", "timestamp_ntz"),
+        ("bytes_hex[]", "array<binary>"),
     ],
 )
 def test_each_form_has_its_type(form: str, spark: str):
@@ -38,6 +45,15 @@ def test_each_form_has_its_type(form: str, spark: str):
 def test_json_is_variant_where_that_is_asked_for():
     assert rule_for("json", variant=True).spark.simpleString() == "variant"
     assert rule_for("json[]", variant=True).spark.simpleString() == "array<variant>"
+
+
+@pytest.mark.parametrize("form", ["decimal_variable", "decimal_bytes(39,2)", "decimal_variable[]"])
+def test_a_form_that_spark_cannot_read_is_refused_with_a_hint(form: str):
+    with pytest.raises(UnreadableFormError) as refusal:
+        rule_for(form)
+    what, hint = refusal.value.args
+    assert "precise" in what
+    assert "decimal_handling_mode" in hint
 
 
 def test_a_form_of_a_newer_daemon_is_refused():
