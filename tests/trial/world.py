@@ -182,6 +182,8 @@ def _configuration(plan: Plan, postgres: Sequence[Wire], kafka: Sequence[Wire]) 
         },
         spool={"memory_bytes_max": 65_536},
         shutdown_timeout_s=10,
+        # A start that Kafka keeps waiting is what the faults are for, and no reason to end.
+        startup_timeout_s=3600,
     )
 
 
