@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.formats.avro.encoder import AvroEncoder
+from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
@@ -24,5 +26,7 @@ class Format:
 
 _DEBEZIUM_JSON: Final = Format(DebeziumJsonEncoder, SnapshotEncoder)
 
-FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON}
+_AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder)
+
+FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON, "avro": _AVRO}
 """By the name of the values' format; the encoder takes the names from its settings."""

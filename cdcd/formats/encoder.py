@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
@@ -40,6 +41,8 @@ class EncoderSettings:
         unavailable: stands for a value that the server did not send.
         column_rules: which columns' values are left out or replaced.
         key_format, value_format: names of `available.py`.
+        subjects: how subjects of a schema registry are named: topic, record or topic_record.
+        schema_ids: the ids that a schema registry gave.
     """
 
     version: str
@@ -56,6 +59,8 @@ class EncoderSettings:
     column_rules: tuple[ColumnRule, ...] = ()
     key_format: str = "json"
     value_format: str = "json"
+    subjects: str = "topic"
+    schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
 
     @property
     def topics(self) -> TopicNames:
@@ -128,6 +133,12 @@ class Encoder(Protocol):
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key.
+        """
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """The schemas of a defined relation's records that have no id yet; of logical messages, if the oid is 0.
+
+        The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
         """
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
