@@ -9,7 +9,10 @@ from cdcd.credentials.columns import protections
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
+from cdcd.errors import ConfigError
+from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
@@ -64,8 +67,13 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
     )
 
 
-def encoder_settings(config: Config, database: str) -> EncoderSettings:
-    """What the form of the records depends on. `database` is the name of the source's."""
+def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None = None) -> EncoderSettings:
+    """What the form of the records depends on.
+
+    Args:
+        database: the name of the source's.
+        schema_ids: the ids of a schema registry that are known.
+    """
     topics = config.topics
     return EncoderSettings(
         version=__version__,
@@ -81,7 +89,17 @@ def encoder_settings(config: Config, database: str) -> EncoderSettings:
         column_rules=protections(config.columns).rules,
         key_format=config.format.key,
         value_format=config.format.value,
+        subjects=config.registry.subjects,
+        schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
+
+
+def require_json(config: Config, command: str, hint: str) -> None:
+    """Refuse a format that the command does not read. Raises ConfigError."""
+    if FORMATS[config.format.value].registered:
+        raise ConfigError(
+            f"{command} does not read format.value: {config.format.value}, only JSON.", hint=hint
+        )
 
 
 def sink_settings(config: Config, timeout_s: float) -> SinkSettings:

@@ -20,6 +20,7 @@ from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
+from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
@@ -39,6 +40,9 @@ class Config(Section):
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
+    registry: RegistryConfig = Field(
+        description="The schema registry that keys and values in avro need, by Confluent's API."
+    )
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     record: RecordConfig = Field(
         description="A recording of the stream, which `cdcd replay` reads. Off by default."
@@ -86,6 +90,22 @@ class Config(Section):
             raise ValueError(
                 "record.directory: a recording holds all values in clear, also those that columns protects; take one "
                 "of the two out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_registry(self) -> "Config":
+        formats = (self.format.key, self.format.value)
+        if "avro" not in formats:
+            return self
+        if self.format.value != "avro":
+            raise ValueError("format.key: avro needs format.value: avro")
+        if self.registry.url is None:
+            raise ValueError("format.value: avro needs registry.url")
+        if self.record.directory is not None:
+            raise ValueError(
+                "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "
+                "replayed with format.value: avro; take one of the two out"
             )
         return self
 

@@ -24,6 +24,10 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
 
 
+MESSAGES: Final = 0
+"""Stands for logical messages where else a relation is named by its oid."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderSettings:
     """What the records' form depends on, apart from the data.
@@ -136,7 +140,7 @@ class Encoder(Protocol):
         """
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """The schemas of a defined relation's records that have no id yet; of logical messages, if the oid is 0.
+        """The schemas of a defined relation's records that have no id yet; of logical messages, if the oid is MESSAGES.
 
         The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
         """

@@ -58,15 +58,10 @@ class SchemaIds:
 
     def take(self, value: bytes) -> bool:
         """A record of the schemas topic. False: it does not name an id of this registry."""
-        try:
-            data = json.loads(value)
-            known, schema_id = (str(data["subject"]), str(data["schema"])), data["id"]
-            registry = data["registry"]
-        except (ValueError, KeyError, TypeError):
+        found = _read(value)
+        if found is None or found[2] != self.registry:
             return False
-        if registry != self.registry or not isinstance(schema_id, int):
-            return False
-        self._ids[known] = schema_id
+        self._ids[found[0]] = found[1]
         return True
 
     def newest(self) -> int | None:
@@ -85,6 +80,21 @@ class SchemaIds:
         key = {"subject": subject, "schema": fingerprint}
         value = {**key, "id": self._ids[subject, fingerprint], "registry": self.registry}
         return _json(key), _json(value)
+
+
+def is_registration(value: bytes) -> bool:
+    """Whether a record of the schemas topic names the id of a schema, so that there are records in such a format."""
+    return _read(value) is not None
+
+
+def _read(value: bytes) -> tuple[Known, int, str] | None:
+    try:
+        data = json.loads(value)
+        schema_id = data["id"]
+        found = (str(data["subject"]), str(data["schema"])), schema_id, str(data["registry"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(schema_id, int) else None
 
 
 def _json(data: object) -> bytes:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final, TextIO
 
 from cdcd import __version__
+from cdcd.checks.settings import require_json
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
 from cdcd.formats.available import FORMATS
@@ -102,9 +103,16 @@ def follow_topics(
     """Show what comes in the topics, until enough is shown.
 
     Raises:
+        ConfigError: the topics are not in JSON.
         SinkError: no topic is there, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
+    require_json(
+        config,
+        "cdcd tail --from topics",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads the topics, "
+        "such as kafka-avro-console-consumer.",
+    )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
@@ -196,7 +204,8 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         topics = config.topics
-        self._encoder = FORMATS[config.format.value].changes(
+        value_format = "json" if FORMATS[config.format.value].registered else config.format.value
+        self._encoder = FORMATS[value_format].changes(
             EncoderSettings(
                 version=__version__,
                 prefix=topics.prefix,
@@ -205,8 +214,9 @@ class RecordDecoder:
                 names=topics.by_table,
                 tombstones=False,
                 column_rules=protections(config.columns).rules,
-                key_format=config.format.key,
-                value_format=config.format.value,
+                # What is shown to a person is JSON, also where the daemon writes Avro.
+                key_format="json" if value_format != config.format.value else config.format.key,
+                value_format=value_format,
             ),
             False,
         )
