@@ -84,7 +84,7 @@ class RegistryReachable(Fact):
 class SchemaRegistered(Fact):
     """The schema registry has given `id` to a schema that records of this session use, under `subject`."""
 
-    event: ClassVar[str] = "schema.registered"
+    event: ClassVar[str] = "registry.registered"
     subject: str
     id: int
 
@@ -96,7 +96,7 @@ class SchemaIdsForgotten(Fact):
     read records with the former `count` ids until somebody brings those back.
     """
 
-    event: ClassVar[str] = "schema.forgotten"
+    event: ClassVar[str] = "registry.forgotten"
     level: ClassVar[Level] = "warning"
     registry: str
     id: int

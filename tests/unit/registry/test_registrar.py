@@ -64,8 +64,8 @@ def test_a_new_schema_waits_for_a_registry_that_is_away_and_both_ends_are_told()
             assert session.events == [
                 "registry.unreachable",
                 "registry.reachable",
-                "schema.registered",
-                "schema.registered",
+                "registry.registered",
+                "registry.registered",
             ]
             assert (session.ids.get(USE), session.ids.get(OTHER)) == (1, 2)
 
@@ -86,6 +86,6 @@ def test_ids_that_the_registry_has_lost_are_forgotten_and_one_that_is_away_keeps
             server.schemas.clear()
             await session.registrar.verify()
             assert session.ids.get(USE) is None
-            assert session.events[-1] == "schema.forgotten"
+            assert session.events[-1] == "registry.forgotten"
 
     asyncio.run(run())
