@@ -204,9 +204,10 @@ class Startup:
             TransientError: a side does not answer, or is not ready.
             FatalError: configuration, privileges, positions: a person must act.
         """
-        if FORMATS[self.config.format.value].registered:
-            await self._know_schemas()
         ready = await self._carry_out()
+        if FORMATS[self.config.format.value].registered:
+            # Now that no other instance can add an id.
+            await self._know_schemas()
         await self._look_at_columns(ready)
         self._ledger = Ledger(ready.flushed)
         wiring = self._wiring(ready)
