@@ -53,6 +53,10 @@ class SinkUnavailableError(TransientError):
     exit_code = 4
 
 
+class RegistryUnavailableError(SinkUnavailableError):
+    """The schema registry does not answer."""
+
+
 class FatalError(CdcdError):
     """A person must act; nothing is confirmed past the point where it was raised."""
 

@@ -17,7 +17,7 @@ from cdcd import __version__
 from cdcd.build import is_compiled
 
 Level = Literal["info", "warning", "error", "critical"]
-Side = Literal["postgres", "kafka"]
+Side = Literal["postgres", "kafka", "registry"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,58 @@ class KafkaTokenFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class RegistryUnreachable(Fact):
+    """The schema registry (`registry.url`) does not answer, and a new form of a table waits for it, with everything
+    behind it in the stream. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on. cdcd asks again and again,
+    and goes on by itself. Tables in known forms do not need the registry.
+    """
+
+    event: ClassVar[str] = "registry.unreachable"
+    level: ClassVar[Level] = "error"
+    message: str
+    hint: str
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryReachable(Fact):
+    """The schema registry answers again, after `seconds`. The stream goes on with the new form of the table."""
+
+    event: ClassVar[str] = "registry.reachable"
+    seconds: float
+    records: int
+    bytes: int
+    flushed_lsn: int
+    wal_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistered(Fact):
+    """The schema registry has given `id` to a schema that records of this session use, under `subject`."""
+
+    event: ClassVar[str] = "registry.registered"
+    subject: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaIdsForgotten(Fact):
+    """The schema registry (`registry`) does not have the schema with the `id` that the schemas topic names: the
+    registry lost its schemas, or is another one under the same URL. cdcd registers its schemas again. Consumers cannot
+    read records with the former `count` ids until somebody brings those back.
+    """
+
+    event: ClassVar[str] = "registry.forgotten"
+    level: ClassVar[Level] = "warning"
+    registry: str
+    id: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresUnreachable(Fact):
     """PostgreSQL does not answer. Nothing is lost: the slot keeps the WAL from `flushed_lsn` on, and cdcd connects
     again by itself. `records` (`bytes`) were waiting for Kafka. Those that Kafka does not get now come again.

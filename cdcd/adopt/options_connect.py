@@ -26,12 +26,18 @@ from cdcd.adopt.verdicts import (
 from cdcd.operations.first_files import name_for
 
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
+_AVRO: Final = "io.confluent.connect.avro.avroconverter"
 
 
 def _converter(part: str) -> Rule:
     return by_value(
         {
             _JSON: same(f"The {part} is JSON."),
+            _AVRO: lacks(
+                f"cdcd adopt does not take over a schema registry, and writes the {part} as JSON. cdcd itself writes "
+                f"the same Avro: set format.{part}: avro, and registry.url with the login (docs/avro.md), in the file "
+                "that this command writes."
+            ),
             "": differs(
                 f"The worker's {part}.converter is not known: give its properties by --worker. cdcd writes JSON "
                 "without schemas."

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Side = Literal["This machine", "PostgreSQL", "Kafka", "Both sides"]
+Side = Literal["This machine", "PostgreSQL", "Kafka", "Schema registry", "Both sides"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,10 @@ _TABLE: Final = (
     Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records."),
     Code("topic.keyless", "Kafka", "A compacted topic of a table without a key: the broker refuses its records.", (4,)),
     Code("topic.state", "Kafka", "A topic that exists."),
+    Code("registry.unreachable", "Schema registry", "The registry does not answer. cdcd waits at a new schema.", (4,)),
+    Code("registry.refused", "Schema registry", "The registry refuses: user, password, token, rights or URL.", (4,)),
+    Code("registry.setting", "Schema registry", "A certificate or a program of `registry` that cannot be used.", (2,)),
+    Code("registry.mode", "Schema registry", "Whether the registry takes new schemas.", (4,)),
     Code("topic.name", "Both sides", "Topics that are the same to Kafka, or whose names Kafka does not allow.", (4,)),
     Code("position.state", "Both sides", "Whether the slot goes on where the checkpoint in Kafka ends.", (6,)),
     Code("start.refused", "Both sides", "Another reason why the start fails.", (2, 3, 4, 6)),

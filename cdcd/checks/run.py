@@ -14,6 +14,7 @@ from cdcd.checks.columns import check_columns, look_at_columns
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.kafka import TableTopic
 from cdcd.checks.outbox import check_outbox, look_at_outbox
+from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
@@ -68,12 +69,13 @@ def examine(config: Config) -> Report:
 
 
 async def _examine(config: Config) -> Report:
-    here, source, sink = await asyncio.gather(
+    here, source, sink, registry = await asyncio.gather(
         asyncio.to_thread(lambda: list(machine.examine(config))),
         asked("PostgreSQL", "postgres", config, ask_postgres),
         asked("Kafka", "kafka", config, ask_kafka),
+        asked(SUBJECT, "registry", config, ask_registry),
     )
-    findings = [*here, *source.findings, *sink.findings]
+    findings = [*here, *source.findings, *sink.findings, *registry.findings]
     if source.facts is not None and sink.facts is not None:
         # Not at the same time: each of PostgreSQL's two may take the last free walsender from the other.
         findings += await ask_both(config, source.facts, sink.facts, findings)
@@ -81,7 +83,7 @@ async def _examine(config: Config) -> Report:
     wrong = FOUND_ERROR if any(finding.level == "error" for finding in findings) else 0
     return Report(
         tuple(replace(one, fix=filled(one.fix, known)) for one in findings),
-        source.exit_code or sink.exit_code or wrong,
+        source.exit_code or sink.exit_code or registry.exit_code or wrong,
     )
 
 
@@ -93,14 +95,16 @@ async def asked(subject: str, side: str, config: Config, ask: Ask[T]) -> Side[T]
     try:
         findings, facts = await ask(config)
     except CdcdError as error:
-        code = KAFKA if side == "kafka" and isinstance(error, TransientError) else error.exit_code
+        code = KAFKA if side != "postgres" and isinstance(error, TransientError) else error.exit_code
         return Side([of_error(_code(side, error), subject, error)], None, code)
     return Side(findings, facts)
 
 
 def _code(side: str, error: CdcdError) -> str:
     if isinstance(error, ConfigError):
-        return {"postgres": "postgres.setting", "kafka": "kafka.property"}[side]
+        return {"postgres": "postgres.setting", "kafka": "kafka.property", "registry": "registry.setting"}[
+            side
+        ]
     return f"{side}.{'unreachable' if isinstance(error, TransientError) else 'refused'}"
 
 

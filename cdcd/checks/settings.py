@@ -10,7 +10,10 @@ from cdcd.credentials.columns import protections
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
+from cdcd.errors import ConfigError
+from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import SKIPPABLE, EncoderSettings
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
@@ -66,8 +69,13 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
     )
 
 
-def encoder_settings(config: Config, database: str) -> EncoderSettings:
-    """What the form of the records depends on. `database` is the name of the source's."""
+def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None = None) -> EncoderSettings:
+    """What the form of the records depends on.
+
+    Args:
+        database: the name of the source's.
+        schema_ids: the ids of a schema registry that are known.
+    """
     topics = config.topics
     return EncoderSettings(
         version=__version__,
@@ -87,6 +95,8 @@ def encoder_settings(config: Config, database: str) -> EncoderSettings:
         modes=modes(config.format),
         name_adjustment=config.format.schema_name_adjustment_mode,
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
+        subjects=config.registry.subjects,
+        schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 
 
@@ -99,6 +109,14 @@ def modes(chosen: FormatConfig) -> Modes:
         binary=chosen.binary_handling_mode,
         hstore=chosen.hstore_handling_mode,
     )
+
+
+def require_json(config: Config, command: str, hint: str) -> None:
+    """Refuse a format that the command does not read. Raises ConfigError."""
+    if FORMATS[config.format.value].registered:
+        raise ConfigError(
+            f"{command} does not read format.value: {config.format.value}, only JSON.", hint=hint
+        )
 
 
 def sink_settings(config: Config, timeout_s: float) -> SinkSettings:

@@ -21,6 +21,7 @@ from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
+from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
@@ -42,6 +43,9 @@ class Config(Section):
     format: FormatConfig = Field(description="How keys and values of records are written.")
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction that they tell of. Off by default."
+    )
+    registry: RegistryConfig = Field(
+        description="The schema registry that keys and values in avro need, by Confluent's API."
     )
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     record: RecordConfig = Field(
@@ -120,6 +124,24 @@ class Config(Section):
             raise ValueError(
                 "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
                 "snapshot.signals: off, because an update may carry a row that a snapshot does not meet"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_registry(self) -> "Config":
+        formats = (self.format.key, self.format.value)
+        if "avro" not in formats:
+            return self
+        if self.format.value != "avro":
+            raise ValueError("format.key: avro needs format.value: avro")
+        if self.registry.url is None:
+            raise ValueError("format.value: avro needs registry.url")
+        if self.topics.skipped_operations:
+            raise ValueError("topics.skipped_operations needs format.value: json or json_schema")
+        if self.record.directory is not None:
+            raise ValueError(
+                "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "
+                "replayed with format.value: avro; take one of the two out"
             )
         return self
 

@@ -74,6 +74,10 @@ def _from_files(before: Config, after: Config) -> set[str]:
     found = set()
     if before.postgres.dsn_file is not None and before.postgres.dsn_file == after.postgres.dsn_file:
         found.add("postgres.dsn")
+    for name in ("password", "token"):
+        file = getattr(before.registry, f"{name}_file")
+        if file is not None and file == getattr(after.registry, f"{name}_file"):
+            found.add(f"registry.{name}")
     kafka, other = before.kafka, after.kafka
     secret = {*kafka.properties_files, *other.properties_files}
     if all(

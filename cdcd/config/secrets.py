@@ -21,9 +21,16 @@ def reread(config: Config) -> Config:
     properties = {
         name: SecretStr(text) for name, file in kafka.properties_files.items() if (text := _present(file))
     }
+    registry = config.registry
+    logins = {
+        name: SecretStr(text)
+        for name, file in (("password", registry.password_file), ("token", registry.token_file))
+        if file is not None and (text := _present(file))
+    }
     return config.model_copy(
         update={
             "postgres": postgres.model_copy(update=secrets),
+            "registry": registry.model_copy(update=logins),
             "kafka": kafka.model_copy(update={"properties": {**kafka.properties, **properties}}),
         }
     )

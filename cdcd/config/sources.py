@@ -284,6 +284,8 @@ def read_secret_files(layers: Layers) -> None:
         ("postgres", "dsn_file"),
         ("postgres", "password_file"),
         ("http", "token_file"),
+        ("registry", "password_file"),
+        ("registry", "token_file"),
         ("columns", "hash_key_file"),
         ("columns", "encryption_key_file"),
     ]

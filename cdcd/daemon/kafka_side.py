@@ -19,10 +19,11 @@ from cdcd.facts import (
     TopicCreated,
     TransactionTimeoutUnknown,
 )
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_at_start
-from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions
+from cdcd.kafka.descriptions import FormerDescriptions, read_descriptions, read_schema_ids
 from cdcd.kafka.errors import fill_names, unavailable
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.forgetting import forget_checkpoint
@@ -96,6 +97,20 @@ class KafkaSide:
         return await self.call(
             lambda: read_descriptions(
                 connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up
+            ),
+            anywhere=True,
+        )
+
+    async def read_schema_ids(self, ids: SchemaIds) -> None:
+        """Take the ids of schemas that former runs used. A broker that is away: SinkUnavailableError."""
+        config = self._config
+        topic = config.topics.schemas
+        if not topic:
+            return
+        connection, _ = client.configured(config.kafka)
+        await self.call(
+            lambda: read_schema_ids(
+                connection, topic, f"{config.name}-schemas", self._answer_s, self.giving_up, ids
             ),
             anywhere=True,
         )

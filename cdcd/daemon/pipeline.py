@@ -3,6 +3,7 @@
 ```
  read ─frames─▶ Engine ─┬─ Ship ─▶ the Kafka thread ─▶ delivered
    ▲  wants_frames ─────┤  Describe, EnsureTopics, Ask ─▶ described, topics_ready, answered
+   │                    │  EnsureSchemas ─▶ schemas_ready
    │                    └─ Status ─▶ PostgreSQL
  lock, survey, stop ─▶ lock_lost, tick, stop
 ```
@@ -22,7 +23,19 @@ from typing import Any, Final, TypeVar
 from cdcd.daemon import memory
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.engine.actions import Action, Ask, Begin, Describe, End, EnsureTopics, Ship, Status, Turn, Wait
+from cdcd.engine.actions import (
+    Action,
+    Ask,
+    Begin,
+    Describe,
+    End,
+    EnsureSchemas,
+    EnsureTopics,
+    Ship,
+    Status,
+    Turn,
+    Wait,
+)
 from cdcd.engine.engine import Engine
 from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer, SpoolSpilled
@@ -31,6 +44,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.recording.tap import Tap
+from cdcd.registry.registrar import Registrar
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
@@ -60,6 +74,7 @@ class Pipeline:
         look_up: gives what the catalog says of a relation, the types that are known so far, and the snapshot (`seen`)
             of `Engine.described`.
         survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
+        registrar: registers schemas; None: the format has none.
         tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
     """
 
@@ -79,6 +94,7 @@ class Pipeline:
         telemetry: Telemetry,
         observe: Observer,
         tap: Tap | None = None,
+        registrar: Registrar | None = None,
     ) -> None:
         self._engine = engine
         self._verbs: Engine | Tap = engine if tap is None else tap
@@ -93,6 +109,7 @@ class Pipeline:
         self._survey = survey
         self._telemetry = telemetry
         self._observe = observe
+        self._registrar = registrar
         self._reported = asyncio.Event()
         """Set when something was reported to the engine, which may have other actions then."""
         self._wanted = asyncio.Event()
@@ -206,6 +223,12 @@ class Pipeline:
         await self._kafka.await_topics(action.topics, keyless=action.keyless, ahead=action.ahead)
         self._verbs.topics_ready(action.topics, time.monotonic())
 
+    async def _ensure_schemas(self, action: EnsureSchemas) -> None:
+        assert self._registrar is not None, "only a format with a registry has schemas"
+        await self._registrar.ensure(action.schemas)
+        # No recording holds the ids, so that there is none of such a session (`Config`).
+        self._engine.schemas_ready(action.schemas, time.monotonic())
+
     async def _begin_stream(self, _action: Begin) -> None:
         self._snapshots.close_export()
         await self._begin()
@@ -307,6 +330,7 @@ _CARRIED_OUT: Final[dict[type[Any], Callable[[Pipeline, Any], Awaitable[None]]]]
     Ship: Pipeline._ship,
     Describe: Pipeline._describe,
     EnsureTopics: Pipeline._ensure_topics,
+    EnsureSchemas: Pipeline._ensure_schemas,
     Begin: Pipeline._begin_stream,
     Ask: Pipeline._ask,
 }

@@ -49,12 +49,15 @@ from cdcd.engine.startup_requests import (
 )
 from cdcd.errors import CdcdError
 from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
+from cdcd.formats.available import FORMATS
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
+from cdcd.registry.registrar import Registrar
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Source
@@ -122,6 +125,8 @@ class Startup:
         self._identity: Identity | None = None
         self._snapshots: SnapshotDriver | None = None
         self._ledger: Ledger | None = None
+        self._schema_ids = SchemaIds()
+        self._registrar: Registrar | None = None
 
     @property
     def lapsed(self) -> frozenset[int]:
@@ -201,6 +206,9 @@ class Startup:
             FatalError: configuration, privileges, positions: a person must act.
         """
         ready = await self._carry_out()
+        if FORMATS[self.config.format.value].registered:
+            # Now that no other instance can add an id.
+            await self._know_schemas()
         await self._look_at_columns(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
@@ -209,6 +217,14 @@ class Startup:
         if ready.exported is None:
             await start_replication(wiring)
         return pipeline
+
+    async def _know_schemas(self) -> None:
+        """Take the ids of schemas that former runs used, if the registry has them still."""
+        ids = SchemaIds((self.config.registry.url or "").rstrip("/"))
+        self._schema_ids = ids
+        self._registrar = Registrar(self.config, ids, self.telemetry.reach, self.observe)
+        await self.kafka.read_schema_ids(ids)
+        await self._registrar.verify()
 
     async def _carry_out(self) -> Ready:
         requests = self._start.run()
@@ -270,6 +286,8 @@ class Startup:
             ready=ready,
             unstreamed_until=self._unstreamed_until,
             binary=self._binary,
+            schema_ids=self._schema_ids,
+            registrar=self._registrar,
         )
 
     # What the requests ask for, in the order in which they come.

@@ -19,6 +19,7 @@ from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.connection import Connection
@@ -26,6 +27,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import Relation
+from cdcd.registry.registrar import Registrar
 from cdcd.rows.numbering import is_certain
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
@@ -62,6 +64,8 @@ class Wiring:
     ready: Ready
     unstreamed_until: int
     binary: bool
+    schema_ids: SchemaIds
+    registrar: Registrar | None
 
 
 def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
@@ -74,7 +78,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     start = SessionStart(
         settings=engine_settings(config, wiring.wal_sender_timeout_s),
         checkpoint=ready.checkpoint,
-        encoding=encoder_settings(config, wiring.database),
+        encoding=encoder_settings(config, wiring.database, wiring.schema_ids),
         published=ready.published,
         exported=ready.exported,
         excluded=config.on_demand(),
@@ -113,6 +117,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         telemetry=wiring.telemetry,
         observe=wiring.observe,
         tap=tap,
+        registrar=wiring.registrar,
     )
 
 

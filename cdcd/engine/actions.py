@@ -9,6 +9,7 @@ engine. While an action that takes time is under way, the shell goes on asking f
 | `Status` | send the bytes on the replication connection |
 | `Describe` | look the relation up in the catalog, then `described` |
 | `EnsureTopics` | create or check the topics, then `topics_ready` |
+| `EnsureSchemas` | have the schemas registered, take their ids into `SchemaIds`, then `schemas_ready` |
 | `Begin` | START_REPLICATION, then `stream_begun` |
 | `Ask` | ask PostgreSQL on a connection that the stream does not use, then `answered` |
 | `Turn` | let other tasks run, and ask again |
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError
+from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable, TooLarge
@@ -64,6 +66,13 @@ class EnsureTopics:
     topics: tuple[str, ...]
     keyless: frozenset[str] = frozenset()
     ahead: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnsureSchemas:
+    """Have these schemas registered, because records with them follow. A registry that is away is waited for."""
+
+    schemas: tuple[SchemaUse, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,4 +225,4 @@ class Lost:
 ReadAnswer = Rows | TooLarge | Changed | Refused
 Answer = Looked | Writers | Published | Enums | ReadAnswer | Busy | Lost
 
-Action = Ship | Status | Describe | EnsureTopics | Begin | Ask | Turn | Wait | End
+Action = Ship | Status | Describe | EnsureTopics | EnsureSchemas | Begin | Ask | Turn | Wait | End

@@ -50,6 +50,8 @@ class DescribedRelations:
         self._encoder = encoder
         self._incremental = incremental
         self._tables = tables
+        self._unregistered: set[int] = set()
+        """Oids of relations that were described, whose records lack ids of schemas."""
         self._topics = topics
         self._observe = observe
         self._relations: dict[int, Relation] = {}
@@ -128,6 +130,7 @@ class DescribedRelations:
         known = self._relations.get(oid)
         # A transaction's number is in the message if the transaction is streamed. It says nothing of the relation.
         described = self._relations[oid] = replace(relation, xid=None)
+        self._look_for_schemas(oid)
         topic = self._encoder.topic_of(oid)
         if not self._topics.has(topic):
             self.new_topics[oid] = topic
@@ -151,22 +154,37 @@ class DescribedRelations:
         relation = self._relations.get(oid)
         if relation is not None:
             self._encoder.define(relation, description, types)
+            self._look_for_schemas(oid)
+
+    def _look_for_schemas(self, oid: int) -> None:
+        if self._encoder.unregistered(oid):
+            self._unregistered.add(oid)
+        else:
+            self._unregistered.discard(oid)
 
     def topics_ready(self) -> None:
-        """Some topics are ready that were not before."""
+        """Some topics are ready that were not before, or some schemas are registered."""
+        for oid in tuple(self._unregistered):
+            self._look_for_schemas(oid)
         self.new_topics = {
             oid: topic for oid, topic in self.new_topics.items() if not self._topics.has(topic)
         }
 
     def lacks_topics(self, step: Changes) -> bool:
-        """Whether records of these events go to topics that are not ready. Such topics are asked for."""
-        if not self.new_topics:
+        """Whether records of these events go to topics that are not ready, or lack ids of schemas.
+
+        Such topics and schemas are asked for.
+        """
+        if not self.new_topics and not self._unregistered:
             return False
         missing = False
         for item in step.items:
             for oid in oids_of(item, step.in_stream):
                 topic = self.new_topics.get(oid)
                 if topic is not None and not self._topics.is_ready(topic):
+                    missing = True
+                lacking = self._encoder.unregistered(oid) if oid in self._unregistered else ()
+                if not self._topics.are_registered(lacking):
                     missing = True
         return missing
 

@@ -43,6 +43,7 @@ from cdcd.engine.topics import Topics
 from cdcd.errors import CdcdError
 from cdcd.facts import Observer
 from cdcd.formats.encoder import Encoder, RowEncoder
+from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
@@ -286,6 +287,13 @@ class Engine:
         self.incremental.look_ups.topics_ready(now)
         self._ingest.between(now)
 
+    def schemas_ready(self, schemas: Collection[SchemaUse], now: float) -> None:
+        """These schemas are registered, and their ids are in the encoders' `SchemaIds`."""
+        self._topics.registered(schemas)
+        self._ingest.relations.topics_ready()
+        self.incremental.look_ups.topics_ready(now)
+        self._ingest.between(now)
+
     def answered(self, ticket: int, answer: Answer, now: float) -> None:
         """The answer to a question about tables."""
         self._questions.answered(ticket, answer, now)
@@ -345,7 +353,12 @@ class Engine:
             return action
         if self._ingest.advance(now, unix_us):
             return Turn()
-        action = self._ingest.relations.next(now) or self._next_question(now) or self._questions.next_topics()
+        action = (
+            self._ingest.relations.next(now)
+            or self._next_question(now)
+            or self._questions.next_topics()
+            or self._topics.wanted_schemas()
+        )
         if action is not None:
             return action
         if self._settings.snapshot_only and self._all_is_read():

@@ -19,7 +19,7 @@ from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.facts import Observer, PrepareMissing, TransactionLarge
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, Encoder, Record
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, MESSAGES, Encoder, Record
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -288,6 +288,8 @@ class Ingest:
             request = self._requests.hold(message)
             if request is not None:
                 self._deferred.append(request)
+        elif self._lacks_schemas(step):
+            return
         else:
             size = self._encoder.encode(step.frame, step.in_stream, self._unix_us, self._records)
         if self._queue.add(self._records, size, 1):
@@ -295,6 +297,8 @@ class Ingest:
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
+        if message is None and self._lacks_schemas(step):
+            return
         self._queue.begin(step.lsn, 0)
         size = 0
         if message is not None:
@@ -306,6 +310,13 @@ class Ingest:
         self._queue.add(self._records, size, 1)
         self._queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
         self.between(now)
+
+    def _lacks_schemas(self, step: Step) -> bool:
+        """Whether records of logical messages lack ids of schemas. Then the step is held until they have some."""
+        if self._topics.are_registered(self._encoder.unregistered(MESSAGES)):
+            return False
+        self._held = step
+        return True
 
     def _commit_without_prepare(self, step: CommitWithoutPrepare, now: float) -> None:
         self._observe(PrepareMissing(gid=step.gid, xid=step.xid, commit_lsn=str(Lsn(step.commit_lsn))))
@@ -350,7 +361,7 @@ class Ingest:
         self._incremental.reads.send_due(position, now)
 
     def _has_topic(self, oid: int) -> bool:
-        return self._topics.is_ready(self._rows.topic_of(oid))
+        return self._rows.topic_is_ready(self._rows.topic_of(oid))
 
     def _end_former_rows(self, oid: int) -> None:
         """Between two transactions: end the rows of the table that had this one's name before."""

@@ -100,7 +100,7 @@ class Questions:
         if not self._has_exported_topics:
             self._has_exported_topics = True
             for topic in exported.topics():
-                self._topics.is_ready(topic)
+                self._rendering.topic_is_ready(topic)
         if not self._queue.room or self._topics.awaited:
             return None
         found = exported.next_question(now)

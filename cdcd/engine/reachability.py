@@ -1,23 +1,43 @@
-"""Which of the two sides answers: when an outage begins, what waits then, and how long the outage was.
+"""Which of the sides answers: when an outage begins, what waits then, and how long the outage was.
 
 The rule: an outage begins when one attempt to get an answer has failed, and ends with the first answer. Nothing else
 counts. A slow delivery is no outage, because a busy broker is slow too; and an idle daemon delivers nothing, so that a
 delivery would tell nothing. The shell asks Kafka once a second (`daemon/kafka_watch.py`). It need not ask PostgreSQL:
 the round trips of the advisory lock (`postgres/lock.py`) and each attempt to connect tell whether PostgreSQL answers.
+A schema registry is asked only when a new schema needs it, so that it is away only while something waits for it.
 
 An attempt that took far longer than it may was made by a process that stood still itself. It says nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from cdcd.errors import CdcdError
 from cdcd.facts import Observer, Side
-from cdcd.facts_operation import KafkaReachable, KafkaUnreachable, PostgresReachable, PostgresUnreachable
+from cdcd.facts_operation import (
+    KafkaReachable,
+    KafkaUnreachable,
+    PostgresReachable,
+    PostgresUnreachable,
+    RegistryReachable,
+    RegistryUnreachable,
+)
 
 STOOD_STILL_S: Final = 10.0
 """An attempt that is this many seconds late was not judged in time: this process, or its machine, stood still."""
+
+
+_REACHABLE: Final[Mapping[Side, type[KafkaReachable | PostgresReachable | RegistryReachable]]] = {
+    "kafka": KafkaReachable,
+    "postgres": PostgresReachable,
+    "registry": RegistryReachable,
+}
+_UNREACHABLE: Final[Mapping[Side, type[KafkaUnreachable | PostgresUnreachable | RegistryUnreachable]]] = {
+    "kafka": KafkaUnreachable,
+    "postgres": PostgresUnreachable,
+    "registry": RegistryUnreachable,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +90,8 @@ class Reachability:
         if outage is None:
             return
         waiting = self._waiting()
-        kind = KafkaReachable if side == "kafka" else PostgresReachable
         self._observe(
-            kind(
+            _REACHABLE[side](
                 seconds=round(now - outage.since, 1),
                 records=waiting.records,
                 bytes=waiting.size,
@@ -93,9 +112,8 @@ class Reachability:
         if known is not None:
             return
         waiting = self._waiting()
-        kind = KafkaUnreachable if side == "kafka" else PostgresUnreachable
         self._observe(
-            kind(
+            _UNREACHABLE[side](
                 message=failure.message,
                 hint=failure.hint,
                 records=waiting.records,

@@ -27,7 +27,7 @@ class Rendering(Protocol):
         """The topic of a table that was defined."""
 
     def topic_is_ready(self, topic: str) -> bool:
-        """Whether records may go to the topic; if not, it is asked for."""
+        """Whether records may go to the topic, and have schemas with ids; if not, those are asked for."""
 
     def put(
         self,
@@ -58,12 +58,15 @@ class SnapshotRows:
         self._queue = queue
         self._topics = topics
         self._records: list[Record] = []
+        self._oids: dict[str, int] = {}
+        """The relation whose records a topic has, by topic, of those that were defined."""
 
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> str:
         self.encoder.define(relation, description, types)
         topic = self.encoder.claim(relation.oid)
+        self._oids[topic] = relation.oid
         if not self.encoder.key_column_names(relation.oid):
             self._topics.keep_keyless(topic)
         return topic
@@ -89,7 +92,9 @@ class SnapshotRows:
         return self.encoder.topic_named(name)
 
     def topic_is_ready(self, topic: str) -> bool:
-        return self._topics.is_ready(topic)
+        oid = self._oids.get(topic)
+        registered = oid is None or self._topics.are_registered(self.encoder.unregistered(oid))
+        return self._topics.is_ready(topic) and registered
 
     def put(
         self,

@@ -1,23 +1,32 @@
-"""Which topics exist. A topic is made when a table has its first record; each is asked for once, several at a time."""
+"""Which topics exist, and which schemas are registered: what must be there before the records that need it.
+
+A topic is made, and a schema registered, when a table has its first record. Each is asked for once, several at a time.
+"""
 
 from collections.abc import Collection
 
-from cdcd.engine.actions import EnsureTopics
+from cdcd.engine.actions import EnsureSchemas, EnsureTopics
+from cdcd.formats.schema_registrations import SchemaUse
 
 
 class Topics:
-    """The topics of a session. Whoever has records for a topic asks `is_ready`. The caller carries out `wanted`."""
+    """The topics and schemas of a session. The caller carries out `wanted` and `wanted_schemas`.
+
+    Whoever has records for a topic asks `is_ready` and, if the encoder lacks ids of schemas, `are_registered`.
+    """
 
     def __init__(self) -> None:
         self._ready: set[str] = set()
         self._wanted: dict[str, None] = {}
         self._asked: set[str] = set()
         self._keyless: set[str] = set()
+        self._schemas_wanted: dict[SchemaUse, None] = {}
+        self._schemas_asked: set[SchemaUse] = set()
 
     @property
     def awaited(self) -> bool:
-        """Whether a topic was wanted that is not ready yet."""
-        return bool(self._wanted or self._asked)
+        """Whether a topic was wanted that is not ready yet, or a schema that is not registered yet."""
+        return bool(self._wanted or self._asked or self._schemas_wanted or self._schemas_asked)
 
     def is_ready(self, topic: str) -> bool:
         """Whether records may go to the topic; if not, it is wanted."""
@@ -48,3 +57,23 @@ class Topics:
         """Records may go to these topics from now on."""
         self._ready.update(topics)
         self._asked.difference_update(topics)
+
+    def are_registered(self, lacking: Collection[SchemaUse]) -> bool:
+        """Whether a table's records lack no schema (`Encoder.unregistered`); if they do, the schemas are wanted."""
+        for use in lacking:
+            if use not in self._schemas_asked:
+                self._schemas_wanted[use] = None
+        return not lacking
+
+    def wanted_schemas(self) -> EnsureSchemas | None:
+        """The schemas that are to be registered now; None: there is none."""
+        if not self._schemas_wanted:
+            return None
+        schemas = tuple(self._schemas_wanted)
+        self._schemas_wanted.clear()
+        self._schemas_asked.update(schemas)
+        return EnsureSchemas(schemas)
+
+    def registered(self, schemas: Collection[SchemaUse]) -> None:
+        """These schemas have ids from now on."""
+        self._schemas_asked.difference_update(schemas)

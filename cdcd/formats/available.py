@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.formats.avro.encoder import AvroEncoder
+from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
@@ -16,13 +18,17 @@ class Format:
     Attributes:
         changes: for what the stream sends; True: values may come in binary form.
         rows: for rows that are read from tables.
+        registered: the schemas of its records are in a schema registry.
     """
 
     changes: Callable[[EncoderSettings, bool], Encoder]
     rows: Callable[[EncoderSettings], RowEncoder]
+    registered: bool = False
 
 
 _DEBEZIUM_JSON: Final = Format(DebeziumJsonEncoder, SnapshotEncoder)
 
-FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON}
+_AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder, registered=True)
+
+FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON, "avro": _AVRO}
 """By the name of the values' format; the encoder takes the names from its settings."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cdcd.formats.schema_names import NONE
+from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
@@ -26,6 +27,10 @@ HEADER_NEW_KEY: Final = "__debezium.newkey"
 HEADER_OLD_KEY: Final = "__debezium.oldkey"
 HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
+
+
+MESSAGES: Final = 0
+"""Stands for logical messages where else a relation is named by its oid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class EncoderSettings:
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
         skipped: the operations of `SKIPPABLE` that have no records.
+        subjects: how subjects of a schema registry are named: topic, record or topic_record.
+        schema_ids: the ids that a schema registry gave.
     """
 
     version: str
@@ -67,6 +74,8 @@ class EncoderSettings:
     modes: Modes = field(default_factory=Modes)
     name_adjustment: str = NONE
     skipped: tuple[str, ...] = ()
+    subjects: str = "topic"
+    schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
 
     @property
     def topics(self) -> TopicNames:
@@ -139,6 +148,12 @@ class Encoder(Protocol):
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key.
+        """
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """The schemas of a defined relation's records that have no id yet; of logical messages, if the oid is MESSAGES.
+
+        The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
         """
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.formats.schemas import TableForm, read_form
 from cdcd.kafka.assigned import answers, consumer_properties
 from cdcd.kafka.checkpoint import NO_TOPIC
@@ -97,6 +98,17 @@ def read_descriptions(
     found = FormerDescriptions()
     _read(client, topic, group, timeout_s, stopping, found.take)
     return found
+
+
+def read_schema_ids(  # noqa: PLR0917  as `read_descriptions`
+    client: Properties, topic: str, group: str, timeout_s: float, stopping: threading.Event, ids: SchemaIds
+) -> None:
+    """Take the ids of schemas that the topic names. Raises as `read_descriptions`."""
+
+    def take(value: bytes) -> None:
+        ids.take(value)
+
+    _read(client, topic, group, timeout_s, stopping, take)
 
 
 def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records

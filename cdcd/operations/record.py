@@ -128,7 +128,8 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
     return SessionStart(
         settings=settings,
         checkpoint=Checkpoint("0", 0, "record", Position(end_lsn=begin), begin),
-        encoding=encoder_settings(config, source.database),
+        # A recording holds frames. The records that the engine makes meanwhile go nowhere.
+        encoding=replace(encoder_settings(config, source.database), key_format="json", value_format="json"),
         published={},
         abort_info=source.abort_info,
         spool_bytes=config.spool.memory_bytes_max,

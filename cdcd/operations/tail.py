@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TextIO
 
-from cdcd.checks.settings import encoder_settings
+from cdcd.checks.settings import encoder_settings, require_json
 from cdcd.config.loading import Config
 from cdcd.facts import Fact
 from cdcd.formats.available import FORMATS
@@ -104,9 +104,16 @@ def follow_topics(
     """Show what comes in the topics, until enough is shown.
 
     Raises:
+        ConfigError: the topics are not in JSON.
         SinkError: no topic is there, or Kafka refuses.
         SinkUnavailableError: Kafka does not answer.
     """
+    require_json(
+        config,
+        "cdcd tail --from topics",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads the topics, "
+        "such as kafka-avro-console-consumer.",
+    )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
     try:
@@ -198,8 +205,13 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         settings = replace(encoder_settings(config, database), schemas_topic=None, tombstones=False)
+        value_format = config.format.value
+        if FORMATS[value_format].registered:
+            # What is shown to a person is JSON, also where the daemon writes Avro.
+            value_format = "json"
+            settings = replace(settings, key_format="json", value_format="json")
         self._encoder = shaped(
-            FORMATS[config.format.value].changes(settings, False), config.outbox.settings, settings, _unheard
+            FORMATS[value_format].changes(settings, False), config.outbox.settings, settings, _unheard
         )
 
     def define(

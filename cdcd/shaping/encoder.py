@@ -14,6 +14,7 @@ from typing import Final
 
 from cdcd.facts import EventRefused, Observer, cut_short
 from cdcd.formats.encoder import Encoder, EncoderSettings, Record
+from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -78,6 +79,9 @@ class OutboxEncoder:
             self._rows.pop(relation.oid, None)
         else:
             self._rows[relation.oid] = rows
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        return self._inner.unregistered(relation_oid)
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         self._inner.begin(xid, commit_lsn, commit_time, last_commit_lsn)

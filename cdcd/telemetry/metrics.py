@@ -135,6 +135,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _up("kafka"),
     ),
     Definition(
+        "cdcd_registry_up",
+        "gauge",
+        "1 if the schema registry answered when it was asked last, which a new schema makes cdcd do.",
+        _up("registry"),
+    ),
+    Definition(
         "cdcd_postgres_up",
         "gauge",
         "1 if PostgreSQL answered when it was asked last.",

@@ -22,7 +22,11 @@ from cdcd.telemetry.throughput import Throughput, Totals
 Role = Literal["starting", "standby", "active"]
 ROLES: Final[tuple[Role, ...]] = ("starting", "standby", "active")
 
-NAMES: Final[dict[Side, str]] = {"postgres": "PostgreSQL", "kafka": "Kafka"}
+NAMES: Final[dict[Side, str]] = {
+    "postgres": "PostgreSQL",
+    "kafka": "Kafka",
+    "registry": "the schema registry",
+}
 """The sides, for people."""
 
 TRANSACTION_KINDS: Final = ("plain", "streamed", "prepared", "rolled_back", "aborted", "message")

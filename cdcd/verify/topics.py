@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from cdcd.checks.settings import require_json
 from cdcd.config.loading import Config
 from cdcd.credentials.providers import access
 from cdcd.errors import ConfigError, SinkError, TransientError
@@ -118,6 +119,11 @@ class TopicsTarget:
             notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
+        )
+        require_json(
+            config,
+            "cdcd verify",
+            "Compare a sample by a consumer of your own, or verify a second pipeline with format.value: json.",
         )
         self._client, _ = client.split(*access(config.kafka))
         self._admin = Admin(self._client, ANSWER_S)

@@ -96,7 +96,6 @@ def test_a_table_that_is_locked_is_busy_and_the_catalog_goes_on(database: Databa
     asyncio.run(look())
 
 
-@CHECKED
 def test_a_look_at_an_exported_snapshot_leaves_out_what_is_locked_and_says_by_whom(database: Database):
     for name in ("t", "u"):
         database.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)")

@@ -5,7 +5,12 @@ import pytest
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
 from tests.sim.expected import PUBLISHED
-from tests.sim.planted_focuses import LOCKED_BESIDE_THE_STREAM, LOCKED_WHILE_EXPORTED, PUBLISHING, PUBLISHING_AND_CUT
+from tests.sim.planted_focuses import (
+    LOCKED_BESIDE_THE_STREAM,
+    LOCKED_WHILE_EXPORTED,
+    PUBLISHING,
+    PUBLISHING_AND_CUT,
+)
 from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
 from tests.sim.world import World
 

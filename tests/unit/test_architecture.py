@@ -39,8 +39,9 @@ LAYERS |= {layer: {*PATH, "credentials"} for layer in BESIDE}
 LAYERS["config"] = set(PATH)
 # Where passwords and tokens come from that live for minutes: by the configuration, for PostgreSQL and Kafka.
 LAYERS["credentials"] = {*PATH, "config"}
+LAYERS["registry"] = {*PATH, "config", "credentials"}
 LAYERS["telemetry"] = {*PATH, "config"}
-LAYERS["checks"] = {*PATH, *BESIDE, "credentials", "telemetry"}
+LAYERS["checks"] = {*PATH, *BESIDE, "credentials", "registry", "telemetry"}
 LAYERS["recording"] = set(PATH)
 LAYERS["daemon"] = {*LAYERS["checks"], "checks", "recording"}
 LAYERS["stream"] = {*PATH, "postgres"}
@@ -172,7 +173,12 @@ def test_the_engine_is_as_pure_as_what_it_decides_with():
 def test_what_makes_records_is_known_by_its_interface_only(module: str):
     """`formats/available.py` alone names formats: a further one is an entry there."""
     found = imports(ast.parse(CODE[module]), module, is_package=False)
-    own = ("cdcd.formats.encoder", "cdcd.formats.available", "cdcd.formats.schemas")
+    own = (
+        "cdcd.formats.encoder",
+        "cdcd.formats.available",
+        "cdcd.formats.schemas",
+        "cdcd.formats.schema_registrations",
+    )
     assert [name for name in found if name.startswith("cdcd.formats") and name not in own] == []
 
 

@@ -56,7 +56,7 @@ class TopicsConfig(Section):
         "an update that changes the key count as d and c. Positions go on as if the records were there. Without c, u "
         "or d the topics do not tell the tables any more: `cdcd mirror` and `cdcd verify` refuse them. u needs "
         "snapshot.mode: never, snapshot.added_tables: false and snapshot.signals: off, because an update may carry a "
-        "row that a snapshot does not meet.",
+        "row that a snapshot does not meet. Needs format.value: json or json_schema.",
     )
     tombstones: bool = Field(
         True,

@@ -58,6 +58,7 @@ from cdcd.formats.debezium_json.source_block import (
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
+from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
 from cdcd.protocol.peek import (
@@ -117,6 +118,10 @@ class DebeziumJsonEncoder(KnownTables):
         """Rows are written into a buffer where that is possible (`row_writer.py`), not put together from fragments."""
         self._now_us = -1
         self._processed_at = b""
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """See `Encoder`. The schemas of JSON are in its records."""
+        return ()
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
@@ -457,12 +462,15 @@ class DebeziumJsonEncoder(KnownTables):
             b"%d" % serial,
             to_bytes(f'}},"transaction":null,{content}') + self._message_end,
         )
-        key = to_bytes(f'{{"prefix":{prefix}}}')
-        if self._message_key:
-            key = self._message_key + key + CLOSING
+        key = self.json_message_key(message)
         self._messages += 1
         out.append((self._message_topic, key, value, None))
         return len(key) + len(value)
+
+    def json_message_key(self, message: LogicalMessage) -> bytes:
+        """The key of a logical message, with its schema if keys have one."""
+        key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
+        return self._message_key + key + CLOSING if self._message_key else key
 
 
 def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:

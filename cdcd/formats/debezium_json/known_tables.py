@@ -1,6 +1,6 @@
 """The tables that an encoder knows: their topics, their fragments, and how many records they have had."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
@@ -10,7 +10,7 @@ from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import table_form
 from cdcd.protocol.messages import Relation
 from cdcd.rows.binary_columns import require_binary
-from cdcd.rows.protection import Protections
+from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
 from cdcd.rows.routing import Routes
@@ -93,7 +93,7 @@ class KnownTables:
             announcement = (self._settings.schemas_topic, *form.record(), None)
         self._recent = None
         rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
-        self._tables[relation.oid] = TableFragments(
+        fragments = TableFragments(
             relation,
             table,
             types=types,
@@ -109,6 +109,16 @@ class KnownTables:
             modes=modes,
             name_adjustment=self._settings.name_adjustment,
         )
+        self._tables[relation.oid] = fragments
+        self._described(fragments, types, rules)
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        """A relation has a new description. For encoders that keep more of it."""
 
     def _remembered(self, relation: Relation, table: TableDescription) -> TableDescription:
         """What the catalog said, or the key of the last description where it has forgotten the table.

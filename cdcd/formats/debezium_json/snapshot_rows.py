@@ -43,7 +43,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         """
         count = size = 0
         keys: list[bytes] | None = [] if self.has_key(oid) else None
-        for begin, end, marker in _runs(len(lines), position):
+        for begin, end, marker in runs(len(lines), position):
             self._source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
             self._transaction += 1
             table = self._table(oid, out)
@@ -96,7 +96,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         return bool(self._tables[oid].key_slots)
 
 
-def _runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
+def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
     """Rows that follow each other and have the same marker: from, to before, marker."""
     runs: list[tuple[int, int, str]] = []
     if not count:

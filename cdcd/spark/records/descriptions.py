@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from cdcd.errors import SinkError, SourceError
+from cdcd.formats.schema_registrations import is_registration
 from cdcd.formats.schemas import TableForm, read_form
 from cdcd.rows.relations import ColumnForm
 from cdcd.spark.kafka import KafkaSource
@@ -102,6 +103,12 @@ class Descriptions:
         try:
             fingerprint, form = read_form(value)
         except ValueError as error:
+            if is_registration(value):
+                raise SinkError(
+                    f"The topics of this pipeline have records in Avro, as {where} says. The mirror reads JSON.",
+                    hint="Set format.value: json (and format.key) in the daemon's configuration, with a topics.prefix "
+                    "of its own, and mirror those topics.",
+                ) from None
             self.problems[where] = str(error)
             return
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)

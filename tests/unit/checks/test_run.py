@@ -66,7 +66,9 @@ def test_every_code_is_used_and_says_which_exit_it_foresees():
     sources = "".join(path.read_text() for path in CHECKS.glob("*.py") if path.name != "codes.py")
     used = set(re.findall(r'"([a-z_]+\.[a-z_]+)"', sources))
     # Those of a side that cannot be asked are put together.
-    used |= {f"{name}.{what}" for name in ("postgres", "kafka") for what in ("refused", "unreachable")}
+    used |= {
+        f"{name}.{what}" for name in ("postgres", "kafka", "registry") for what in ("refused", "unreachable")
+    }
     assert set(codes.CODES) <= used
     assert {code for one in codes.CODES.values() for code in one.exits} <= set(EXIT_CODES)
     assert all(re.fullmatch(r"[a-z_]+\.[a-z_]+", name) for name in codes.CODES)

@@ -18,6 +18,7 @@ from cdcd.engine.actions import (
     Begin,
     Describe,
     End,
+    EnsureSchemas,
     EnsureTopics,
     ListPublished,
     Published,
@@ -28,6 +29,7 @@ from cdcd.engine.actions import (
 )
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, FatalError, TransientError
+from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.messages import POSTGRES_EPOCH_US
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.state import Telemetry
@@ -142,6 +144,7 @@ class Session:
             survey=self._did("survey"),
             telemetry=Telemetry(),
             observe=lambda fact: None,
+            registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
         )
 
     def _in_thread(self, call: Callable[[], None]) -> Awaitable[None]:
@@ -180,6 +183,7 @@ class Session:
 
 
 BATCH = Batch(START, START)
+USE = SchemaUse("p.public.t-value", "{}")
 
 ACTIONS = [
     pytest.param(Ship(BATCH, CHECKPOINT), ("sink", BATCH, CHECKPOINT), ("delivered", BATCH), id="Ship"),
@@ -192,6 +196,7 @@ ACTIONS = [
     pytest.param(
         EnsureTopics(("a", "b")), ("topics", ("a", "b")), ("topics_ready", ("a", "b")), id="EnsureTopics"
     ),
+    pytest.param(EnsureSchemas((USE,)), ("schemas", (USE,)), ("schemas_ready", (USE,)), id="EnsureSchemas"),
     pytest.param(Begin(), ("begin",), ("stream_begun",), id="Begin"),
     pytest.param(
         Ask(7, ListPublished(frozenset())),
@@ -283,6 +288,7 @@ async def test_frames_are_read_again_when_the_engine_comes_to_want_them():
         ("sink", Ship(BATCH, CHECKPOINT)),
         ("look up", Describe(RELATION, False)),
         ("topics", EnsureTopics(("a",))),
+        ("schemas", EnsureSchemas((USE,))),
         ("begin", Begin()),
         ("answer", Ask(1, ListPublished(frozenset()))),
         ("survey", Turn()),

@@ -45,8 +45,7 @@ from cdcd.facts import (
     TableReplaced,
     TransactionLarge,
 )
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
-from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.frames import StatusUpdate, read_status
 from cdcd.protocol.messages import (
@@ -112,12 +111,14 @@ class Daemon:
         exported: list[SourceTable] | None = None,
         unstreamed_until: int = 0,
         published: dict[int, str] | None = None,
+        encoding: EncoderSettings = ENVELOPE,
         **settings: Any,
     ) -> None:
         self.now = 0.0
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
-        encoder = DebeziumJsonEncoder(ENVELOPE)
+        records = FORMATS[encoding.value_format]
+        encoder = records.changes(encoding, False)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
         )
@@ -137,7 +138,7 @@ class Daemon:
             assembler=self.assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=SnapshotEncoder(ENVELOPE),
+            rows=records.rows(encoding),
             published=self.published,
             observe=self.facts,
             now=self.now,

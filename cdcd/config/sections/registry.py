@@ -1,0 +1,102 @@
+"""The keys of `registry`: the schema registry that formats with registered schemas need."""
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, SecretStr, field_serializer, model_validator
+
+from cdcd.config.masking import MASK
+from cdcd.config.types import CommandLine, FilePath, Section, Text
+
+
+class RegistryConfig(Section):
+    """A schema registry with Confluent's API, which `format: avro` needs."""
+
+    url: Text | None = Field(
+        None,
+        description="URL of the registry, such as http://registry:8081, without user and password. Apicurio has "
+        "Confluent's API below /apis/ccompat/v7. If url changes, cdcd registers all schemas with the new registry.",
+    )
+    subjects: Literal["topic", "record", "topic_record"] = Field(
+        "topic",
+        description="Under which subjects schemas are registered, by Confluent's strategies. topic: TOPIC-key and "
+        "TOPIC-value. record: the full name of the record in the schema. topic_record: TOPIC- and that name.",
+    )
+    register_schemas: bool = Field(
+        True,
+        description="false: cdcd registers nothing, and stops at a schema that the registry does not have.",
+    )
+    compatibility: (
+        Literal[
+            "NONE",
+            "BACKWARD",
+            "BACKWARD_TRANSITIVE",
+            "FORWARD",
+            "FORWARD_TRANSITIVE",
+            "FULL",
+            "FULL_TRANSITIVE",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="The compatibility that cdcd sets for each subject before it registers a schema there. null: that "
+        "of the registry. With another one than NONE, the registry may refuse a table's change, such as a column's "
+        "new type; cdcd then stops and names the subject.",
+    )
+    user: Text | None = Field(None, description="User of HTTP's basic authentication. It needs a password.")
+    password: SecretStr | None = Field(None, description="Password of the user.")
+    password_file: FilePath | None = Field(
+        None, description="File that holds the password, instead of password. Read again at each request."
+    )
+    password_command: CommandLine | None = Field(
+        None, description="Program and arguments that print the password, instead of password."
+    )
+    token: SecretStr | None = Field(None, description="Bearer token, instead of user and password.")
+    token_file: FilePath | None = Field(
+        None, description="File that holds the token, instead of token. Read again at each request."
+    )
+    token_command: CommandLine | None = Field(
+        None, description="Program and arguments that print the token, instead of token."
+    )
+    ca_file: FilePath | None = Field(
+        None,
+        description="PEM file of the certificates that may have signed the registry's, for https. null: those that "
+        "the machine trusts.",
+    )
+    certificate_file: FilePath | None = Field(
+        None,
+        description="PEM file of cdcd's own certificate, for a registry that asks for one. Needs key_file.",
+    )
+    key_file: FilePath | None = Field(
+        None, description="PEM file of the key of certificate_file, without a passphrase."
+    )
+    timeout_s: float = Field(
+        10, ge=1, le=120, description="Longest wait for an answer of the registry, and for a command."
+    )
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "RegistryConfig":
+        if self.url is not None:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError("url must begin with http:// or https:// and a host")
+            if parts.username is not None:
+                raise ValueError("url must have no user and password; set user and password_file")
+        passwords = [name for name in ("password", "password_command") if getattr(self, name) is not None]
+        tokens = [name for name in ("token", "token_command") if getattr(self, name) is not None]
+        if (self.user is not None) != bool(passwords):
+            raise ValueError("user and one of password, password_file and password_command belong together")
+        for given in (passwords, tokens):
+            if len(given) > 1:
+                raise ValueError(
+                    f"{given[0]} (or {given[0]}_file) and {given[1]} are both given; give one of them"
+                )
+        if passwords and tokens:
+            raise ValueError("a password and a token are both given; give one of them")
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file belong together")
+        return self
+
+    @field_serializer("password", "token")
+    def _show_secret(self, secret: SecretStr | None) -> str | None:
+        return None if secret is None else MASK

@@ -1,0 +1,435 @@
+"""Debezium's envelope in Avro: each value in Confluent's wire format, with the id of its schema before it.
+
+Topics, descriptions, events and their order are those of `debezium_json/encoder.py`, which this encoder is but for the
+bytes of rows, source blocks and keys. The schemas are the Connect schemas of `format: json_schema`, as Confluent's
+AvroConverter writes them (`schemas.py`).
+
+There is one way to write a row, compiled or not: value after value into a buffer. A value that the server did not send
+(unchanged TOAST) is copied from the old row, if that has it. Else Debezium's placeholder stands there. If the
+column's type has no room for the placeholder, null stands there. The header `cdcd.unchanged` names the column, as in
+JSON.
+
+Rows of streamed transactions are not drafted: they wait as frames for the commit.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.errors import ProtocolError, SourceError, TransientError
+from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
+from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
+from cdcd.formats.avro.writing import number, optional, text, write_bytes
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
+from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
+from cdcd.formats.schema_registrations import SchemaUse
+from cdcd.protocol.messages import LogicalMessage, Relation
+from cdcd.protocol.peek import (
+    BINARY,
+    DELETE,
+    INSERT,
+    NEW_ROW,
+    NULL,
+    OLD_KEY,
+    OLD_ROW,
+    ROW_HEAD_BYTES,
+    TEXT,
+    UNCHANGED,
+    VALUE_HEAD_BYTES,
+    row_width,
+    value_size,
+)
+from cdcd.rows.hints import HINT
+from cdcd.rows.protection import ColumnRule
+from cdcd.rows.relations import TypeDescription
+from cdcd.transactions.drafts import SpoolItem
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+LSN_MAX: Final = 2**63 - 1
+
+_BUFFER_BYTES_MAX: Final = 1 << 20
+"""A buffer that a large record has made larger is given back."""
+
+_NONE: Final = 0
+_SOME: Final = 2
+"""`before` and `after`: null, or a row."""
+
+_EMPTY: Final = b"\x00\x00"
+"""Neither `before` nor `after`."""
+
+
+class AvroEncoder(DebeziumJsonEncoder):
+    """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
+        DebeziumJsonEncoder.__init__(self, settings, binary)
+        self._avro: dict[int, AvroTable] = {}
+        self._latest: AvroTable | None = None
+        """Of the last row."""
+        self._block = AvroSourceBlock(settings)
+        self._source = self._block
+        self._block_alone = AvroSourceBlock(settings)
+        self._alone = self._block_alone
+        self._times = b""
+        self._out = BytesWriter()
+        self._part = BytesWriter()
+        self._of_messages = AvroTableSource("", "", None)
+        self._message_key_use, self._message_value_use = message_uses(settings, self._message_topic)
+        uses = (self._message_key_use, self._message_value_use)
+        self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
+        self._messages_told = False
+
+    # Schemas.
+
+    def _described(
+        self,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        known = self._avro.get(fragments.relation.oid)
+        table = AvroTable(self._settings, fragments, types, rules)
+        if known is not None and known.is_told and known.uses == table.uses:
+            table.is_told = True
+        self._avro[fragments.relation.oid] = table
+        self._latest = None
+
+    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
+        """See `Encoder`."""
+        ids = self._settings.schema_ids
+        uses = self._avro[relation_oid].uses if relation_oid else self._message_uses
+        return tuple([use for use in uses if ids.get(use) is None])
+
+    def _id(self, use: SchemaUse) -> int:
+        schema_id = self._settings.schema_ids.get(use)
+        if schema_id is None:
+            # The labels of an enum may have changed while rows of its table were on their way.
+            raise TransientError(
+                f"The schema of subject {use.subject} has changed, and is not registered yet.",
+                hint="The next session has it registered before it makes records with it.",
+            )
+        return schema_id
+
+    def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
+        """Name the ids of schemas in the schemas topic, if there is one."""
+        topic = self._settings.schemas_topic
+        if topic is not None:
+            ids = self._settings.schema_ids
+            out.extend([(topic, *ids.record(use), None) for use in uses])
+
+    def _ready(self, table: AvroTable, out: list[Record]) -> None:
+        """Before the first record of a table as it is described now: take its schemas' ids, and name them."""
+        value_head = head(self._id(table.value_use))
+        if table.key_use is not None:
+            table.key_head = head(self._id(table.key_use))
+        table.value_head = value_head
+        if not table.is_told:
+            self._tell(table.uses, out)
+            table.is_told = True
+
+    # What stands around a row.
+
+    def draft_all(
+        self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
+    ) -> list[SpoolItem]:
+        """No row is drafted."""
+        return frames
+
+    def _set_now(self, now_us: int) -> None:
+        if now_us != self._now_us:
+            self._now_us = now_us
+            self._times = times(now_us)
+
+    def _table(self, oid: int, out: list[Record]) -> TableFragments:
+        """See `DebeziumJsonEncoder`."""
+        latest = self._latest
+        if (
+            latest is not None
+            and oid == self._recent_oid
+            and latest.fragments.transaction == self._transaction
+        ):
+            return latest.fragments
+        table = self._avro.get(oid)
+        if table is None:
+            raise ProtocolError(
+                f"A change in the relation with oid {oid}, which the server never described.", hint=HINT
+            )
+        fragments = table.fragments
+        if fragments.transaction != self._transaction:
+            if fragments.is_new:
+                self._introduce(fragments, out)
+            if not table.value_head:
+                self._ready(table, out)
+            table.source.renew(self._block)
+            fragments.transaction = self._transaction
+        self._recent_oid = oid
+        self._latest = table
+        return fragments
+
+    def _buffer(self) -> BytesWriter:
+        if len(self._out) > _BUFFER_BYTES_MAX:
+            self._out = BytesWriter()
+        self._out.truncate(0)
+        return self._out
+
+    def _end(self, table: AvroTable, op: int) -> bytes:
+        """The record whose row is in the buffer."""
+        if self._lsn > LSN_MAX:
+            raise ProtocolError(f"An LSN of {self._lsn} has no place in Avro.", hint=HINT)
+        fragments = table.fragments
+        fragments.tally.counts[op] += 1
+        table.source.write(op, self._lsn, self._serial, self._times, self._out)
+        return self._out.getvalue()
+
+    # Rows.
+
+    def _row(  # noqa: PLR0917  as `DebeziumJsonEncoder._row`
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        if width != table.width:
+            raise ValueError("the row has another number of columns than the relation")
+        avro = self._latest
+        assert avro is not None, "`_table` comes first"
+        buffer = self._buffer()
+        buffer.write(avro.value_head)
+        if tag == DELETE:
+            return self._delete_row(avro, frame, kind, at, out)
+        if tag != INSERT and kind != NEW_ROW:
+            return self._update_with_old_row(avro, frame, kind, at, out)
+        if kind != NEW_ROW:
+            raise ValueError("unknown kind of row")
+        buffer.append(_NONE)
+        buffer.append(_SOME)
+        unchanged = self._last_row(avro, frame, at, False, False)
+        key = avro.key(buffer, self._part)
+        headers = _named(avro, unchanged) if unchanged else None
+        return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
+
+    def _put(
+        self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
+    ) -> int:
+        value = self._end(table, op)
+        out.append((table.fragments.topic, key, value, headers))
+        return len(value) if key is None else len(key) + len(value)
+
+    def _put_delete(
+        self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
+    ) -> int:
+        size = self._put(table, DELETED, key, headers, out)
+        if key is not None and self._settings.tombstones:
+            out.append((table.fragments.topic, key, None, headers))
+            size += len(key)
+        return size
+
+    def _delete_row(self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]) -> int:
+        if kind not in (OLD_KEY, OLD_ROW):
+            raise ValueError("unknown kind of row")
+        buffer = self._out
+        buffer.append(_SOME)
+        unchanged = self._last_row(table, frame, at, False, False)
+        buffer.append(_NONE)
+        headers = _named(table, unchanged) if unchanged else None
+        return self._put_delete(table, table.key(buffer, self._part), headers, out)
+
+    def _update_with_old_row(
+        self, table: AvroTable, frame: bytes, kind: int, at: int, out: list[Record]
+    ) -> int:
+        if kind not in (OLD_KEY, OLD_ROW):
+            raise ValueError("unknown kind of row")
+        buffer, fragments = self._out, table.fragments
+        buffer.append(_SOME)
+        begin: i64 = len(buffer)
+        missing_old: list[int] = []
+        end: i64 = write_row(frame, at, table, buffer, missing_old, False, False)
+        old_key = table.key(buffer, self._part)
+        after: i64 = len(buffer)
+        if frame[end] != NEW_ROW:
+            raise ValueError("unknown kind of row")
+        if row_width(frame, end) != fragments.width:
+            raise ValueError("the row has another number of columns than the relation")
+        end += ROW_HEAD_BYTES
+        buffer.append(_SOME)
+        missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
+        key = table.key(buffer, self._part)
+        left, came = _named(table, missing_old), _named(table, missing)
+        if old_key is not None and key is not None and old_key != key:
+            written = buffer.getvalue()
+            buffer = self._buffer()
+            buffer.write(table.value_head)
+            buffer.append(_SOME)
+            buffer.write(written[begin:after])
+            buffer.append(_NONE)
+            size = self._put_delete(table, old_key, [(HEADER_NEW_KEY, key), *left], out)
+            buffer = self._buffer()
+            buffer.write(table.value_head)
+            buffer.append(_NONE)
+            buffer.write(written[after:])
+            return size + self._put(table, CREATED, key, [(HEADER_OLD_KEY, old_key), *came], out)
+        both = _named(table, missing + [column for column in missing_old if column not in missing])
+        return self._put(table, UPDATED, key, both or None, out)
+
+    def _last_row(self, table: AvroTable, frame: bytes, at: int, has_old: bool, whole: bool) -> list[int]:
+        """Write the row with which the frame ends; the columns whose value was not sent."""
+        unchanged: list[int] = []
+        if write_row(frame, at, table, self._out, unchanged, has_old, whole) != len(frame):
+            raise ValueError("the row does not end with the frame")
+        return unchanged
+
+    def _append(  # noqa: PLR0917  as `DebeziumJsonEncoder._append`
+        self,
+        table: TableFragments,
+        op: int,
+        key: bytes | None,
+        parts: list[bytes],
+        headers: Headers | None,
+        out: list[Record],
+    ) -> int:
+        """A record without rows: of a truncate."""
+        avro = self._latest
+        assert avro is not None, "`_table` comes first"
+        buffer = self._buffer()
+        buffer.write(avro.value_head)
+        buffer.write(_EMPTY)
+        return self._put(avro, op, key, headers, out)
+
+    # Logical messages.
+
+    def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
+        value_head = head(self._id(self._message_value_use))
+        prefix = text(message.prefix)
+        block = self._block_alone if source is self._block_alone else self._block
+        self._of_messages.renew(block)
+        buffer = self._buffer()
+        buffer.write(value_head)
+        buffer.write(text("m") + optional(number(self._now_us // 1000)))
+        self._of_messages.write_source(message.lsn, serial, buffer)
+        # schema_id and transaction are null.
+        buffer.write(_EMPTY)
+        buffer.write(optional(prefix))
+        buffer.append(_SOME)
+        write_bytes(message.content, buffer)
+        value = buffer.getvalue()
+        if self._message_key_use is not None:
+            key = head(self._id(self._message_key_use)) + optional(prefix)
+        else:
+            key = self.json_message_key(message)
+        if not self._messages_told:
+            self._tell(self._message_uses, out)
+            self._messages_told = True
+        self._messages += 1
+        out.append((self._message_topic, key, value, None))
+        return len(key) + len(value)
+
+
+def write_row(  # noqa: PLR0917  a call would cost as much as a column
+    frame: bytes,
+    start: "i64",
+    table: AvroTable,
+    out: BytesWriter,
+    unchanged: list[int],
+    has_old: bool,
+    whole: bool,
+) -> "i64":
+    """Append the row whose first value is at `start`, and return where it ends by what it says itself.
+
+    Args:
+        unchanged: gets the column of each value that was not sent and that the old row does not have.
+        has_old: the row that was written to `out` before is the old row of the same event.
+        whole: the old row has all values, else only those of the replica identity.
+
+    Raises:
+        ValueError, IndexError: the row is malformed.
+        SourceError: a value of the key is missing.
+    """
+    at: i64 = start
+    limit: i64 = len(frame)
+    for place in table.places:
+        kind = frame[at]
+        begin: i64 = len(out)
+        if kind in (TEXT, BINARY):
+            size: i64 = value_size(frame, at)
+            at += VALUE_HEAD_BYTES
+            if size < 0 or size > limit - at:
+                raise ValueError("a value ends after the frame")
+            converter = place.converter
+            if converter is not None:
+                if place.branch is not None:
+                    out.write(place.branch)
+                if kind == TEXT:
+                    converter.write(frame, at, at + size, out)
+                else:
+                    converter.write_binary(frame, at, at + size, out)
+                place.usable = True
+                if place.is_key:
+                    place.data, place.kind = frame, kind
+                    place.at, place.until = at, at + size
+            at += size
+        elif kind == NULL:
+            at += 1
+            write_null(table, place, out)
+        elif kind == UNCHANGED:
+            at += 1
+            _write_unchanged(table, place, out, unchanged, has_old, whole)
+        else:
+            raise ValueError("unknown kind of value")
+        place.begin, place.end = begin, len(out)
+    return at
+
+
+def _write_unchanged(  # noqa: PLR0917  as `write_row`
+    table: AvroTable,
+    place: AvroPlace,
+    out: BytesWriter,
+    unchanged: list[int],
+    has_old: bool,
+    whole: bool,
+) -> None:
+    """Append a value that was not sent: from the old row, or the placeholder."""
+    if has_old and place.usable and (whole or table.fragments.identity[place.column]):
+        old: i64 = place.begin
+        while old < place.end:
+            out.append(out[old])
+            old += 1
+    elif place.visible:
+        if place.placeholder is None:
+            _refuse(table, place)
+        else:
+            out.write(place.placeholder)
+        unchanged.append(place.column)
+        place.usable = False
+
+
+def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
+    """Append NULL. SourceError: the column is of the key."""
+    place.usable = True
+    if not place.visible:
+        return
+    if place.null is None:
+        relation = table.fragments.relation
+        raise SourceError(
+            f"Column {relation.columns[place.column].name!r} of {relation.schema}.{relation.name} is of the key, "
+            "and NULL in a row. In Avro, a column of the key has no NULL.",
+            hint="The key is that of now, and the row is older. Set format.value and format.key to json, then start "
+            "cdcd again.",
+        )
+    out.write(place.null)
+
+
+def _refuse(table: AvroTable, place: AvroPlace) -> None:
+    """Raise SourceError: a value of the key was not sent."""
+    fragments = table.fragments
+    fragments.stand_in(fragments.event_template.copy(), [fragments.plan[place.column][0]])
+    raise AssertionError("only a column of the key has no placeholder")
+
+
+def _named(table: AvroTable, columns: list[int]) -> Headers:
+    """The header that names columns whose value is missing, if there are any."""
+    if not columns:
+        return []
+    names = table.fragments.names
+    return [(HEADER_UNCHANGED, b"[%b]" % b",".join([names[column] for column in columns]))]

@@ -1,0 +1,100 @@
+"""Rows read by COPY -> records in Avro with op `r`.
+
+What differs from a change's record is in `debezium_json/snapshot_rows.py`.
+"""
+
+from typing import Final
+
+from librt.strings import BytesWriter
+
+from cdcd.errors import ProtocolError
+from cdcd.formats.avro.encoder import AvroEncoder, write_null
+from cdcd.formats.avro.tables import AvroTable
+from cdcd.formats.debezium_json.copy_rows import explain_row
+from cdcd.formats.debezium_json.snapshot_rows import runs
+from cdcd.formats.debezium_json.source_block import READ
+from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
+from cdcd.protocol.peek import TEXT
+from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, split_row, unescape
+
+_AFTER: Final = b"\x00\x02"
+"""`before` is null, and `after` is a row."""
+
+
+class AvroSnapshotEncoder(AvroEncoder):
+    """Describes tables as `AvroEncoder` does, by `define`, and encodes rows of them. See `RowEncoder`."""
+
+    def encode_rows(  # noqa: PLR0917 - as `encode`, which has most of these
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """Append the records of rows whose key is not in `dropped`.
+
+        Raises:
+            ProtocolError: a row is malformed.
+            SinkError: the topic of the table is too long, or collides with another one.
+            SourceError: a value has no place in the column's Avro schema.
+        """
+        count = size = 0
+        keys: list[bytes] = []
+        self._set_now(now_us)
+        self._lsn = int(position.lsn)
+        for begin, end, marker in runs(len(lines), position):
+            self._block.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
+            self._transaction += 1
+            self._table(oid, out)
+            table = self._latest
+            assert table is not None, "`_table` made it"
+            for line in lines[begin:end]:
+                key = self._copy_row(table, line)
+                if key is not None:
+                    if key in dropped:
+                        continue
+                    keys.append(key)
+                    size += len(key)
+                count += 1
+                self._serial = position.event_no + count
+                value = self._end(table, READ)
+                size += len(value)
+                out.append((table.fragments.topic, key, value, None))
+        return Encoded(count, size, keys if self._avro[oid].key_places else None)
+
+    def _copy_row(self, table: AvroTable, line: bytes) -> bytes | None:
+        """Write a row into the buffer up to its source block; its key."""
+        buffer = self._buffer()
+        buffer.write(table.value_head)
+        buffer.write(_AFTER)
+        try:
+            _write_fields(table, line, buffer)
+        except (ValueError, IndexError) as cause:
+            raise _refused(table, line) from cause
+        return table.key(buffer, self._part)
+
+
+def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
+    fields = split_row(line)
+    places = table.places
+    if len(fields) != len(places):
+        raise ValueError(OTHER_WIDTH)
+    for place, field in zip(places, fields, strict=True):
+        begin = len(buffer)
+        if field == NULL:
+            write_null(table, place, buffer)
+        elif place.converter is not None:
+            value = unescape(field) if BACKSLASH in field else field
+            if place.branch is not None:
+                buffer.write(place.branch)
+            place.converter.write(value, 0, len(value), buffer)
+            if place.is_key:
+                place.data, place.kind = value, TEXT
+                place.at, place.until = 0, len(value)
+        place.begin, place.end = begin, len(buffer)
+
+
+def _refused(table: AvroTable, line: bytes) -> ProtocolError:
+    return explain_row(line, table.fragments.relation, table.fragments.converters)

@@ -1,0 +1,194 @@
+"""What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from librt.strings import BytesWriter
+
+from cdcd.formats.avro.converters import AvroConverter, converter_of
+from cdcd.formats.avro.schemas import adjusted_full_name, has_default, schema_text
+from cdcd.formats.avro.source_block import AvroTableSource
+from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded
+from cdcd.formats.debezium_json.connect_schema import (
+    MESSAGE_KEY,
+    MESSAGE_VALUE,
+    Schema,
+    envelope_schema,
+    key_struct,
+)
+from cdcd.formats.debezium_json.table_fragments import TableFragments
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.schema_registrations import SchemaUse
+from cdcd.protocol.peek import TEXT
+from cdcd.rows.protection import ColumnRule
+from cdcd.rows.relations import TypeDescription
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+AVRO: Final = "avro"
+"""The format whose records these are."""
+
+_HEAD: Final = b"\x00"
+_ID_BYTES: Final = 4
+
+
+def head(schema_id: int) -> bytes:
+    """What a record begins with in Confluent's wire format: zero, and the id of the schema."""
+    return _HEAD + schema_id.to_bytes(_ID_BYTES, "big")
+
+
+def schema_use(settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
+    """A schema under its subject. `part` is key or value. The strategies are Confluent's."""
+    record = adjusted_full_name(schema["name"])
+    subject = {
+        "topic": f"{topic}-{part}",
+        "record": record,
+        "topic_record": f"{topic}-{record}",
+    }[settings.subjects]
+    return SchemaUse(subject, schema_text(schema))
+
+
+def message_uses(settings: EncoderSettings, topic: str) -> tuple[SchemaUse | None, SchemaUse]:
+    """The schemas of the keys, if those are in Avro, and of the values of logical messages."""
+    key = schema_use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == AVRO else None
+    return key, schema_use(settings, topic, MESSAGE_VALUE, "value")
+
+
+class AvroPlace:
+    """A column of the relation, in the relation's order.
+
+    Attributes:
+        column: its number, from 0.
+        visible: whether it is in the records.
+        converter: makes the value in Avro.
+        branch: what stands before a value that is not NULL; None: the column is never NULL.
+        null: what stands for NULL; None: the column is never NULL.
+        placeholder: what stands for a value that the server did not send; None: it can not be missing.
+        begin, end: between which its value lies in the row that was written last. If `usable` is false, there is none.
+        data, at, until, kind: the value as it came, if it is of the key: in `data[at:until]`, of this kind.
+    """
+
+    __slots__ = (
+        "at",
+        "begin",
+        "branch",
+        "column",
+        "converter",
+        "data",
+        "end",
+        "is_key",
+        "kind",
+        "null",
+        "placeholder",
+        "until",
+        "usable",
+        "visible",
+    )
+
+    def __init__(self, column: int, visible: bool, converter: AvroConverter | None) -> None:
+        self.column = column
+        self.visible = visible
+        self.converter = converter
+        self.branch: bytes | None = None
+        self.null: bytes | None = None
+        self.placeholder: bytes | None = None
+        self.is_key = False
+        self.usable = False
+        self.begin: i64 = 0
+        self.end: i64 = 0
+        self.data = b""
+        self.at: i64 = 0
+        self.until: i64 = 0
+        self.kind = TEXT
+
+
+class AvroTable:
+    """A relation as its last description has it, ready to write rows of it.
+
+    Attributes:
+        fragments: what JSON needs of the same description; it has the columns' JSON converters, topic and key.
+        key_use, value_use: the schemas of keys, if those are in Avro, and of values.
+        places: of the columns; `key_places` are those of the key, in its order.
+        key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
+        is_told: the schemas topic names the schemas.
+    """
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        fragments: TableFragments,
+        types: Mapping[int, TypeDescription],
+        rules: Sequence[ColumnRule | None],
+    ) -> None:
+        self.fragments = fragments
+        relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
+        modes = settings.modes
+        value = envelope_schema(relation, keys, types, topic, rules, modes=modes)
+        self.value_use = schema_use(settings, topic, value, "value")
+        self.key_use: SchemaUse | None = None
+        if keys and settings.key_format == AVRO:
+            key = key_struct(relation, keys, types, topic, rules, modes=modes)
+            self.key_use = schema_use(settings, topic, key, "key")
+        self.key_head = self.value_head = b""
+        self.is_told = False
+        self.source = AvroTableSource(relation.schema, relation.name, fragments.schema_id)
+        row = {field["field"]: field for field in value["fields"][0]["fields"]}
+        self.places: list[AvroPlace] = []
+        for column, described in enumerate(relation.columns):
+            schema = row.get(described.name) if fragments.visible[column] else None
+            if schema is None:
+                self.places.append(AvroPlace(column, False, None))
+                continue
+            what = f"column {described.name!r} of {relation.schema}.{relation.name}"
+            json = fragments.converters[column]
+            place = AvroPlace(column, True, converter_of(json, schema, what))
+            if schema["optional"]:
+                null_first = not has_default(schema)
+                place.branch = bytes([SECOND if null_first else FIRST])
+                place.null = bytes([FIRST if null_first else SECOND])
+                place.placeholder = _placeholder(schema, fragments.placeholders[column], place.null)
+            self.places.append(place)
+        self.key_places = [self.places[column] for column in keys]
+        for place in self.key_places:
+            place.is_key = True
+
+    @property
+    def uses(self) -> tuple[SchemaUse, ...]:
+        """The schemas that the records use."""
+        return (self.value_use,) if self.key_use is None else (self.key_use, self.value_use)
+
+    def key(self, out: BytesWriter, part: BytesWriter) -> bytes | None:
+        """The key of the row that was written last to `out`; None: the table has no key."""
+        if not self.key_places:
+            return None
+        part.truncate(0)
+        if self.key_use is None:
+            self._json_key(part)
+            return part.getvalue()
+        part.write(self.key_head)
+        for place in self.key_places:
+            at: i64 = place.begin
+            while at < place.end:
+                part.append(out[at])
+                at += 1
+        return part.getvalue()
+
+    def _json_key(self, part: BytesWriter) -> None:
+        fragments = self.fragments
+        for place, fragment in zip(self.key_places, fragments.key_fragments, strict=True):
+            part.write(fragment)
+            converter = fragments.converters[place.column]
+            if place.kind == TEXT:
+                converter.write(place.data, place.at, place.until, part)
+            else:
+                converter.write_binary(place.data, place.at, place.until, part)
+        part.write(fragments.key_end)
+
+
+def _placeholder(schema: Schema, json_text: bytes, null: bytes) -> bytes:
+    """What stands for a value that was not sent. Null, if the placeholder of JSON is not of the column's type."""
+    try:
+        return encoded(schema, json_text)
+    except UnfitError:
+        return null

@@ -1,0 +1,88 @@
+"""Captured streams of real servers in Avro: read by fastavro, every value is the one that JSON has."""
+
+import json
+
+import pytest
+
+from cdcd.errors import ProtocolError, SourceError
+from cdcd.formats.avro.encoder import AvroEncoder
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.encoder import Encoder, Record
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import Begin, Delete, Insert, LogicalMessage, Relation, Truncate, Update
+from cdcd.protocol.reader import read_message
+from cdcd.rows.relations import TableDescription
+from tests.golden.streams import Golden, captured
+from tests.unit.formats.avro.reading import Schemas, as_avro_would
+from tests.unit.formats.debezium_json.test_golden_records import KEYS, types_of
+
+STREAMS = [golden for golden in captured() if golden.mode in ("v1", "v1-binary")]
+
+NO_PLACE = "can not be written in Avro"
+
+
+def both(golden: Golden, schemas: Schemas) -> tuple[list[tuple[Record, Record]], list[str]]:
+    """The records of a stream in JSON and in Avro, and why events have none in Avro alone."""
+    frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
+    messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
+    types = types_of([message for _, message in messages if isinstance(message, Relation)])
+    avro = AvroEncoder(schemas.settings())
+    encoders: list[Encoder] = [
+        DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json")),
+        avro,
+    ]
+    schemas.register(avro, 0)
+    pairs: list[tuple[Record, Record]] = []
+    refused: list[str] = []
+    for frame, message in messages:
+        written: list[list[Record]] = []
+        for encoder in encoders:
+            out: list[Record] = []
+            if isinstance(message, Relation):
+                encoder.define(message, TableDescription(KEYS.get(message.name, ())), types)
+                schemas.register(encoder, message.oid)
+            elif isinstance(message, Begin):
+                encoder.begin(message.xid, message.final_lsn, message.commit_time, 4711)
+            elif isinstance(message, LogicalMessage) and not message.transactional:
+                encoder.encode_message(frame, False, None, 1_700_000_000_123_456, out)
+            elif isinstance(message, Insert | Update | Delete | Truncate | LogicalMessage):
+                try:
+                    size = encoder.encode(frame, False, 1_700_000_000_123_456, out)
+                    assert size == sum(len(key or b"") + len(value or b"") for _, key, value, _ in out)
+                except (ProtocolError, SourceError) as error:
+                    written.append([("refused", None, error.message.encode(), None)])
+                    continue
+            written.append(out)
+        json_records, avro_records = written
+        if avro_records and avro_records[0][0] == "refused":
+            if json_records[0] != avro_records[0]:
+                refused.append(str(avro_records[0][2]))
+            continue
+        pairs += zip(json_records, avro_records, strict=True)
+    return pairs, refused
+
+
+@pytest.mark.parametrize("golden", STREAMS, ids=str)
+def test_every_record_of_a_real_server_has_the_values_that_json_has(golden):
+    schemas = Schemas()
+    pairs, refused = both(golden, schemas)
+    assert len(pairs) > 50
+    for (topic, key, value, headers), (avro_topic, avro_key, avro_value, avro_headers) in pairs:
+        assert (topic, key is None, value is None) == (avro_topic, avro_key is None, avro_value is None)
+        assert [name for name, _ in headers or []] == [name for name, _ in avro_headers or []]
+        for part, json_data, data in (("key", key, avro_key), ("value", value, avro_value)):
+            if json_data is not None and data is not None:
+                schema_id, read = schemas.read(data)
+                assert schemas.uses[schema_id].subject == f"{topic}-{part}"
+                assert read == as_avro_would(json.loads(json_data), json.loads(schemas.texts[schema_id]))
+    assert all(NO_PLACE in reason and "'" in reason for reason in refused)
+
+
+def test_records_of_usual_rows_are_less_than_half_as_large_as_in_json():
+    pairs, _ = both(STREAMS[0], Schemas())
+    usual = [pair for pair in pairs if len(pair[0][2] or b"") < 2000]
+    in_json, in_avro = (
+        sum(len(record[1] or b"") + len(record[2] or b"") for record in each)
+        for each in zip(*usual, strict=True)
+    )
+    assert in_avro <= 0.45 * in_json, (in_avro, in_json)
