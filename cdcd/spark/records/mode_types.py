@@ -6,7 +6,6 @@ precision, no expression of Spark reads it: such a table is refused by name.
 """
 
 import re
-from decimal import Decimal
 from typing import Final
 
 from pyspark.sql import Column
@@ -114,7 +113,7 @@ def _decimal_bytes(precision: int, scale: int) -> Rule:
         padded = sf.concat(sf.repeat(sign, 2 * _HEX_DIGITS), digits)
         high = sf.conv(sf.substring(padded, -2 * _HEX_DIGITS, _HEX_DIGITS), 16, -10).cast(DecimalType(20, 0))
         low = sf.conv(sf.substring(padded, -_HEX_DIGITS, _HEX_DIGITS), 16, 10).cast(DecimalType(20, 0))
-        number = sf.try_add(sf.try_multiply(high, sf.lit(Decimal(2**64))), low)
+        number = sf.try_add(sf.try_multiply(high, sf.lit(str(2**64)).cast(DecimalType(20, 0))), low)
         text = sf.lpad(sf.abs(number).cast(StringType()), DIGITS_MAX + 1, "0")
         if scale > 0:
             whole = sf.substring(text, 1, DIGITS_MAX + 1 - scale)
