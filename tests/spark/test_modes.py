@@ -12,7 +12,6 @@ from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.spark.records.types import rule_for
 
 NUMERIC_12_3, NUMERIC_4_2 = (12 << 16 | 3) + 4, (4 << 16 | -2 & 0x7FF) + 4
-NUMERIC_38 = (38 << 16) + 4
 TIMES = [
     Modes(time_precision=each)
     for each in ("adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
