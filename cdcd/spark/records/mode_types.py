@@ -1,12 +1,11 @@
 """Values under modes (`cdcd/rows/modes.py`) in Spark: the same types that the default modes give.
 
 numeric as a double is DOUBLE, interval as a number BIGINT, and hstore as an object STRING, its JSON: these are read by
-the rules of `types.py`. numeric as bytes is DECIMAL, up to Spark's 38 digits. With more, or without a declared
+the rules of `types.py`. numeric as bytes is DECIMAL, up to 18 digits. With more, or without a declared
 precision, no expression of Spark reads it: such a table is refused by name.
 """
 
 import re
-from decimal import Decimal
 from typing import Final
 
 from pyspark.sql import Column
@@ -24,6 +23,8 @@ from pyspark.sql.types import (
 from cdcd.spark.records.rule import Rule
 
 DIGITS_MAX: Final = 38
+EXACT_DIGITS: Final = 18
+"""Of numbers as bytes: more of them, Spark rounds where it multiplies."""
 INFINITE_US: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
 """Microseconds since 1970 that stand for the infinities in a TIMESTAMP."""
 _LATEST_DAY: Final = 2147483647
@@ -104,7 +105,7 @@ def _base64_url(text: Column) -> Column:
 def _decimal_bytes(precision: int, scale: int) -> Rule:
     """Of a number in two's complement, of at most 16 bytes."""
     digits = precision - scale if scale < 0 else max(precision, scale)
-    if digits > DIGITS_MAX:
+    if digits > EXACT_DIGITS:
         raise UnreadableFormError(*_TOO_LONG)
     spark = DecimalType(digits, max(0, scale))
 
@@ -114,7 +115,7 @@ def _decimal_bytes(precision: int, scale: int) -> Rule:
         padded = sf.concat(sf.repeat(sign, 2 * _HEX_DIGITS), digits)
         high = sf.conv(sf.substring(padded, -2 * _HEX_DIGITS, _HEX_DIGITS), 16, -10).cast(DecimalType(20, 0))
         low = sf.conv(sf.substring(padded, -_HEX_DIGITS, _HEX_DIGITS), 16, 10).cast(DecimalType(20, 0))
-        number = sf.try_add(sf.try_multiply(high, sf.lit(Decimal(2**64))), low)
+        number = sf.try_add(sf.try_multiply(high, sf.lit(str(2**64)).cast(DecimalType(20, 0))), low)
         text = sf.lpad(sf.abs(number).cast(StringType()), DIGITS_MAX + 1, "0")
         if scale > 0:
             whole = sf.substring(text, 1, DIGITS_MAX + 1 - scale)
@@ -128,8 +129,8 @@ def _decimal_bytes(precision: int, scale: int) -> Rule:
 
 
 _TOO_LONG: Final = (
-    "numeric is written as bytes (format.decimal_handling_mode: precise) with more than 38 digits, which Spark lacks",
-    "Set format.decimal_handling_mode to string or double in the daemon's configuration, or declare up to 38 digits.",
+    "numeric is written as bytes (format.decimal_handling_mode: precise) with more than 18 digits, which Spark lacks",
+    "Set format.decimal_handling_mode to string or double in the daemon's configuration, or declare up to 18 digits.",
 )
 
 _RULES: Final = {
