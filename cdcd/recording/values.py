@@ -77,7 +77,9 @@ def _write(value: object, put: Callable[[bytes], None]) -> None:
         put(b"x")
         _write(value.error.message, put)
     elif CLASSES.get(kind.__name__) is kind:
-        named = fields(value)  # type: ignore[arg-type]
+        # What is not compared is no part of the value. The ids of schemas are such, and a pipeline that has some is not
+        # recorded (`config/models.py`).
+        named = [each for each in fields(value) if each.compare]  # type: ignore[arg-type]
         put(b"c" + _text(kind.__name__) + _SIZE.pack(len(named)))
         for field in named:
             put(_text(field.name))

@@ -7,7 +7,7 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import ProtocolError
+from cdcd.errors import CdcdError
 from cdcd.formats.avro.encoder import AvroEncoder, write_null
 from cdcd.formats.avro.tables import AvroTable
 from cdcd.formats.debezium_json.copy_rows import explain_row
@@ -96,5 +96,5 @@ def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
         place.begin, place.end = begin, len(buffer)
 
 
-def _refused(table: AvroTable, line: bytes) -> ProtocolError:
+def _refused(table: AvroTable, line: bytes) -> CdcdError:
     return explain_row(line, table.fragments.relation, table.fragments.converters)

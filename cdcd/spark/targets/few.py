@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 
 from cdcd.spark.platform.sql import quoted, text
 from cdcd.spark.records.descriptions import Form
+from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.records.types import Rule
 from cdcd.spark.targets.name_lists import NO_NAMES
 from cdcd.spark.targets.reduction import EVENT, KEEP, LOST, LSN, OP, Summary, prunable, rounded
 from cdcd.spark.targets.state import At, Place, State
