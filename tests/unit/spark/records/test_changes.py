@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, opening
+from cdcd.formats.debezium_json.connect_schema import CLOSING, envelope_schema, key_struct, opening
 from cdcd.formats.schemas import TableForm
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.relations import ColumnForm
@@ -76,18 +76,20 @@ def test_a_row_has_the_values_of_its_types(spark: SparkSession):
     assert (found["op"], found["commit_lsn"], found["event_no"], found["schema_id"]) == ("c", 100, 1, "abc")
 
 
+# With a column whose name looks like the end of the schema.
+RELATION = Relation(None, 1, "public", "t", "d", (Column(1, "id", 20, -1), Column(0, ',"payload":', 25, -1)))
+
+
 def with_schema(payload: bytes) -> bytes:
-    """As a daemon with `format: json_schema` writes it; the schema has a column whose name looks like its end."""
-    columns = (Column(1, "id", 20, -1), Column(0, ',"payload":', 25, -1))
-    schema = envelope_schema(Relation(None, 1, "public", "t", "d", columns), [0], {}, "x.public.t")
-    return opening(schema) + payload + CLOSING
+    """A value as a daemon with `format: json_schema` writes it."""
+    return opening(envelope_schema(RELATION, [0], {}, "x.public.t")) + payload + CLOSING
 
 
 def test_a_record_with_its_schema_is_the_change_without_it(spark: SparkSession):
     row = {**ROW, "note": 'a","payload":{"b":1}}'}
     values = [record("c", row), record("d", None, {"id": 1})]
     plain = changes(spark, *values, headers=[("__debezium.oldkey", b'{"id":7}')])
-    key = opening({"type": "struct"}) + b'{"id":7}' + CLOSING
+    key = opening(key_struct(RELATION, [0], {}, "x.public.t")) + b'{"id":7}' + CLOSING
     found = changes(spark, *map(with_schema, values), headers=[("__debezium.oldkey", key)])
     assert found == plain
     assert [one[PROBLEM] for one in found] == [None, None]
