@@ -1,7 +1,8 @@
 """A schema registry with Confluent's API in this process: what cdcd asks of one, answered as Confluent's does.
 
 Ids are given to texts of schemas, and are the same for the same text under every subject. A schema that a subject has
-is not registered twice. Errors have Confluent's codes: 40401 (no subject), 40403 (no schema), 409 (not compatible).
+is not registered twice. Errors have Confluent's codes: 40401 (no subject), 40403 (no schema), 409 (not compatible),
+42205 (read-only).
 Compatibility itself is not judged: a test says which subjects refuse.
 """
 
@@ -107,6 +108,8 @@ class SchemaRegistry:
         status, answer = self._look_up(subject, text)
         if status == 200:
             return 200, {"id": answer["id"]}
+        if self.mode == "READONLY":
+            return 422, {"error_code": 42205, "message": f"Subject {subject} is in read-only mode"}
         if subject in self.refusing:
             return 409, {
                 "error_code": 409,

@@ -30,6 +30,7 @@ _LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 _NOT_THERE: Final = 404
 _CONFLICT: Final = 409
+_UNPROCESSABLE: Final = 422
 _DENIED: Final = (401, 403)
 
 
@@ -231,6 +232,11 @@ def _refusal(refused: _RefusedError, subject: str, url: str, registers: bool) ->
             f"The table's new form does not fit the compatibility of subject {subject}. Allow it (PUT {url}/config/"
             f'{subject} with {{"compatibility": "NONE"}}, or registry.compatibility: NONE), then start cdcd again. '
             "Nothing is lost, because the slot keeps the changes."
+        )
+    elif refused.status == _UNPROCESSABLE:
+        hint = (
+            f'If the registry takes no new schemas (GET {url}/mode), PUT {url}/mode with {{"mode": "READWRITE"}}, or '
+            "register the schemas by another way and set registry.register_schemas: false. Then start cdcd again."
         )
     elif refused.status == _NOT_THERE and subject and not registers:
         hint = (

@@ -31,6 +31,7 @@ from tests.integration.created_topics import create_topics
 from tests.integration.faults.holder import slot_holder, walsender
 from tests.integration.faults.trial import SECRET, Trial, command
 from tests.integration.kafka_rights import allow
+from tests.schema_registry import SchemaRegistry
 
 pytestmark = pytest.mark.postgres(only=18)
 
@@ -436,6 +437,29 @@ def claim_checks_nowhere(scene: Scene) -> None:
     scene.configure(kafka={"oversized": "claim_check", "claim_check_directory": "/nowhere/claims"})
 
 
+def a_registry(scene: Scene, **registry: Any) -> SchemaRegistry:
+    """The pipeline writes Avro, with this registry."""
+    server = scene.stack.enter_context(SchemaRegistry())
+    scene.configure(
+        format={"value": "avro"}, registry={"url": server.url} | registry, snapshot={"mode": "initial"}
+    )
+    return server
+
+
+def a_registry_that_refuses_the_token(scene: Scene) -> None:
+    a_registry(scene).login = "Bearer another"
+
+
+def a_registry_that_takes_no_schemas(scene: Scene) -> None:
+    a_registry(scene).mode = "READONLY"
+
+
+def a_registrys_certificate_that_is_none(scene: Scene) -> None:
+    folder: Path = scene.request.getfixturevalue("tmp_path")
+    (folder / "ca.pem").write_text("no certificate")
+    a_registry(scene, url="https://127.0.0.1:1", ca_file=str(folder / "ca.pem"))
+
+
 SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     wrong_password: (3, "postgres.refused", "Check role and password"),
     no_such_database: (3, "postgres.refused", "Correct the database name in postgres.dsn"),
@@ -477,6 +501,17 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "outbox.source",
         "Name the table's columns in outbox.tables",
     ),
+    a_registry_that_refuses_the_token: (
+        4,
+        "registry.refused",
+        "Correct registry.user and its password, or the token",
+    ),
+    a_registry_that_takes_no_schemas: (
+        4,
+        "registry.mode",
+        "set registry.register_schemas: false",
+    ),
+    a_registrys_certificate_that_is_none: (2, "registry.setting", "All must be PEM files"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
@@ -515,6 +550,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""
 
 ELSEWHERE: Final = {
+    "registry.unreachable": "a registry that is away is waited for: test_avro.py",
     "topic.leader": "a broker that is down is waited for; one broker has all leaders",
     "transaction.log": "test_check.py; cdcd run waits for its answer for a minute",
     "start.refused": "what no other code tells: nothing that is known",
