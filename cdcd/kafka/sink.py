@@ -63,6 +63,12 @@ TOPICS_REFUSED: Final = frozenset(
 )
 """Errors of the coordinator when it adds topics to a transaction. They do not name the topic."""
 
+CONSEQUENCES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._STATE})
+"""Errors of a call that a refused request may have caused. Its records say so in their delivery reports."""
+
+CAUSE_S: Final = 0.5
+"""Seconds to wait for such a report. It comes at once, if there is one."""
+
 NAMED_MAX: Final = 8
 
 NO_BROKER: Final = -1
@@ -222,6 +228,7 @@ class Sink:
             self._failure, self._cause = error, error.__cause__
             return Event.REFUSED
         except KafkaException as error:
+            self._hear_cause(error)
             self._failure, self._cause = self._map(error), error
             failed = self._failed
             too_large = failed is not None and failed.is_too_large
@@ -319,8 +326,11 @@ class Sink:
                 self._check_waiting(silent_at)
             except KafkaException as error:
                 if not self._fitting.replace_here(batch, error.args[0]):
-                    topic, key, value, _ = batch.records[batch.handed_over]
-                    self._failed = FailedRecord(error.args[0], topic, key, value, local=True)
+                    # librdkafka takes no record after a request of the transaction failed; that request is the cause.
+                    self._hear_cause(error)
+                    if self._failed is None:
+                        topic, key, value, _ = batch.records[batch.handed_over]
+                        self._failed = FailedRecord(error.args[0], topic, key, value, local=True)
                     # Aborted first: an assertion in librdkafka ends the process if a producer is destroyed while it
                     # sends the first partitions of a transaction (rdkafka_txnmgr.c,
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
@@ -421,6 +431,22 @@ class Sink:
     def _raise_failed(self) -> None:
         if self._failed is not None:
             raise KafkaException(self._failed.error)
+
+    def _hear_cause(self, error: KafkaException) -> None:
+        """Wait until the delivery reports say which record was refused, if `error` is a consequence of that.
+
+        librdkafka fails the transaction before it reports the records of the request that failed
+        (rdkafka_request.c, rd_kafka_handle_Produce_error), so a commit or the next record may fail first.
+        """
+        producer = self._producer
+        deadline = time.monotonic() + CAUSE_S
+        while (
+            producer is not None
+            and self._failed is None
+            and error.args[0].code() in CONSEQUENCES
+            and time.monotonic() < deadline
+        ):
+            producer.poll(SLICE_S)
 
     def _on_failed(self, error: KafkaError | None, message: Message) -> None:
         # The first failure is the cause. Purged records are a consequence, of this failure or of a failed commit.

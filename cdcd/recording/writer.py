@@ -26,6 +26,9 @@ WAITING_BYTES_MAX: Final = 64 << 20
 CLOSE_S: Final = 2.0
 """Seconds that the end of a session waits for the disk."""
 
+ALIVE_S: Final = 0.05
+"""Seconds after which a caller that waits for the disk looks whether the writer has failed."""
+
 LOCK: Final = ".lock"
 
 
@@ -51,14 +54,12 @@ class RecordingWriter:
 
     Attributes:
         failure: why nothing is written any more; empty: it is.
-        segment_bytes: bytes of the segment that is being written.
         written_bytes: bytes of all segments that this writer wrote.
     """
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         """Take the folder. OSError: it cannot be written, or another process records into it (EWOULDBLOCK)."""
         self.failure = ""
-        self.segment_bytes = 0
         self.written_bytes = 0
         self._folder = folder
         self._limits = limits
@@ -73,17 +74,26 @@ class RecordingWriter:
             os.close(self._lock)
             raise
         self._number = max([segment.head.number for segment in self._sizes], default=0)
+        self._last_number = self._number
         self._segment: Segment | None = None
         self._file = -1
         self._blocks: BlockWriter | None = None
-        self._work: SimpleQueue[tuple[Kind, int, int] | list[bytes] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Kind, int, int] | list[bytes] | threading.Event | None] = SimpleQueue()
         # A disk that does not answer must not keep the process from its end.
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes that the disk has of the segment that was begun last."""
+        segment = self._segment
+        if segment is None or segment.head.number != self._last_number:
+            return 0
+        return self._sizes[segment]
+
     def begin_segment(self, kind: Kind, lsn: int, unix_us: int) -> None:
         """End the segment that is being written, and begin another one."""
-        self.segment_bytes = 0
+        self._last_number += 1
         self._work.put((kind, lsn, unix_us))
 
     def put(self, parts: list[bytes], size: int) -> None:
@@ -98,8 +108,10 @@ class RecordingWriter:
 
     def wait(self) -> None:
         """Until the disk has what was given so far. For a caller that has nothing else to do."""
-        while self._done < self._given and not self.failure and self._thread.is_alive():
-            self._thread.join(0.001)
+        reached = threading.Event()
+        self._work.put(reached)
+        while not reached.wait(ALIVE_S) and self._thread.is_alive():
+            pass
 
     def close(self) -> None:
         """End the recording in good order, or leave it to the disk if that takes too long."""
@@ -115,6 +127,8 @@ class RecordingWriter:
                 if isinstance(work, tuple):
                     self._end_segment()
                     self._begin_segment(*work)
+                elif isinstance(work, threading.Event):
+                    work.set()
                 else:
                     self._write(work)
             self._end_segment()
@@ -133,9 +147,10 @@ class RecordingWriter:
         head = Head(self._number, lsn, unix_us, kind)
         path = self._folder / name_of(head)
         self._file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        self._segment = Segment(path, head)
+        segment = Segment(path, head)
+        self._sizes[segment] = 0
+        self._segment = segment
         self._blocks = BlockWriter(head)
-        self._sizes[self._segment] = 0
         self._append(head.encode())
 
     def _write(self, parts: list[bytes]) -> None:
@@ -157,7 +172,6 @@ class RecordingWriter:
         while rest:
             rest = rest[os.write(self._file, rest) :]
         self._sizes[self._segment] += len(data)
-        self.segment_bytes = self._sizes[self._segment]
         self.written_bytes += len(data)
 
     def _cut_off(self) -> None:

@@ -1,12 +1,16 @@
 """The sink's opening, and what it leaves behind, against a real broker, by what librdkafka says of itself."""
 
 import logging
+import random
 import threading
+import time
+from collections.abc import Callable, Mapping
 
 import pytest
+from confluent_kafka import KafkaException
 
-from cdcd.engine.queue import Batch
-from cdcd.errors import SinkError
+from cdcd.engine.queue import Batch, Produce, Record
+from cdcd.errors import CdcdError, SinkError
 from cdcd.kafka import client
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings
@@ -17,11 +21,19 @@ from tests.integration.created_topics import create_topics
 
 OPENINGS = 8
 
+RECORDS_MAX = 10_000
+"""More records than are handed over before the broker has refused the first request."""
 
-def sink_of(broker: KafkaBroker, name: str, **properties: int) -> Sink:
+
+def sink_of(
+    broker: KafkaBroker,
+    name: str,
+    properties: Mapping[str, int] | None = None,
+    on_retry: Callable[[CdcdError, float], None] = lambda _error, _wait_s: None,
+) -> Sink:
     """A sink with a new topic for its checkpoint, which logs its transactions."""
     connection, producer = client.split(
-        {"bootstrap.servers": broker.bootstrap_servers, "debug": "eos", **properties}
+        {"bootstrap.servers": broker.bootstrap_servers, "debug": "eos", **(properties or {})}
     )
     create_topics(broker.bootstrap_servers, name)
     return Sink(
@@ -42,7 +54,7 @@ def sink_of(broker: KafkaBroker, name: str, **properties: int) -> Sink:
         lapsed=lambda: False,
         stopping=threading.Event(),
         oversized=Oversized(),
-        on_retry=lambda _error, _wait_s: None,
+        on_retry=on_retry,
     )
 
 
@@ -61,7 +73,7 @@ def test_a_producer_whose_transaction_has_just_begun_does_not_go_before_that_has
     broker: KafkaBroker, unique: str, caplog
 ):
     # Four in two hundred that went at once took the process with them (SIGABRT).
-    sink = sink_of(broker, unique, **{"message.max.bytes": 20_000})
+    sink = sink_of(broker, unique, {"message.max.bytes": 20_000})
     position = Position(1, 2)
     batch = Batch(position, position, records=[(unique, b"key", bytes(30_000), None)])
     with caplog.at_level(logging.DEBUG):
@@ -69,3 +81,44 @@ def test_a_producer_whose_transaction_has_just_begun_does_not_go_before_that_has
         with pytest.raises(SinkError, match="A record of 30003 bytes"):
             sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
     assert "Transaction successfully aborted" in caplog.text
+
+
+class LearnsTooLate(Batch):
+    """Its first request is refused before its last record is handed over."""
+
+    hears = False
+    """Whether the refusal of the last record is passed on, or the commit is the first call that fails."""
+    refused = False
+
+    def hand_over(self, produce: Produce) -> None:
+        super().hand_over(produce)
+        if not self.refused:
+            self.refused = True
+            try:
+                # librdkafka tells of the refusal only through this call, as long as nobody polls.
+                for _ in range(RECORDS_MAX):
+                    produce(self.records[0][0], b"", b"")
+                    time.sleep(0.005)
+            except KafkaException:
+                if self.hears:
+                    self.handed_over -= 1
+                    raise
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_refusal_for_size_is_heard_though_a_later_call_fails_first(
+    broker: KafkaBroker, unique: str, hears: bool
+):
+    topic = f"{unique}.records"
+    create_topics(broker.bootstrap_servers, topic, config={"max.message.bytes": "20000"})
+    retries: list[str] = []
+    sink = sink_of(broker, unique, on_retry=lambda error, _: retries.append(error.message))
+    position = Position(1, 2)
+    records: list[Record] = [(topic, b"%d" % number, random.randbytes(1_000), None) for number in range(100)]
+    batch = LearnsTooLate(position, position, records=records)
+    batch.hears = hears
+    sink.open()
+    sink.deliver(batch, Checkpoint("1", 1, "", position, 0))
+    sink.close()
+    assert batch.refused
+    assert not retries, "a refusal for size is no failure that may pass"

@@ -93,7 +93,7 @@ class Recorded:
         )
         self.taps.append(tap)
         tap.begin(session.around.now, session._unix_us)
-        session.engine = RecordedEngine(engine, tap, self.shipped.setdefault(name, []))  # type: ignore[assignment]
+        session.engine = RecordedEngine(engine, tap, writer, self.shipped.setdefault(name, []))  # type: ignore[assignment]
 
 
 def _failed(reason: str) -> None:
@@ -103,8 +103,9 @@ def _failed(reason: str) -> None:
 class RecordedEngine:
     """The engine and its tap, as one."""
 
-    def __init__(self, engine: Engine, tap: Tap, shipped: list[Shipped]) -> None:
+    def __init__(self, engine: Engine, tap: Tap, writer: RecordingWriter, shipped: list[Shipped]) -> None:
         self.tap = tap
+        self._writer = writer
         self._engine = engine
         self._shipped = shipped
 
@@ -116,8 +117,9 @@ class RecordedEngine:
         if isinstance(action, Ship):
             self._shipped.append(Shipped(list(action.batch.records), action.batch.closes))
         elif isinstance(action, Wait):
-            # The timer's part: a block ends.
+            # The timer's part: a block ends. Where a segment ends follows from what the disk has.
             self.tap._flush()
+            self._writer.wait()
         return action
 
     def delivered(self, batch: Any, now: float) -> None:
