@@ -22,3 +22,14 @@ def config_option(*, required: bool = True) -> Callable[[Function], Function]:
         show_envvar=True,
         help="The pipeline's configuration, YAML.",
     )
+
+
+def checkpoint_of_option() -> Callable[[Function], Function]:
+    """`--checkpoint-of`, for a pipeline whose server is gone."""
+    return click.option(
+        "--checkpoint-of",
+        default="",
+        metavar="SYSTEM_IDENTIFIER",
+        help="Also take away the checkpoint of this other server, because it is gone for good, or a handover to this "
+        "one is given up.",
+    )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cdcd.operations.removal_plan import Command, Plan, Step
 
 
-def run(command: "Command", file: Path, *, with_topics: bool, yes: bool) -> int:
+def run(command: "Command", file: Path, *, with_topics: bool, checkpoint_of: str, yes: bool) -> int:
     """Show the plan and, with `yes`, carry it out."""
     from cdcd.config.loading import load_config  # noqa: PLC0415  completion and --help need none of it
 
@@ -28,7 +28,13 @@ def run(command: "Command", file: Path, *, with_topics: bool, yes: bool) -> int:
         click.echo(f"done: {step.what}")
 
     plan = removal.run(
-        command, config, str(file), with_topics=with_topics, show=show, done=done if yes else None
+        command,
+        config,
+        str(file),
+        with_topics=with_topics,
+        checkpoint_of=checkpoint_of,
+        show=show,
+        done=done if yes else None,
     )
     if plan.steps and not yes:
         click.echo("Nothing was changed. Run the same command with --yes to do it.")

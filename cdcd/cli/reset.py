@@ -4,15 +4,16 @@ from pathlib import Path
 
 import click
 
-from cdcd.cli.options import config_option
+from cdcd.cli.options import checkpoint_of_option, config_option
 from cdcd.cli.removal import run
 
 
 @click.command("reset")
 @config_option()
 @click.option("--topics", is_flag=True, help="Also delete the topics of its tables, and cdcd's other topics.")
+@checkpoint_of_option()
 @click.option("--yes", is_flag=True, help="Do it. Without this option, nothing is changed.")
-def command(file: Path, topics: bool, yes: bool) -> int:
+def command(file: Path, topics: bool, checkpoint_of: str, yes: bool) -> int:
     """Let a pipeline begin anew: its slot and checkpoint go.
 
     The next `cdcd run` makes a new slot and reads the tables again (snapshot.mode). The topics stay unless --topics is
@@ -26,6 +27,7 @@ def command(file: Path, topics: bool, yes: bool) -> int:
       0   done, or shown; also if there is nothing
       3   PostgreSQL refuses or cannot be asked, or another program reads the slot
       4   Kafka refuses or cannot be asked
+      6   the pipeline is sealed for a handover, or reads another server
       7   an instance of the pipeline runs: stop it first
     """  # noqa: D301  click wants the character, and not a backslash
-    return run("reset", file, with_topics=topics, yes=yes)
+    return run("reset", file, with_topics=topics, checkpoint_of=checkpoint_of, yes=yes)

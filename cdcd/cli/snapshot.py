@@ -168,10 +168,15 @@ def _ask(file: Path, **fields: Any) -> int:
 
 
 def _send(config: "Config", **fields: Any) -> "tuple[Signal, Lsn]":
-    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.operations.sides import check_server  # noqa: PLC0415  a wrong configuration is told first
+    from cdcd.operations.snapshot_request import ask  # noqa: PLC0415
     from cdcd.snapshots.signals import Signal  # noqa: PLC0415
 
-    return ask(config, Signal(pipeline=config.name, **fields), lambda text: click.echo(text, err=True))
+    def notice(text: str) -> None:
+        click.echo(text, err=True)
+
+    check_server(config, "snapshot request", notice)
+    return ask(config, Signal(pipeline=config.name, **fields), notice)
 
 
 def _wait(config: "Config", request: str, position: "Lsn", timeout_s: float) -> int:

@@ -59,7 +59,8 @@ async def _adopt(new: Config, deliver_writes: bool, say: Say) -> Adoption:
         judge = Judge(seal)
         await read_transactions(new, stream, sql, judge.take)
         verdict = judge.verdict()
-        refuse(verdict, deliver_writes=deliver_writes)
+        assert found is not None, "seal_for has looked"
+        refuse(verdict, found.system_identifier, deliver_writes=deliver_writes)
 
         def change(last: Checkpoint | None) -> Checkpoint:
             seal_for(last, system, slot_lsn, tables)

@@ -156,15 +156,20 @@ class Judge:
         )
 
 
-def refuse(verdict: Verdict, *, deliver_writes: bool) -> None:
-    """Raise PositionError if something slipped through, unless it can be delivered and `deliver_writes` says so."""
+def refuse(verdict: Verdict, former: str, *, deliver_writes: bool) -> None:
+    """Raise PositionError if something slipped through, unless it can be delivered and `deliver_writes` says so.
+
+    Args:
+        former: the system_identifier of the former server.
+    """
     if verdict.lost_count:
         raise PositionError(
             f"{_so_many(verdict.lost_count)} between others that Kafka holds, and would never be delivered: "
             f"{_named(verdict.lost, verdict.lost_count)}.",
             hint="Somebody wrote to the new server before it had all changes of the former one. Go back with `cdcd "
             "handover cancel`, undo these writes on the new server and prepare again. Or give the handover up and "
-            "read all tables of the new server: `cdcd reset`, then `cdcd run`.",
+            "read all tables of the new server, with its configuration: "
+            f"`cdcd reset --checkpoint-of {former}`, then `cdcd run`.",
         )
     if verdict.late_count and not deliver_writes:
         raise PositionError(

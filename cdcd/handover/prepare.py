@@ -51,6 +51,9 @@ from cdcd.transactions.position import Checkpoint, Seal, tables_sum
 WRITER_S: Final = 60.0
 """Seconds that the broker may take to end a transaction that a killed daemon left open."""
 
+UNREAD_S: Final = 2.0
+"""Seconds until a slot without a reader is reported. A reader that connects again takes less."""
+
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
@@ -127,7 +130,7 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
         say(
             f"The fence is at {fence} of the former server. Waits until Kafka holds all that was committed before."
         )
-        await _delivered(former, sql, fence, wanted.wait_s)
+        await _delivered(former, sql, fence, wanted.wait_s, say)
         say("Kafka holds it.")
         async with holding_lock(former, wanted.wait_s, say):
             found = await asyncio.to_thread(peek, former)
@@ -135,7 +138,7 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
             assert found is not None
             end = found.position.end_lsn
             say(f"Waits until the new server has applied all up to {Lsn(end)}.")
-            await _applied(sql, subscription, end, wanted.wait_s)
+            await _applied(sql, subscription, end, wanted.wait_s, say)
             refuse_lower(end, slot_lsn, accept=accept)
             seal = Seal(
                 end,
@@ -152,6 +155,8 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
 async def _cancel(former: Config, say: Say) -> None:
     async with AsyncExitStack() as stack:
         _, identity = await open_stream(former, stack)
+        # `replace` shuts out the daemon of the new server, so it must not come first where there is nothing to cancel.
+        unsealed(await asyncio.to_thread(peek, former), identity.system_identifier)
         async with holding_lock(former, 0.0, say):
             await replace(former, lambda last: unsealed(last, identity.system_identifier))
 
@@ -187,9 +192,9 @@ async def _slot(new: Config, stream: ReplicationStream, sql: Connection, databas
     return made.consistent_point
 
 
-async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float) -> None:
+async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float, say: Say) -> None:
     name = former.postgres.slot
-    await _confirmed(
+    await await_confirmed(
         sql,
         name,
         fence,
@@ -199,12 +204,15 @@ async def _delivered(former: Config, sql: Connection, fence: int, wait_s: float)
             hint="An instance of the pipeline must run meanwhile: `cdcd status` says what keeps it. A prepared "
             "transaction that nobody decides keeps the slot too. Then run the command again.",
         ),
+        lambda: say(
+            f"Nobody reads slot {name} of the former server. Start the pipeline there, if it was stopped."
+        ),
     )
 
 
-async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s: float) -> None:
+async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s: float, say: Say) -> None:
     """The subscription confirms to the former server what the new one has applied and flushed."""
-    await _confirmed(
+    await await_confirmed(
         sql,
         subscription.slot,
         end,
@@ -214,16 +222,33 @@ async def _applied(sql: Connection, subscription: Subscription, end: int, wait_s
             hint="See pg_stat_subscription and the log of the new server. `cdcd run` may go on with the former server "
             "meanwhile. Then run the command again.",
         ),
+        lambda: say(
+            f"Nobody reads slot {subscription.slot} of the former server. Look why subscription {subscription.name} "
+            "does not (the log of the new server)."
+        ),
     )
 
 
-async def _confirmed(sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError) -> None:
-    """Wait until the reader of the slot has confirmed this position. Raises the error after `wait_s` seconds."""
+async def await_confirmed(  # noqa: PLR0917  a slot, and what is said of it
+    sql: Connection, name: str, lsn: int, wait_s: float, error: TransientError, unread: Callable[[], None]
+) -> None:
+    """Wait until the reader of the slot has confirmed this position. Raises the error after `wait_s` seconds.
+
+    Args:
+        unread: called once if the slot has no reader for `UNREAD_S` seconds: without one, the wait is in vain.
+    """
     deadline = time.monotonic() + wait_s
+    read_at, has_said = time.monotonic(), False
     while True:
         slot = await read_slot(sql, name)
         if slot is not None and (slot.confirmed_flush_lsn or 0) >= lsn:
             return
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if slot is not None and slot.active:
+            read_at = now
+        elif now - read_at >= UNREAD_S and not has_said:
+            has_said = True
+            unread()
+        if now > deadline:
             raise error
         await asyncio.sleep(POLL_S)

@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from cdcd.errors import ConfigError, PositionError
 from cdcd.protocol.lsn import Lsn
 from cdcd.snapshots.oids import Oids
-from cdcd.transactions.position import Checkpoint, Position, Seal, refuse_sealed, tables_sum
+from cdcd.transactions.position import (
+    Checkpoint,
+    Position,
+    Seal,
+    refuse_other_server,
+    refuse_sealed,
+    tables_sum,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +94,7 @@ def refuse_unsealable(checkpoint: Checkpoint | None, system_identifier: str) -> 
             hint="Point it at the new server, and start it there with `cdcd run`.",
         )
     refuse_sealed(checkpoint)
-    if checkpoint.system_identifier != system_identifier:
-        raise PositionError(
-            f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
-            f"{system_identifier}.",
-            hint="Give --config the configuration of the server that the pipeline reads now.",
-        )
+    refuse_other_server(checkpoint, system_identifier)
     snapshot = checkpoint.snapshot
     if snapshot is not None and not (snapshot.is_done and not snapshot.unlisted):
         raise PositionError(
@@ -117,6 +119,7 @@ def sealed(checkpoint: Checkpoint | None, system_identifier: str, fence_lsn: int
 def unsealed(checkpoint: Checkpoint | None, system_identifier: str) -> Checkpoint:
     """The checkpoint of the former server without the seal. PositionError: it is not the former server."""
     if checkpoint is None or checkpoint.seal is None:
+        refuse_other_server(checkpoint, system_identifier)
         raise PositionError(
             "The pipeline is not sealed, so there is nothing to cancel.", hint="`cdcd run` goes on with it."
         )

@@ -18,7 +18,7 @@ from cdcd.kafka.descriptions import read_described_topics
 from cdcd.kafka.errors import unavailable
 from cdcd.kafka.forgetting import forget_checkpoint
 from cdcd.operations.removal_plan import Command, Found, Kind, Pipeline, Plan, Step, decide
-from cdcd.operations.sides import connect_to
+from cdcd.operations.sides import connect_to, system_identifier
 from cdcd.postgres.connection import Connection, parse_dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.pipeline_state import read_state
@@ -35,8 +35,8 @@ WRITER_S: Final = 60.0
 T = TypeVar("T")
 
 
-def pipeline_of(config: Config, file: str) -> Pipeline:
-    """What the configuration says of it."""
+def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
+    """What the configuration says of it, and the option `checkpoint_of`."""
     topics = config.topics
     return Pipeline(
         name=config.name,
@@ -49,6 +49,7 @@ def pipeline_of(config: Config, file: str) -> Pipeline:
         own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic != topics.checkpoint),
         creates_topics=topics.create.enabled,
         reads_tables=config.snapshot.mode != "never",
+        checkpoint_of=checkpoint_of,
     )
 
 
@@ -63,31 +64,35 @@ def run(
     file: str,
     *,
     with_topics: bool,
+    checkpoint_of: str,
     show: Callable[[Plan], None],
     done: Callable[[Step], None] | None,
 ) -> Plan:
     """Show what the command takes away and, if `done` is given, do it.
 
     Args:
+        checkpoint_of: as in `Pipeline`.
         show: gets the plan before anything is done.
         done: called after each step; None: nothing is taken away.
 
     Raises:
         FencedError: an instance is active.
+        PositionError: a handover is under way, or the pipeline that is to begin anew reads another server.
         TransientError, FatalError: a side cannot be asked, or refuses. What was done until then is done.
     """
-    return asyncio.run(_run(command, config, file, with_topics, show, done))
+    return asyncio.run(
+        _run(command, config, pipeline_of(config, file, checkpoint_of), with_topics, show, done)
+    )
 
 
 async def _run(  # noqa: PLR0917  as `run`
     command: Command,
     config: Config,
-    file: str,
+    pipeline: Pipeline,
     with_topics: bool,
     show: Callable[[Plan], None],
     done: Callable[[Step], None] | None,
 ) -> Plan:
-    pipeline = pipeline_of(config, file)
     async with AsyncExitStack() as stack:
         sql = await connect_to(config, command)
         stack.push_async_callback(sql.close)
@@ -107,6 +112,7 @@ async def _run(  # noqa: PLR0917  as `run`
 
 async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     server = await read_state(sql, config.name, pipeline.slot, pipeline.publication)
+    system = await system_identifier(config, "removal")
     try:
         checkpoint, topics, described = await asyncio.to_thread(_ask_kafka, config, pipeline)
     except TransientError as error:
@@ -120,7 +126,11 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
     written = {names.table(table.schema, table.name) for table in published} | described
     written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
     return Found(
-        server, checkpoint, topics, frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic})
+        server,
+        system,
+        checkpoint,
+        topics,
+        frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic}),
     )
 
 

@@ -4,6 +4,9 @@ The rule: what cdcd did not make is left alone and named. A publication that cdc
 cannot say so: it is cdcd's if it has the name that cdcd gives, or if a checkpoint in Kafka shows that this pipeline has
 delivered from it. A topic is cdcd's if the topic of descriptions says that cdcd writes to it, or if a published table's
 records go there; with `topics.create.enabled: false` every topic is the operator's.
+
+A checkpoint and topics belong to the server that the checkpoint names. After a handover that is not the server of the
+former configuration, so `cdcd drop` takes away only what the pipeline left on that server, and `cdcd reset` refuses.
 """
 
 import textwrap
@@ -16,7 +19,7 @@ from cdcd.postgres.pipeline_state import PipelineState
 from cdcd.postgres.slot import PLUGIN
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.terminal_text import number, plain
-from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.position import Checkpoint, refuse_other_server, refuse_sealed
 
 Command = Literal["drop", "reset"]
 Kind = Literal["slot", "checkpoint", "topics", "publication"]
@@ -34,6 +37,8 @@ class Pipeline:
         own_topics: cdcd's own topics but the checkpoint's.
         creates_topics: `topics.create.enabled`.
         reads_tables: a new pipeline begins with the rows that exist.
+        checkpoint_of: the system_identifier of a server that is given up. A checkpoint of that server, also a sealed
+            one, is taken away like one of this server; "": there is no such server.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Pipeline:
     own_topics: tuple[str, ...]
     creates_topics: bool
     reads_tables: bool
+    checkpoint_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +59,14 @@ class Found:
     """What is there.
 
     Attributes:
+        system_identifier: the server that was asked.
         checkpoint: PositionError: there is a record that cannot be read; None: there is none.
         topics: the topics that begin with the prefix, and cdcd's own, each with the number of its offsets.
         written: of these, the topics that tables of this pipeline are written to.
     """
 
     server: PipelineState
+    system_identifier: str
     checkpoint: Checkpoint | PositionError | None
     topics: Mapping[str, int]
     written: frozenset[str]
@@ -103,15 +111,16 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
     Args:
         with_topics: the topics of tables, and cdcd's own, go too.
     """
+    elsewhere = _reads_elsewhere(pipeline, found)
     decided = [
-        *_slot(pipeline, found),
-        *_checkpoint(pipeline, found),
-        *_topics(command, pipeline, found, with_topics),
+        *_slot(pipeline, found, elsewhere),
+        *_checkpoint(pipeline, found, elsewhere),
+        *_topics(command, pipeline, found, with_topics, elsewhere),
         *_publication(command, found),
     ]
     steps = tuple(each for each in decided if isinstance(each, Step))
     left = [each for each in decided if isinstance(each, Left)]
-    if pipeline.transactional_id is not None:
+    if pipeline.transactional_id is not None and not elsewhere:
         left.append(
             Left(
                 f"transactional id {pipeline.transactional_id}",
@@ -121,7 +130,35 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
     if command == "drop":
         left.append(Left("the role and its rights, ACLs in Kafka", "cdcd did not make them"))
     notes = _notes(command, pipeline, with_topics) if steps else ()
-    return Plan(command, pipeline, steps, tuple(left), notes, refusal(found.server))
+    why = refusal(found.server) or _refusal_by_checkpoint(command, pipeline, found)
+    return Plan(command, pipeline, steps, tuple(left), notes, why)
+
+
+def _reads_elsewhere(pipeline: Pipeline, found: Found) -> str:
+    """The system_identifier of the other server that the pipeline reads; "": it reads this one, or none."""
+    checkpoint = found.checkpoint
+    if not isinstance(checkpoint, Checkpoint):
+        return ""
+    of = checkpoint.system_identifier
+    return "" if of in {found.system_identifier, pipeline.checkpoint_of} else of
+
+
+def _refusal_by_checkpoint(command: Command, pipeline: Pipeline, found: Found) -> CdcdError | None:
+    """Why the checkpoint does not let anything be taken away: a handover is under way, or another server is read."""
+    checkpoint = found.checkpoint
+    if not isinstance(checkpoint, Checkpoint) or checkpoint.system_identifier == pipeline.checkpoint_of:
+        return None
+    try:
+        refuse_sealed(checkpoint)
+        if command == "reset":
+            refuse_other_server(checkpoint, found.system_identifier)
+    except PositionError as error:
+        return PositionError(
+            error.message,
+            hint=f"{error.hint} If that server, or the handover, is given up for good: run this command with "
+            f"--checkpoint-of {checkpoint.system_identifier}.",
+        )
+    return None
 
 
 def refusal(server: PipelineState) -> CdcdError | None:
@@ -147,7 +184,7 @@ def refusal(server: PipelineState) -> CdcdError | None:
     return None
 
 
-def _slot(pipeline: Pipeline, found: Found) -> Iterator[Step | Left]:
+def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
     slot = found.server.slot
     if slot is None:
         return
@@ -160,18 +197,27 @@ def _slot(pipeline: Pipeline, found: Found) -> Iterator[Step | Left]:
         yield Left(
             f"slot {slot.name}", f"it {of if slot.plugin else 'is a physical slot'}, so cdcd did not make it"
         )
-    elif slot.name == f"cdcd_{pipeline.name}" or found.checkpoint is not None:
+    elif slot.name == f"cdcd_{pipeline.name}" or (found.checkpoint is not None and not elsewhere):
         yield Step("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
     else:
         yield Left(
             f"slot {slot.name}, which keeps {size(slot.retained_bytes)} of WAL",
-            "cdcd has delivered nothing from it, so that it may be another program's. If it is not: "
+            f"{f'the checkpoint is of server {elsewhere}' if elsewhere else 'cdcd has delivered nothing from it'}, so "
+            "that it may be another program's. If it is not: "
             f"SELECT pg_drop_replication_slot('{slot.name}');",
         )
 
 
-def _checkpoint(pipeline: Pipeline, found: Found) -> Iterator[Step | Left]:
+def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | Left]:
     topic = pipeline.checkpoint_topic
+    if elsewhere:
+        yield Left(
+            f"the checkpoint in topic {topic}",
+            f"it is of the server with system_identifier {elsewhere}, which the pipeline reads, and not of this one "
+            f"({found.system_identifier}). Give --config the configuration of that server to take it away. If that "
+            f"server is gone for good: --checkpoint-of {elsewhere}",
+        )
+        return
     if isinstance(found.checkpoint, PositionError):
         yield Step("checkpoint", f"the checkpoint in topic {topic}", "a record that cannot be read")
     elif found.checkpoint is not None:
@@ -180,13 +226,18 @@ def _checkpoint(pipeline: Pipeline, found: Found) -> Iterator[Step | Left]:
         )
 
 
-def _topics(command: Command, pipeline: Pipeline, found: Found, with_topics: bool) -> Iterator[Step | Left]:
+def _topics(
+    command: Command, pipeline: Pipeline, found: Found, with_topics: bool, elsewhere: str
+) -> Iterator[Step | Left]:
     own = [topic for topic in pipeline.own_topics if topic in found.topics]
     written = sorted(topic for topic in found.written if topic in found.topics)
     checkpoint = [pipeline.checkpoint_topic] if pipeline.checkpoint_topic in found.topics else []
     others = sorted(set(found.topics) - {*own, *written, *checkpoint})
     ours = [*written, *own]
-    if not pipeline.creates_topics:
+    if elsewhere:
+        if ours:
+            yield Left(_named("topic", ours), f"the pipeline goes on with them on server {elsewhere}")
+    elif not pipeline.creates_topics:
         if ours or checkpoint:
             yield Left(
                 _named("topic", [*ours, *checkpoint]),

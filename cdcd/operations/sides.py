@@ -1,14 +1,17 @@
 """How the commands of an operator reach the two sides of a pipeline: PostgreSQL, and the checkpoint in Kafka."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from cdcd.config.loading import Config
-from cdcd.errors import TransientError
+from cdcd.errors import SinkUnavailableError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.errors import unavailable
 from cdcd.postgres.connection import Connection, connect, parse_dsn
-from cdcd.transactions.position import Checkpoint
+from cdcd.postgres.replication import ReplicationStream
+from cdcd.transactions.position import Checkpoint, refuse_other_server
 
 CHECKPOINT_S: Final = 15.0
 """Seconds that the broker may take for the checkpoint."""
@@ -38,3 +41,42 @@ def peek(config: Config, timeout_s: float = CHECKPOINT_S) -> Checkpoint | None:
         return peek_checkpoint(connection, config.topics.checkpoint, config.name, timeout_s)
     except TransientError as error:
         raise unavailable(error, error.hint or AWAY_HINT) from error
+
+
+async def system_identifier(config: Config, what: str) -> str:
+    """Which server the configuration leads to, as the checkpoint names it. `what` as in `connect_to`.
+
+    Raises TransientError and SourceError.
+    """
+    stream = await ReplicationStream.open(
+        parse_dsn(*config.postgres.access()),
+        application_name=f"{config.name} {what}",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        return (await stream.identify()).system_identifier
+    finally:
+        stream.close()
+
+
+def check_server(config: Config, what: str, notice: Callable[[str], None]) -> None:
+    """Look whether the pipeline reads the server that the configuration leads to.
+
+    Args:
+        what: as in `connect_to`.
+        notice: told, in a sentence, that Kafka does not answer, so that nobody knows.
+
+    Raises:
+        PositionError: the pipeline reads another server, or its checkpoint cannot be read.
+        TransientError, SourceError: PostgreSQL does not let us ask.
+        SinkError: Kafka refuses.
+    """
+    try:
+        found = peek(config)
+    except SinkUnavailableError as error:
+        notice(
+            f"Kafka does not answer, so it is not known whether the pipeline reads this server. {error.message}"
+        )
+        return
+    if found is not None:
+        refuse_other_server(found, asyncio.run(system_identifier(config, what)))

@@ -232,6 +232,18 @@ def refuse_sealed(checkpoint: Checkpoint | None) -> None:
     )
 
 
+def refuse_other_server(checkpoint: Checkpoint | None, system_identifier: str) -> None:
+    """Raise PositionError if the pipeline reads another server than this one."""
+    if checkpoint is None or checkpoint.system_identifier == system_identifier:
+        return
+    raise PositionError(
+        f"The pipeline reads another server: its checkpoint is of system_identifier {checkpoint.system_identifier}, "
+        f"this server's is {system_identifier}.",
+        hint="Give --config the configuration of the server that the pipeline reads. After `cdcd handover adopt`, that "
+        "is the new server.",
+    )
+
+
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is not a count")
@@ -322,8 +334,10 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
         return PositionError(
             f"The checkpoint is of system_identifier {checkpoint.system_identifier}, the server's is "
             f"{source.system_identifier}: this is another cluster, or one that was initialized again.",
-            hint="Point postgres.dsn at the old cluster, or give the pipeline a new name; "
-            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between.",
+            hint="After `cdcd handover adopt`, start cdcd with the configuration of the new server. Otherwise point "
+            "postgres.dsn at the old cluster, or give the pipeline a new name. If the old cluster is gone: "
+            "`cdcd run --accept-gap` goes on from the slot's position and leaves out what lies between; "
+            f"`cdcd reset --checkpoint-of {checkpoint.system_identifier}` lets the pipeline begin anew.",
         )
     if checkpoint.timeline != source.timeline and source.branched_at is None:
         return PositionError(

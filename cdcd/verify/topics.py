@@ -30,6 +30,7 @@ from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.descriptions import read_forms
+from cdcd.operations.sides import system_identifier
 from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.logical_message import emit_message
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
@@ -42,7 +43,7 @@ from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.signals import WATERMARK
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.terminal_text import number
-from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.position import Checkpoint, refuse_other_server
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, TableComparison
 from cdcd.verify.cutting import NotARecordError, cut
@@ -130,6 +131,8 @@ class TopicsTarget:
         self._reader = BoundedReader(self._client, f"{config.name}-verify")
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
+        self._server = ""
+        """The system_identifier of the server that is compared."""
         self._folds: dict[str, TableFold] = {}
         self._forms: dict[str, dict[str, TableForm]] = {}
         self._rows_gone: dict[str, str] = {}
@@ -147,9 +150,12 @@ class TopicsTarget:
 
         Raises:
             ConfigError: no table is meant.
+            PositionError: the pipeline reads another server.
             SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not deliver.
         """
         done: dict[str, TableReport] = {}
+        self._server = await system_identifier(self._config, "verify")
+        self._peek()
         chosen = await self._fold_first(choose)
         for left in reversed(range(ATTEMPTS)):
             changed, gone, lsn = await self._verify(chosen, done)
@@ -256,13 +262,18 @@ class TopicsTarget:
         finally:
             await sql.close()
 
+    def _peek(self) -> Checkpoint | None:
+        """The newest checkpoint. PositionError: it is of another server, whose LSNs say nothing of this one."""
+        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._config.name, ANSWER_S)
+        refuse_other_server(found, self._server)
+        return found
+
     def _await_delivery(self, lsn: int) -> Checkpoint:
         """The checkpoint that says that everything before the LSN is in Kafka."""
         deadline = time.monotonic() + self._options.timeout_s
-        topic = self._config.topics.checkpoint
         said = False
         while True:
-            found = peek_checkpoint(self._client, topic, self._config.name, ANSWER_S)
+            found = self._peek()
             if found is not None and found.position.end_lsn >= lsn:
                 return found
             if time.monotonic() > deadline:

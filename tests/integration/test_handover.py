@@ -68,8 +68,16 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "cdcd.cli", "handover", *arguments]
 
 
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=COMMAND_S)
+
+
 def handover(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False, timeout=COMMAND_S)
+    return run(command(*arguments))
+
+
+def cdcd(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run([sys.executable, "-m", "cdcd.cli", *arguments, "--config", str(file)])
 
 
 @contextmanager
@@ -146,15 +154,32 @@ def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, 
     assert "already" in handover("adopt", "--config", str(servers.to)).stdout
     # AND its changes go on in the same topics, with those from before the daemon started
     servers.new.execute("INSERT INTO t VALUES (-1, 'on the new server')")
+    former = process.config_path
     process = daemon(servers.settings(servers.new))
     process.await_streaming(COMMAND_S)
     servers.new.execute("UPDATE t SET note = 'again' WHERE id <= 10")
     servers.assert_equal()
     assert not process.saw("table.replaced")
+    # AND no command takes the former server for the pipeline's any more, while the new one is read
+    for refused in (
+        handover("cancel", "--config", str(former)),
+        cdcd(former, "reset", "--yes"),
+        cdcd(former, "verify"),
+        cdcd(former, "snapshot", "start", "--table", "public.t", "--wait"),
+    ):
+        assert refused.returncode == 6, refused.args
+        assert "The pipeline reads another server" in refused.stderr
+    # AND what is left there goes without the pipeline's checkpoint
+    dropped = cdcd(former, "drop", "--topics", "--yes")
+    assert dropped.returncode == 0, dropped.stderr
+    assert [line for line in dropped.stdout.splitlines() if line.startswith("done")] == [
+        f"done: slot cdcd_{servers.name}"
+    ]
+    servers.new.execute("UPDATE t SET note = 'after the drop' WHERE id <= 10")
+    servers.assert_equal()
+    equal = cdcd(servers.to, "verify")
+    assert equal.returncode == 0, equal.stdout + equal.stderr
     assert process.stop(COMMAND_S) == 0
-    # AND the former server is none of the pipeline any more
-    back = handover("cancel", "--config", str(process.config_path))
-    assert back.returncode == 6
 
 
 def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, daemon: StartDaemon):

@@ -81,13 +81,13 @@ def test_a_transaction_without_changes_counts_for_nothing():
 def test_nothing_that_slipped_through_lets_the_pipeline_go_on_behind_what_kafka_holds():
     verdict = judged(held(100), held(200))
     assert (verdict.position, verdict.held) == (200, 2)
-    refuse(verdict, deliver_writes=False)
+    refuse(verdict, "7001", deliver_writes=False)
 
 
 def test_without_any_transaction_it_goes_on_where_the_slot_begins():
     verdict = judged()
     assert verdict.position == SEAL.slot_lsn
-    refuse(verdict, deliver_writes=False)
+    refuse(verdict, "7001", deliver_writes=False)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_a_write_behind_what_kafka_holds_is_refused_with_its_lsn_or_delivered(la
     verdict = judged(held(100), late)
     assert (verdict.position, verdict.late_count, verdict.lost_count) == (100, 1, 0)
     with pytest.raises(PositionError, match="1 transaction was written after the fence") as refused:
-        refuse(verdict, deliver_writes=False)
+        refuse(verdict, "7001", deliver_writes=False)
     assert named in refused.value.message
     assert "--deliver-writes" in refused.value.hint
-    refuse(verdict, deliver_writes=True)
+    refuse(verdict, "7001", deliver_writes=True)
 
 
 def test_a_write_before_what_kafka_holds_can_never_be_delivered():
@@ -114,14 +114,15 @@ def test_a_write_before_what_kafka_holds_can_never_be_delivered():
     assert (verdict.position, verdict.late_count, verdict.lost_count) == (300, 1, 1)
     for deliver_writes in (False, True):
         with pytest.raises(PositionError, match="would never be delivered") as refused:
-            refuse(verdict, deliver_writes=deliver_writes)
+            refuse(verdict, "7001", deliver_writes=deliver_writes)
         assert "0/BE of the new server, tables public.t" in refused.value.message
+        assert "`cdcd reset --checkpoint-of 7001`" in refused.value.hint
 
 
 def test_so_many_writes_are_named_and_all_are_counted():
     verdict = judged(*[own(100 + 10 * number) for number in range(20)])
     with pytest.raises(PositionError, match="20 transactions were written") as refused:
-        refuse(verdict, deliver_writes=False)
+        refuse(verdict, "7001", deliver_writes=False)
     assert refused.value.message.endswith("and 15 more.")
     lost = judged(*[own(100 + 10 * number) for number in range(20)], held(900))
     assert (lost.lost_count, len(lost.lost)) == (20, 5)

@@ -49,7 +49,10 @@ def test_a_checkpoint_is_sealed_where_it_was_seen_and_nowhere_else():
     [
         (None, "no checkpoint"),
         (SEALED, "sealed"),
-        (replace(CHECKPOINT, system_identifier="7009"), "7009"),
+        (
+            replace(CHECKPOINT, system_identifier="7009"),
+            "reads another server: its checkpoint is of system_identifier 7009",
+        ),
         (replace(CHECKPOINT, snapshot=replace(KNOWN, waiting=Oids([1, 2]))), "2 are left"),
         (replace(CHECKPOINT, snapshot=KNOWN.add([TableTask("public.t", 1)])), "1 are left"),
     ],
@@ -63,6 +66,10 @@ def test_a_seal_is_taken_away_on_the_former_server_only():
     assert NEW in refused(lambda: unsealed(SEALED, NEW))
     assert "not sealed" in refused(lambda: unsealed(CHECKPOINT, FORMER))
     assert "not sealed" in refused(lambda: unsealed(None, FORMER))
+    # Once it is adopted, there is no way back by that command.
+    assert "reads another server" in refused(
+        lambda: unsealed(replace(CHECKPOINT, system_identifier=NEW), FORMER)
+    )
 
 
 def test_a_seal_is_for_one_server_with_its_slot_and_tables_as_they_were():

@@ -5,6 +5,7 @@ import pytest
 from cdcd.errors import CdcdError, FencedError, PositionError, SourceError
 from cdcd.operations.removal_plan import Command, Found, Pipeline, Plan, decide, lines
 from cdcd.postgres.pipeline_state import Instance
+from cdcd.transactions.position import Seal
 from tests.unit.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, UNREAD
 
 PIPELINE = Pipeline(
@@ -20,7 +21,16 @@ PIPELINE = Pipeline(
     reads_tables=True,
 )
 TOPICS = {"shop.checkpoint": 9, "shop.schemas": 2, "shop.message": 0, "shop.public.orders": 1200}
-FOUND = Found(DOWN, CHECKPOINT, TOPICS, frozenset({"shop.public.orders", "shop.public.items"}))
+FOUND = Found(
+    DOWN,
+    CHECKPOINT.system_identifier,
+    CHECKPOINT,
+    TOPICS,
+    frozenset({"shop.public.orders", "shop.public.items"}),
+)
+FORMER = replace(FOUND, system_identifier="6")
+"""The server that the pipeline read before the handover to the one of the checkpoint."""
+SEALED = replace(CHECKPOINT, seal=Seal(0x1000, "8", 0x9000, "pg_1", 0, "token"))
 STANDBY = Instance(12, "shop lock", "10.0.0.6", None)
 
 
@@ -132,8 +142,60 @@ def test_nothing_is_taken_away_from_under_a_program_that_runs(server, kind: type
     assert (refusal is None) if kind is None else isinstance(refusal, kind)
 
 
+@pytest.mark.parametrize("with_topics", [False, True])
+def test_a_drop_on_a_former_server_leaves_what_the_pipeline_goes_on_with(with_topics: bool):
+    planned = plan("drop", FORMER, with_topics=with_topics)
+    assert planned.refusal is None
+    assert [kind for kind, _, _ in steps(planned)] == ["slot", "publication"]
+    assert "the checkpoint in topic shop.checkpoint: it is of the server with system_identifier 7" in left(
+        planned
+    )
+    assert "--checkpoint-of 7" in left(planned)
+    assert (
+        "shop.public.orders, shop.message, shop.schemas: the pipeline goes on with them on server 7"
+        in left(planned)
+    )
+    assert "transactional id" not in left(planned)
+
+
+def test_a_slot_with_a_name_of_its_own_is_not_known_by_the_checkpoint_of_another_server():
+    server = replace(DOWN, slot=replace(UNREAD, name="debezium"))
+    planned = plan("drop", replace(FORMER, server=server))
+    assert "slot" not in [kind for kind, _, _ in steps(planned)]
+    assert "the checkpoint is of server 7" in left(planned)
+    assert "SELECT pg_drop_replication_slot('debezium');" in left(planned)
+
+
+def test_a_reset_on_a_server_that_the_pipeline_does_not_read_is_refused_by_name():
+    refused = plan("reset", FORMER).refusal
+    assert isinstance(refused, PositionError)
+    assert "its checkpoint is of system_identifier 7, this server's is 6" in refused.message
+    assert "--checkpoint-of 7" in refused.hint
+
+
+@pytest.mark.parametrize("command", ["drop", "reset"])
+@pytest.mark.parametrize("system_identifier", ["7", "8"], ids=["former", "new"])
+def test_nothing_is_taken_away_while_a_handover_is_under_way(command: Command, system_identifier: str):
+    sealed = replace(FOUND, checkpoint=SEALED, system_identifier=system_identifier)
+    refused = plan(command, sealed).refusal
+    assert isinstance(refused, PositionError)
+    assert "sealed" in refused.message
+    assert "cdcd handover cancel" in refused.hint
+    assert "--checkpoint-of 7" in refused.hint
+
+
+@pytest.mark.parametrize("command", ["drop", "reset"])
+@pytest.mark.parametrize("found", [FORMER, replace(FORMER, checkpoint=SEALED)], ids=["adopted", "sealed"])
+def test_the_checkpoint_of_a_server_that_is_named_as_gone_is_taken_away(command: Command, found: Found):
+    planned = plan(command, found, replace(PIPELINE, checkpoint_of="7"))
+    assert planned.refusal is None
+    assert [kind for kind, _, _ in steps(planned)][:2] == ["slot", "checkpoint"]
+    other = plan(command, found, replace(PIPELINE, checkpoint_of="9"))
+    assert "checkpoint" not in [kind for kind, _, _ in steps(other)]
+
+
 def test_where_nothing_is_left_the_command_says_so():
-    nothing = Found(replace(DOWN, slot=None, publication=None), None, {}, frozenset())
+    nothing = Found(replace(DOWN, slot=None, publication=None), "7", None, {}, frozenset())
     planned = plan("drop", nothing)
     assert (planned.steps, planned.notes) == ((), ())
     assert next(lines(planned, 80)) == "There is nothing of pipeline shop to drop."
