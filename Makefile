@@ -2,6 +2,7 @@
 PYTHON ?= python3
 SECONDS ?=
 SEED ?=
+SEEDS ?=
 PYTEST = .venv/bin/python -m pytest
 SLOW = chaos or soak or bench or spark or deploy or search or versions
 # Tests wait for servers half of their time, hence one more than two cores carry. A file's tests share its servers, so they
@@ -11,7 +12,7 @@ BESIDE = -n 3 --dist loadfile --no-loadscope-reorder
 # Where bytecode is not kept, each process that the tests start compiles its sources once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha trial soak spark bench optimised cost profile pages deploy-test dist lock clean
+.PHONY: setup servers demo test compiled unit check sim wide integration versions chaos ha switchover trial soak spark bench optimised cost profile pages deploy-test dist lock clean
 
 setup: .venv/stamp
 
@@ -57,6 +58,9 @@ chaos: servers
 ha: servers
 	.venv/bin/python -m tests.ha takeover --results tests/ha/RESULTS.md
 	.venv/bin/python -m tests.ha failover --results tests/ha/RESULTS.md
+
+switchover: servers
+	.venv/bin/python -m tests.switchover --results tests/switchover/RESULTS.md --seeds $(or $(SEEDS),1) $(if $(SEED),--seed $(SEED))
 
 trial: servers
 	.venv/bin/python -m tests.trial --results tests/trial/RESULTS.md $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))

@@ -2,7 +2,6 @@
 
 import argparse
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.local import POSTGRES_VERSIONS
-from deploy.local.cache import REPOSITORY
+from tests.tested_commit import tested_commit
 from tests.trial import results, trial
 from tests.trial.plan import draw_plan, plan_for
 from tests.trial.planted import PLANTED
@@ -52,7 +51,7 @@ def _run(options: argparse.Namespace, seed: int) -> bool:
     outcome = trial.run(seed, draw_plan(seed, seconds, options.version), seconds, _tell)
     result = results.Result(
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        commit=_commit(),
+        commit=tested_commit("tests/trial/*.py"),
         seed=seed,
         version=outcome.version,
         seconds=seconds,
@@ -89,18 +88,6 @@ def _run_planted(options: argparse.Namespace, name: str, first: int) -> bool:
         if outcome.anomalies:
             return True
     return False
-
-
-def _commit() -> str:
-    """Of the sources that ran, with a `+` if they were changed."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
-        ).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "cdcd", "deploy", "tests/trial/*.py")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def _tell(line: str) -> None:
