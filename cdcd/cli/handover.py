@@ -44,8 +44,18 @@ def command() -> None:
     is_flag=True,
     help="Go on although LSNs of the new server are lower: no consumer orders by them.",
 )
-def prepare(
-    file: Path, new_file: Path, subscription: str | None, wait_s: float, accept_lower_lsns: bool
+@click.option(
+    "--accept-same-oids",
+    is_flag=True,
+    help="Go on although tables have the same oid on both servers, and other columns: no mirror reads the topics.",
+)
+def prepare(  # noqa: PLR0917  click gives one argument for each option
+    file: Path,
+    new_file: Path,
+    subscription: str | None,
+    wait_s: float,
+    accept_lower_lsns: bool,
+    accept_same_oids: bool,
 ) -> int:
     """Drain the pipeline to a fence on the former server, and seal it.
 
@@ -70,7 +80,8 @@ def prepare(
     from cdcd.handover.prepare import prepare as run  # noqa: PLC0415
     from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
 
-    seal = run(Preparation(former, new, subscription, wait_s, accept_lower_lsns), click.echo)
+    wanted = Preparation(former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids)
+    seal = run(wanted, click.echo)
     click.echo(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
     click.echo(f"Next: cdcd handover adopt --config {new_file}")
     return 0

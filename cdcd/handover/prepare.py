@@ -22,6 +22,7 @@ from cdcd.errors import ConfigError, TransientError
 from cdcd.handover.sealing import (
     Subscription,
     refuse_lower,
+    refuse_same_oids,
     refuse_unfit,
     refuse_unsealable,
     sealed,
@@ -34,6 +35,7 @@ from cdcd.handover.servers import (
     open_sql,
     open_stream,
     published,
+    read_columns,
     read_subscription,
 )
 from cdcd.kafka import client
@@ -64,6 +66,7 @@ class Preparation:
         subscription: the name of the subscription; None: there is only one.
         wait_s: seconds that each wait may take.
         accept_lower_lsns: go on although LSNs of the new server are lower.
+        accept_same_oids: go on although tables have the same oid on both servers, and other columns.
     """
 
     former: Config
@@ -71,6 +74,7 @@ class Preparation:
     subscription: str | None
     wait_s: float
     accept_lower_lsns: bool
+    accept_same_oids: bool
 
 
 def prepare(wanted: Preparation, say: Say) -> Seal:
@@ -121,7 +125,11 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
         refuse_unsealable(await asyncio.to_thread(peek, former), identity.system_identifier)
         tables = await published(new, there)
         subscription = await read_subscription(there, wanted.subscription, tables)
-        refuse_unfit(subscription, (await published(former, sql)).values(), tables.values())
+        former_tables = await published(former, sql)
+        refuse_unfit(subscription, former_tables.values(), tables.values())
+        same = former_tables.keys() & tables.keys()
+        columns = (await read_columns(sql, same), await read_columns(there, same))
+        refuse_same_oids(former_tables, tables, columns, accept=wanted.accept_same_oids)
         slot_lsn = await _slot(new, stream, there, new_identity.database, say)
         accept = wanted.accept_lower_lsns
         refuse_lower(await current_lsn(sql), slot_lsn, accept=accept)

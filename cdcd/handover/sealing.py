@@ -67,6 +67,38 @@ def refuse_unfit(subscription: Subscription, former: Collection[str], new: Colle
         )
 
 
+def refuse_same_oids(
+    former: Mapping[int, str],
+    new: Mapping[int, str],
+    columns: tuple[Mapping[int, str], Mapping[int, str]],
+    *,
+    accept: bool,
+) -> None:
+    """Raise ConfigError if `cdcd mirror` would take columns of the new server for others of the former one.
+
+    A mirror knows a table by its oid and a column by its number. If both are the same it goes on, and if the table has
+    another oid it stops by name. With the same oid by chance, and other numbers, it would be wrong in silence.
+
+    Args:
+        former, new: names of the published tables of the two servers, by oid.
+        columns: what their columns are, by the oid of the table.
+    """
+    there, here = columns
+    mixed = [
+        name
+        for oid, name in sorted(former.items())
+        if new.get(oid) == name and there.get(oid) != here.get(oid)
+    ]
+    if mixed and not accept:
+        raise ConfigError(
+            f"{len(mixed)} tables have the same oid on both servers, and columns with other numbers, types or labels: "
+            f"{', '.join(mixed[:5])}.",
+            hint="cdcd mirror would take one column for another. Create these tables again on the new server, so that "
+            "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the command "
+            "again. If no mirror reads the topics: --accept-same-oids.",
+        )
+
+
 def refuse_lower(former: int, slot: int, *, accept: bool) -> None:
     """Raise PositionError if LSNs of the new server are not higher than those that consumers have seen.
 

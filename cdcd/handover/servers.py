@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -54,6 +54,20 @@ SELECT p.oid::regclass::text
 """
 
 
+# What a mirror goes by: a column's number, its name and type, and the oids of an enum's labels, also of an array's.
+_COLUMNS: Final = """
+SELECT a.attrelid::int8,
+       string_agg(format('%%s %%s %%s (%%s)', a.attnum, quote_ident(a.attname), format_type(a.atttypid, a.atttypmod),
+                         (SELECT string_agg(e.oid || ' ' || quote_literal(e.enumlabel), ', ' ORDER BY e.oid)
+                            FROM pg_enum e
+                           WHERE e.enumtypid = coalesce(nullif(t.typelem, 0), nullif(t.typbasetype, 0), t.oid))),
+                  ', ' ORDER BY a.attnum)
+  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+ WHERE a.attrelid = ANY(%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY a.attrelid
+"""
+
+
 async def open_stream(config: Config, stack: AsyncExitStack) -> tuple[ReplicationStream, Identity]:
     """A replication connection, and who the server is."""
     postgres = config.postgres
@@ -81,6 +95,13 @@ async def published(config: Config, sql: Connection) -> dict[int, str]:
             hint="Create it as it is on the former server.",
         )
     return await published_tables(sql, name)
+
+
+async def read_columns(sql: Connection, tables: Collection[int]) -> dict[int, str]:
+    """What a mirror knows of the columns of these tables, by the oid of the table."""
+    with translated("looking at the columns", {}):
+        rows: Any = await (await sql.execute(_COLUMNS, (list(tables),))).fetchall()
+    return dict(rows)
 
 
 async def read_subscription(sql: Connection, name: str | None, tables: dict[int, str]) -> Subscription:

@@ -1,5 +1,6 @@
 """`cdcd handover`: from PostgreSQL 16 to 18, which follows it by native replication, with the same topics."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cdcd.handover.servers import read_columns
+from cdcd.postgres.connection import connect, parse_dsn
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
+from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
 
 pytestmark = pytest.mark.postgres(only=[18])
@@ -126,6 +130,26 @@ def seal(servers: Servers, process: Daemon) -> None:
         failed = running.stderr.read()
     assert running.returncode == 0, f"{said} {failed}"
     assert said[-2].startswith("Sealed at ")
+
+
+def test_columns_are_what_a_mirror_knows_of_them(database: Database):
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok'); CREATE TYPE other AS ENUM ('a')")
+    database.execute('CREATE TABLE t (gone int, id bigint, "Amount" numeric(9, 2), moods mood[])')
+    database.execute("ALTER TABLE t DROP gone")
+    ((oid, *labels),) = database.execute(
+        "SELECT 't'::regclass::oid::int8, (SELECT oid::text FROM pg_enum WHERE enumlabel = 'sad'),"
+        " (SELECT oid::text FROM pg_enum WHERE enumlabel = 'ok')"
+    )
+
+    async def read() -> dict[int, str]:
+        sql = await connect(parse_dsn(database.dsn()), application_name="test", connect_timeout_s=60)
+        try:
+            return await read_columns(sql, [int(str(oid))])
+        finally:
+            await sql.close()
+
+    moods = f"4 moods mood[] ({labels[0]} 'sad', {labels[1]} 'ok')"
+    assert asyncio.run(read()) == {oid: f'2 id bigint (), 3 "Amount" numeric(9,2) (), {moods}'}
 
 
 def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, daemon: StartDaemon):

@@ -9,6 +9,7 @@ from cdcd.handover.sealing import (
     Subscription,
     adopted,
     refuse_lower,
+    refuse_same_oids,
     refuse_unfit,
     refuse_unsealable,
     seal_for,
@@ -119,6 +120,28 @@ def test_the_new_server_must_get_all_tables_by_one_subscription(
 
 def test_a_subscription_with_all_tables_fits():
     refuse_unfit(FOLLOWS, ["public.u", "public.t"], TABLES.values())
+
+
+@pytest.mark.parametrize(
+    ("new", "columns", "is_refused"),
+    [
+        ({21: "public.t"}, {}, False),
+        ({11: "public.t"}, {11: "1 id integer ()"}, False),
+        ({11: "public.u"}, {11: "2 id integer ()"}, False),
+        ({11: "public.t"}, {11: "2 id integer ()"}, True),
+    ],
+    ids=["another oid", "the same columns", "another table, with a topic of its own", "other numbers"],
+)
+def test_columns_that_a_mirror_would_take_for_others_are_refused(
+    new: dict[int, str], columns: dict[int, str], is_refused: bool
+):
+    both = ({11: "1 id integer ()"}, columns)
+    former = {11: "public.t"}
+    if is_refused:
+        assert "public.t" in refused(lambda: refuse_same_oids(former, new, both, accept=False), ConfigError)
+    else:
+        refuse_same_oids(former, new, both, accept=False)
+    refuse_same_oids(former, new, both, accept=True)
 
 
 def test_lower_lsns_are_refused_unless_nobody_orders_by_them():
