@@ -30,7 +30,9 @@ def test_the_standby_takes_over_from_one_that_is_killed_frozen_or_cut_off_with_n
 
 
 def test_without_kafka_transactions_nothing_is_lost_either():
-    outcome = takeover.run(["frozen", "cut off"], rate=RATE, sections={"kafka": {"delivery": "at_least_once"}})
+    outcome = takeover.run(
+        ["frozen", "cut off"], rate=RATE, sections={"kafka": {"delivery": "at_least_once"}}
+    )
     assert outcome.report.equal, outcome.report
 
 
