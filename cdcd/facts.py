@@ -589,6 +589,19 @@ class RecordOversized(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class MessageOversized(Fact):
+    """A logical message is larger than the broker accepts. Its record has no value; the headers `cdcd.size` and
+    `cdcd.sha256` say which value it had.
+    """
+
+    event: ClassVar[str] = "message.oversized"
+    level: ClassVar[Level] = "error"
+    topic: str
+    record_bytes: int
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionTimeoutUnknown(Fact):
     """This principal may not read the brokers' transaction.max.timeout.ms. Kafka transactions get this
     timeout instead.

@@ -14,6 +14,7 @@ from cdcd.errors import CdcdError, SinkError, SinkUnavailableError, TransientErr
 from cdcd.facts import (
     Fact,
     KafkaRetry,
+    MessageOversized,
     Observer,
     RecordOversized,
     TopicCreated,
@@ -152,11 +153,8 @@ class KafkaSide:
                 config.kafka.oversized,
                 config.kafka.dead_letter_topic,
                 str(config.kafka.claim_check_directory or ""),
-                lambda topic, size, to: report(
-                    RecordOversized(
-                        topic=topic, record_bytes=size, oversized=config.kafka.oversized, went_to=to
-                    )
-                ),
+                lambda topic, size, to: report(_oversized(config.kafka.oversized, topic, size, to)),
+                config.topics.message,
             ),
             on_retry=on_retry,
             sizes=self._sizes,
@@ -267,3 +265,14 @@ class KafkaSide:
         except CdcdError as error:
             fill_names(error, names(self._config))
             raise
+
+
+def _oversized(policy: str, topic: str, size: int, to: str) -> Fact:
+    if to:
+        return RecordOversized(topic=topic, record_bytes=size, oversized=policy, went_to=to)
+    return MessageOversized(
+        topic=topic,
+        record_bytes=size,
+        hint="Raise max.message.bytes of the topic (message.max.bytes of the broker) and that in kafka.properties, or "
+        "set kafka.oversized to claim_check, so that the next message of that size keeps its value.",
+    )

@@ -85,8 +85,8 @@ class Reachability:
 
     def answered(self, side: Side, now: float) -> None:
         """An attempt got an answer at `now` (monotonic seconds)."""
-        self.up[side] = True
         outage = self.outages.pop(side, None)
+        self.up[side] = True
         if outage is None:
             return
         waiting = self._waiting()
@@ -106,9 +106,9 @@ class Reachability:
         """An attempt that began at `asked_at` and may take `patience_s` got no answer by `now`."""
         if now - asked_at > patience_s + STOOD_STILL_S:
             return
-        self.up[side] = False
         known = self.outages.get(side)
         self.outages[side] = Outage(asked_at if known is None else known.since, failure.message, failure.hint)
+        self.up[side] = False
         if known is not None:
             return
         waiting = self._waiting()

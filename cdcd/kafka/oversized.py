@@ -3,6 +3,10 @@
 `fail` stops the daemon with an error that names table, key and size. `dead_letter` sends the record, whole, to
 a topic that is made for large ones. `claim_check` writes the value to a file and sends a small record in its place
 that says where it is (Hohpe and Woolf, "Claim Check"). Under each of them the record's place in the order stays.
+
+Whoever may connect to the database may send a logical message of any size, and must not stop the daemon by that. So
+where the policy is `fail`, or the topic for large records refuses the message too, a record without a value takes its
+place.
 """
 
 import hashlib
@@ -21,6 +25,20 @@ Policy = Literal["fail", "dead_letter", "claim_check"]
 
 CLAIM_CHECK: Final = "cdcd.claim_check"
 """The header of a record that stands in for a file: the file's path."""
+
+SIZE: Final = "cdcd.size"
+"""The header of a record that went elsewhere, or lost its value: the size of the value in bytes."""
+
+DIGEST: Final = "cdcd.sha256"
+"""The header of a message that lost its value: the SHA-256 of the value, in hexadecimal."""
+
+ORIGIN: Final = "cdcd.topic"
+"""The header of a dead letter: the topic that the record was made for."""
+
+KEY_BYTES_MAX: Final = 1_000
+"""A message that loses its value loses a longer key too. The key holds the prefix that its sender chose."""
+
+_OWN_HEADERS: Final = frozenset({CLAIM_CHECK, SIZE, ORIGIN})
 
 PROBE: Final = "cdcd-probe"
 """The beginning of the name of a file that is written, and removed, to see whether the directory can be written."""
@@ -44,13 +62,15 @@ class TooLarge:
 class Oversized:
     """The policy, and where the records go that it takes out.
 
-    `on_replaced` hears each record's topic, its value's size and where it went instead.
+    `messages_topic`: where logical messages go. `on_replaced` hears each record's topic, its value's size and where it
+    went instead; an empty text: the value is nowhere.
     """
 
     policy: Policy = "fail"
     dead_letter_topic: str = ""
     directory: str = ""
     on_replaced: Callable[[str, int, str], None] | None = None
+    messages_topic: str = ""
 
     def prove(self) -> None:
         """See that the policy can be followed, before it is needed.
@@ -74,8 +94,12 @@ class Oversized:
                 probe.unlink()
 
     def takes(self, topic: str, value: bytes | None) -> bool:
-        """Whether a refused record of this topic can be replaced by something smaller, or go elsewhere."""
-        return self.policy != "fail" and value is not None and topic != self.dead_letter_topic
+        """Whether a refused record of this topic may be replaced by something smaller, or go elsewhere."""
+        if value is None:
+            return False
+        if topic == self.dead_letter_topic:
+            return bool(self.messages_topic)
+        return self.policy != "fail" or topic == self.messages_topic
 
     def replace(self, batch: Batch, refused: Collection[TooLarge]) -> bool:
         """Put something smaller, or elsewhere, in the place of each of the `refused` records; False if there is none.
@@ -86,17 +110,44 @@ class Oversized:
         sizes = {one.value_bytes for one in refused}
         replaced = False
         for index, record in enumerate(batch.records):
-            topic, key, value, headers = record
+            topic, key, value, _ = record
             if value is None or len(value) not in sizes or not self.takes(topic, value):
                 continue
-            # What stands in for another already has no smaller form: its key may be what is too large.
-            stands_in = any(name == CLAIM_CHECK for name, _ in headers or ())
-            if not stands_in and TooLarge.of(topic, key, value) in refused:
-                batch.records[index] = self._instead(record, value)
-                replaced = True
+            if TooLarge.of(topic, key, value) in refused:
+                instead = self._instead(record, value)
+                if instead is not None:
+                    batch.records[index] = instead
+                    replaced = True
         return replaced
 
-    def _instead(self, record: Record, value: bytes) -> Record:
+    def _instead(self, record: Record, value: bytes) -> Record | None:
+        """What takes the record's place; None if nothing may."""
+        topic, _, _, headers = record
+        named = dict(headers or ())
+        if topic == self.dead_letter_topic:
+            origin = named.get(ORIGIN)
+            return self._without_value(record, value) if origin == self.messages_topic.encode() else None
+        if CLAIM_CHECK in named:
+            # It stands in for another already, and has no smaller form: its key may be what is too large.
+            return self._without_value(record, value) if topic == self.messages_topic else None
+        if self.policy == "fail":
+            return self._without_value(record, value)
+        return self._by_policy(record, value)
+
+    def _without_value(self, record: Record, value: bytes) -> Record:
+        _, key, _, headers = record
+        self._tell(self.messages_topic, value, "")
+        digest = hashlib.sha256(value).hexdigest().encode()
+        named = [(SIZE, str(len(value)).encode()), (DIGEST, digest)]
+        kept = key if key is not None and len(key) <= KEY_BYTES_MAX else None
+        return (
+            self.messages_topic,
+            kept,
+            None,
+            [*(one for one in headers or () if one[0] not in _OWN_HEADERS), *named],
+        )
+
+    def _by_policy(self, record: Record, value: bytes) -> Record:
         topic, key, _, headers = record
         headers = list(headers or ())
         if self.policy == "dead_letter":
@@ -106,7 +157,7 @@ class Oversized:
                 self.dead_letter_topic,
                 key,
                 value,
-                [*headers, ("cdcd.topic", topic.encode()), ("cdcd.size", size)],
+                [*headers, (ORIGIN, topic.encode()), (SIZE, size)],
             )
         path, digest = self._store(value)
         self._tell(topic, value, str(path))

@@ -186,7 +186,7 @@ class Flushed:
         return f"the slot {self._slot} is at {row[0]}{reader}; {self._target} is awaited"
 
 
-def await_flushed(dsn: str, slot: str, timeout_s: float = 60) -> None:
+def await_flushed(dsn: str, slot: str, timeout_s: float = 120) -> None:
     """Wait until the daemon has confirmed everything that is committed now; TimeoutError when it does not."""
     with closing(Flushed(dsn, slot)) as flushed:
         deadline = time.monotonic() + timeout_s

@@ -151,7 +151,7 @@ def run(
                 standby.daemon.await_event("stream.started", after=mark)
                 active.recover(blow)
                 active, standby = standby, active
-        await_flushed(dsn, f"cdcd_{NAME}", 90)
+        await_flushed(dsn, f"cdcd_{NAME}", 180)
         report = compare(dsn, broker.bootstrap_servers, NAME, exactly_once=exactly_once)
         for instance in instances:
             assert instance.daemon.stop() == 0, instance.daemon.last_words()

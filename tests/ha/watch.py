@@ -34,7 +34,7 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
-    def wait_s(self, since: float, timeout_s: float = 60) -> float:
+    def wait_s(self, since: float, timeout_s: float = 120) -> float:
         """Seconds from `since` (Unix time) until the first transaction that was committed after it was seen."""
         deadline = time.monotonic() + timeout_s
         with self._news:

@@ -1,7 +1,8 @@
 """A program that reads a stream, to be killed or measured: `python -m tests.integration.stream_reader MODE DSN SLOT`.
 
-`acknowledge` prints the first column of each row, and `acknowledged` after each transaction is acknowledged. `measure`
-reads one transaction and prints the number of its rows, their sum, and by how many bytes the process has grown.
+`acknowledge` prints the first column of each row, and `acknowledged` after each transaction is acknowledged. It goes on
+when it is given a line, so that it is never ahead of whoever reads what it prints. `measure` reads one transaction and
+prints the number of its rows, their sum, and by how many bytes the process has grown.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ async def acknowledge(dsn: str, slot: str) -> None:
         async for transaction in stream:
             async for change in transaction:
                 assert isinstance(change, cdcd.Insert)
-                say("row", change.new["id"])
+                await in_step("row", change.new["id"])
             await transaction.acknowledge()
-            say("acknowledged", stream.confirmed_lsn)
+            await in_step("acknowledged", stream.confirmed_lsn)
 
 
 async def measure(dsn: str, _slot: str) -> None:
@@ -38,6 +39,12 @@ async def measure(dsn: str, _slot: str) -> None:
             count += 1
             total += number
         say("done", count, total, peak_bytes() - before)
+
+
+async def in_step(*words: object) -> None:
+    """Print them, and wait for a line."""
+    say(*words)
+    await asyncio.to_thread(sys.stdin.readline)
 
 
 def peak_bytes() -> int:

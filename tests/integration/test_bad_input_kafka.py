@@ -156,6 +156,29 @@ def test_a_record_too_large_leaves_a_claim_check_when_told_so(one: Trial, tmp_pa
     assert claim["size"] == file.stat().st_size
 
 
+@pytest.mark.parametrize("oversized", ["fail", "dead_letter"])
+def test_a_message_too_large_stops_nothing_whoever_sends_it(oversized: str, one: Trial):
+    # Whoever may connect to the database may send one.
+    messages = f"{one.name}.message"
+    for topic in (messages, f"{one.name}.dead_letter"):
+        create_topic(one, topic, max_message_bytes=20_000)
+    one.configure(kafka={"oversized": oversized})
+    one.start()
+    one.insert(1)
+    noise = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 3000) i)"
+    one.execute(f"SELECT pg_logical_emit_message(true, 'large', {noise})")
+    one.execute(f"SELECT pg_logical_emit_message(false, {noise}, 'content')")
+    one.insert(2)
+    one.deliver(1, 2)
+    large, prefixed = one.records(messages)
+    assert [large[:2], prefixed[:2]] == [(b'{"prefix":"large"}', None), (b"", None)]
+    assert [set(headers) for _, _, headers in (large, prefixed)] == [{"cdcd.size", "cdcd.sha256"}] * 2
+    assert int(large[2]["cdcd.size"]) > 96_000 * 4 / 3, "the content is base64"
+    told = [each for each in one.daemon.events if each["event"] == "message.oversized"]
+    assert [(each["level"], each["topic"]) for each in told] == [("error", messages)] * 2
+    assert "kafka.oversized" in told[0]["hint"]
+
+
 @pytest.mark.parametrize("oversized", ["dead_letter", "claim_check"])
 def test_a_stand_in_that_is_refused_too_stops_the_pipeline(oversized: str, one: Trial, tmp_path: Path):
     refusing = {"dead_letter": f"{one.name}.dead_letter", "claim_check": one.topic}[oversized]

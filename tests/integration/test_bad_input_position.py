@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
+from tests.integration.daemon import WAIT_S
 from tests.integration.faults.trial import Outcome, Trial
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -221,4 +222,4 @@ def test_a_checkpoint_that_cannot_be_read_is_no_beginning(one: Trial, value: byt
 def write_checkpoint(one: Trial, value: bytes | None) -> None:
     producer = Producer({"bootstrap.servers": one.reader_servers})
     producer.produce(f"{one.name}.checkpoint", value, one.name, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(WAIT_S) == 0

@@ -225,7 +225,7 @@ def test_the_reader_reads_to_the_end_of_what_is_committed(
     writer.abort_transaction()
     # WHEN all is read
     with Reader(broker.bootstrap_servers, unique) as reader:
-        found = list(reader.read_all(30))
+        found = list(reader.read_all(WAIT_S))
     # THEN it is what was committed
     assert [(raw.partition, raw.value, raw.headers) for raw in found] == [
         (0, str(number).encode(), (("h", b"1"),)) for number in range(5)
@@ -246,14 +246,14 @@ def test_the_reader_waits_for_an_open_transaction_and_then_says_where_it_is(
         list(reader.read_all(2))
     writer.commit_transaction()
     with Reader(broker.bootstrap_servers, unique) as reader:
-        assert [raw.value for raw in reader.read_all(30)] == [b"undecided"]
+        assert [raw.value for raw in reader.read_all(WAIT_S)] == [b"undecided"]
 
 
 def test_the_reader_finds_topics_that_come_later(broker: KafkaBroker, topic: str, unique: str) -> None:
     with Reader(broker.bootstrap_servers, unique) as reader:
         assert reader.discover() == 2
         create_topics(broker.bootstrap_servers, f"{unique}.checkpoint", f"{unique}.u")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + WAIT_S
         while reader.discover() < 3:
             assert time.monotonic() < deadline
         writer = producer(broker, unique)
@@ -262,6 +262,6 @@ def test_the_reader_finds_topics_that_come_later(broker: KafkaBroker, topic: str
         writer.commit_transaction()
         found: list[bytes | None] = []
         while not found:
-            assert time.monotonic() < deadline + 10
+            assert time.monotonic() < deadline + WAIT_S
             found += [raw.value for raw in reader.poll()]
         assert found == [b"late"]

@@ -144,7 +144,8 @@ def test_a_stop_in_the_first_snapshot_says_that_the_slot_stays(
 def test_the_start_after_a_kill_right_after_the_slot_was_made_takes_the_slot_over(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    create(database, "t")
+    # More rows than are read before the kill
+    create(database, "t", rows=100_000)
     process = daemon(settings(unique, database, broker))
     process.await_event("slot.created")
     process.kill()

@@ -16,7 +16,8 @@ from cdcd.kafka.client import Properties
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
-from tests.integration.daemon import BUSY_S
+from tests.integration.daemon import BUSY_S, WAIT_S
+from tests.integration.visible_records import await_decided
 
 QUIET = logging.getLogger("cdcd.tests.librdkafka")
 QUIET.setLevel(logging.CRITICAL + 1)
@@ -32,18 +33,25 @@ class Topic:
         self.client: Properties = {"bootstrap.servers": broker.bootstrap_servers}
         self.name = name
         create_topics(broker.bootstrap_servers, name)
-        self._write("first", FIRST).commit_transaction(10)
+        self._write("first", FIRST).commit_transaction(WAIT_S)
+        # Its marker lies before the record of the open transaction.
+        await_decided(broker.bootstrap_servers, name)
         self.open = self._write("second", SECOND)
 
     def _write(self, writer: str, checkpoint: Checkpoint) -> Producer:
         producer = Producer({**self.client, "transactional.id": f"{self.name}-{writer}"})
-        producer.init_transactions(10)
+        producer.init_transactions(WAIT_S)
         producer.begin_transaction()
         producer.produce(self.name, checkpoint.encode(), self.name)
-        assert producer.flush(10) == 0
+        assert producer.flush(WAIT_S) == 0
         return producer
 
-    def read(self, timeout_s: float = 20) -> Checkpoint | None:
+    def commit(self) -> None:
+        """Commit the open transaction; a reader who does not wait sees it."""
+        self.open.commit_transaction(WAIT_S)
+        await_decided(str(self.client["bootstrap.servers"]), self.name)
+
+    def read(self, timeout_s: float = WAIT_S) -> Checkpoint | None:
         return read_checkpoint(self.client, self.name, self.name, timeout_s, threading.Event())
 
 
@@ -56,22 +64,22 @@ def test_an_open_transaction_is_waited_for(
         reading: Future[Checkpoint | None] = pool.submit(topic.read)
         with pytest.raises(StillReadingError):
             reading.result(1)
-        (topic.open.commit_transaction if commits else topic.open.abort_transaction)(10)
-        assert reading.result(20) == found
+        (topic.open.commit_transaction if commits else topic.open.abort_transaction)(WAIT_S)
+        assert reading.result(WAIT_S) == found
     assert topic.read() == found
 
 
 def test_who_only_looks_sees_what_is_committed_and_does_not_wait(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    assert peek_checkpoint(topic.client, unique, unique, 20) == FIRST
-    topic.open.abort_transaction(10)
+    assert peek_checkpoint(topic.client, unique, unique, WAIT_S) == FIRST
+    topic.open.abort_transaction(WAIT_S)
 
 
 def test_one_that_stays_open_is_named(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
     with pytest.raises(KafkaException, match="a transaction in it is open, from offset 2 on"):
         topic.read(timeout_s=1)
-    topic.open.abort_transaction(10)
+    topic.open.abort_transaction(WAIT_S)
 
 
 def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_open(
@@ -81,26 +89,26 @@ def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_o
     began = time.monotonic()
     assert peek_at_start(topic.client, unique, unique, 60, threading.Event()) == FIRST
     assert time.monotonic() - began < BUSY_S
-    topic.open.commit_transaction(10)
-    assert peek_at_start(topic.client, unique, unique, 5, threading.Event()) == SECOND
+    topic.commit()
+    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event()) == SECOND
 
 
 def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    topic.open.abort_transaction(10)
+    topic.open.abort_transaction(WAIT_S)
     for _ in range(TAIL_RECORDS):
         topic.open.begin_transaction()
         topic.open.produce(unique, SECOND.encode(), unique)
-        topic.open.abort_transaction(10)
-    assert peek_at_start(topic.client, unique, unique, 5, threading.Event()) == FIRST
+        topic.open.abort_transaction(WAIT_S)
+    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event()) == FIRST
     assert topic.read() == FIRST
 
 
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
-    assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
+    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event()) is None
     create_topics(broker.bootstrap_servers, unique)
-    assert peek_at_start(client, unique, unique, 5, threading.Event()) is None
+    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event()) is None
 
 
 def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
@@ -113,5 +121,5 @@ def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
 
 def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    peek_at_start(topic.client, unique, unique, 5, threading.Event())
-    topic.open.commit_transaction(10)
+    peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event())
+    topic.open.commit_transaction(WAIT_S)

@@ -28,6 +28,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.daemon import WAIT_S
 from tests.integration.kafka_rights import allow
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ def test_a_look_at_the_checkpoint_creates_nothing(broker: KafkaBroker, unique: s
     side.run(side.deliver())
     # A commit is answered before its markers are written; this waits for them.
     servers = {"bootstrap.servers": broker.bootstrap_servers}
-    read_checkpoint(servers, f"{unique}.checkpoint", unique, 20, threading.Event())
+    read_checkpoint(servers, f"{unique}.checkpoint", unique, WAIT_S, threading.Event())
     assert side.run(side.side.peek()) == CHECKPOINT
 
 

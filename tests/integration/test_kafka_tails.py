@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from cdcd.kafka import tails
 from cdcd.kafka.tails import read_tails
 from deploy.local import KafkaBroker
+from tests.integration.created_topics import create_topics
+from tests.integration.visible_records import await_decided
 
 
 def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: str, monkeypatch):
     # GIVEN a topic with two partitions, of transactions one of which was aborted
     servers: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap_servers}
-    admin = AdminClient(servers)
-    admin.create_topics([NewTopic(unique, 2, 1)])[unique].result()
+    create_topics(broker.bootstrap_servers, unique, partitions=2)
     producer = Producer({**servers, "transactional.id": unique})
     producer.init_transactions()
     for batch in range(10):
@@ -22,6 +22,7 @@ def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: 
         for number in range(3):
             producer.produce(unique, value=f"{batch}.{number}", partition=batch % 2)
         producer.abort_transaction() if batch == 7 else producer.commit_transaction()
+    await_decided(broker.bootstrap_servers, unique, partitions=2)
     # WHEN it is read by four records at first, until something of the first batches comes
     monkeypatch.setattr(tails, "FIRST", 4)
     seen: list[list[bytes | None]] = []

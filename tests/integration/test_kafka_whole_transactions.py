@@ -21,6 +21,8 @@ from cdcd.kafka.sink import Sink
 from cdcd.transactions.position import Checkpoint, Position
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
+from tests.integration.daemon import BUSY_S, WAIT_S
+from tests.integration.visible_records import await_decided
 
 BEFORE = Position(1, 2)
 AFTER = Position(3, 4)
@@ -96,6 +98,11 @@ class Pipeline:
         """What a read_committed consumer sees up to the end of what is decided."""
         return [value for value, _ in self.read("read_committed")]
 
+    def committed(self) -> list[bytes]:
+        """The same when no transaction is open. One that nobody ends is not waited for."""
+        await_decided(self.servers, self.topic, timeout_s=BUSY_S)
+        return self.seen()
+
     def read(self, isolation: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
         consumer = Consumer(
             {
@@ -109,8 +116,8 @@ class Pipeline:
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         try:
             while True:
-                message = consumer.poll(20)
-                assert message is not None, "no end within 20 s"
+                message = consumer.poll(WAIT_S)
+                assert message is not None, f"no end within {WAIT_S:g} s"
                 error = message.error()
                 if error is not None:
                     assert error.code() == KafkaError._PARTITION_EOF, error
@@ -132,7 +139,7 @@ def test_a_transaction_of_several_parts_is_invisible_until_the_last_one(pipeline
         sink.deliver(pipeline.part(value), END)
         assert pipeline.seen() == []
     sink.deliver(pipeline.part(b"4", closes=True), END)
-    assert pipeline.seen() == [b"1", b"2", b"3", b"4"]
+    assert pipeline.committed() == [b"1", b"2", b"3", b"4"]
     assert pipeline.sink().open() == END
 
 
@@ -143,7 +150,7 @@ def test_transactions_follow_each_other_small_and_large(pipeline: Pipeline):
     sink.deliver(pipeline.part(b"2"), END)
     sink.deliver(pipeline.part(closes=True), END)
     sink.deliver(pipeline.part(b"3", closes=True), START)
-    assert pipeline.seen() == [b"1", b"2", b"3"]
+    assert pipeline.committed() == [b"1", b"2", b"3"]
 
 
 def test_of_a_transaction_whose_process_was_killed_nothing_is_visible(pipeline: Pipeline):
@@ -159,7 +166,7 @@ def test_of_a_transaction_whose_process_was_killed_nothing_is_visible(pipeline: 
     assert pipeline.seen() == []
     sink.deliver(pipeline.part(b"1"), END)
     sink.deliver(pipeline.part(b"2", closes=True), END)
-    assert pipeline.seen() == [b"1", b"2"]
+    assert pipeline.committed() == [b"1", b"2"]
     assert len(list(pipeline.read("read_uncommitted"))) >= 2
 
 
@@ -172,7 +179,7 @@ def test_a_sink_that_is_closed_within_a_transaction_does_not_leave_it_to_the_tim
     another.open()
     another.deliver(pipeline.part(b"2", closes=True), END)
     # A reader that had to wait for the open transaction would see neither.
-    assert pipeline.seen() == [b"2"]
+    assert pipeline.committed() == [b"2"]
 
 
 def replace_name(pipeline: Pipeline) -> Sink:
@@ -198,12 +205,13 @@ def test_what_fails_behind_a_part_that_was_let_go_starts_over(private_broker, un
     sink.close()
     # THEN nothing of it is seen, and the next session sends all of it.
     broker.start()
+    pipeline.timeout_s = 60
     sink = pipeline.sink()
     assert sink.open() is None
     assert pipeline.seen() == []
     sink.deliver(pipeline.part(b"1"), END)
     sink.deliver(pipeline.part(b"2", closes=True), END)
-    assert pipeline.seen() == [b"1", b"2"]
+    assert pipeline.committed() == [b"1", b"2"]
 
 
 def test_what_fails_in_the_first_part_is_sent_again(private_broker, unique: str):
@@ -222,7 +230,7 @@ def test_what_fails_in_the_first_part_is_sent_again(private_broker, unique: str)
     pipeline.on_retry = bring_back
     sink.deliver(pipeline.part(b"1", closes=True), END)
     assert pipeline.retries
-    assert pipeline.seen() == [b"1"]
+    assert pipeline.committed() == [b"1"]
 
 
 @pytest.mark.parametrize("closes", [False, True])
@@ -261,8 +269,8 @@ def await_aborted(pipeline: Pipeline) -> None:
     # The record, and the marker of its abort.
     consumer.assign([TopicPartition(pipeline.topic, 0, 0)])
     while True:
-        message = consumer.poll(20)
-        assert message is not None, "not aborted within 20 s"
+        message = consumer.poll(WAIT_S)
+        assert message is not None, f"not aborted within {WAIT_S:g} s"
         if message.error() is not None and (message.offset() or 0) >= 2:
             consumer.close()
             return
@@ -315,6 +323,7 @@ def test_a_record_that_the_broker_refuses_behind_a_part_is_replaced_when_all_is_
     assert pipeline.seen() == []
     # What the first session learned is enough for the second one.
     session()
+    await_decided(pipeline.servers, pipeline.topic)
     first, second, third, fourth = pipeline.read("read_committed")
     assert [first[0], third[0], fourth[0]] == [b"1", b"3", b"4"]
     assert Path(second[1][CLAIM_CHECK].decode()).read_bytes() == large
@@ -334,7 +343,7 @@ def test_a_record_that_librdkafka_refuses_is_replaced_in_its_place(
     sink.open()
     sink.deliver(pipeline.part(b"1"), END)
     sink.deliver(pipeline.part(b"2", bytes(200_000), b"3", closes=True), END)
-    one, two, claim, three = (value for value, _ in pipeline.read("read_committed"))
+    one, two, claim, three = pipeline.committed()
     assert (one, two, three) == (b"1", b"2", b"3")
     assert b"claim_check" in claim
     assert not pipeline.retries
@@ -360,10 +369,10 @@ def test_at_least_once_parts_are_seen_at_once_and_the_checkpoint_with_the_last(
     sink = pipeline.sink()
     sink.open()
     sink.deliver(pipeline.part(b"1"), END)
-    assert pipeline.seen() == [b"1"]
+    assert pipeline.committed() == [b"1"]
     assert pipeline.sink().open() is None
     sink.deliver(pipeline.part(b"2", closes=True), END)
-    assert pipeline.seen() == [b"1", b"2"]
+    assert pipeline.committed() == [b"1", b"2"]
     assert pipeline.sink().open() == END
 
 
@@ -380,4 +389,4 @@ def test_at_least_once_a_producer_whose_broker_comes_back_goes_on(private_broker
     # THEN the records came by the same producer, each once: nothing of an older one can come after them.
     assert sink._producer is producer
     assert pipeline.retries
-    assert pipeline.seen() == [b"1", b"2"]
+    assert pipeline.committed() == [b"1", b"2"]

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from deploy.local import KafkaBroker, LocalServerError, PostgresServer, client_program
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
+from tests.integration.daemon import WAIT_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -192,9 +193,9 @@ def test_servers_end_with_the_process_that_started_them(scratch: Path):
         pids = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(pids) == 2
         parent.send_signal(number)
-        parent.wait(30)
+        parent.wait(WAIT_S)
         parent.stdout.close()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + WAIT_S
         while any(runs(pid) for pid in pids):
             assert time.monotonic() < deadline, f"left behind after {number.name}"
             time.sleep(0.05)
@@ -236,12 +237,12 @@ def runs(pid: int) -> bool:
 
 def produce(bootstrap_servers: str, topic: str, value: bytes, **config: str) -> None:
     producer = Producer(
-        {"bootstrap.servers": bootstrap_servers, "message.timeout.ms": 10_000, "allow.auto.create.topics": False}
+        {"bootstrap.servers": bootstrap_servers, "message.timeout.ms": 60_000, "allow.auto.create.topics": False}
         | {"topic.metadata.propagation.max.ms": 0} | config
     )  # fmt: skip
     errors: list[KafkaError | None] = []
     producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
-    left = producer.flush(20)
+    left = producer.flush(WAIT_S)
     assert left == 0
     if (error := errors[0]) is not None:
         raise KafkaException(error)
@@ -255,6 +256,6 @@ def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     )
     consumer.subscribe([topic])
     try:
-        return [message.value() or b"" for message in consumer.consume(count, timeout=30)]
+        return [message.value() or b"" for message in consumer.consume(count, timeout=WAIT_S)]
     finally:
         consumer.close()

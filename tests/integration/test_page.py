@@ -16,7 +16,7 @@ import yaml
 
 from deploy.local import KafkaBroker, free_port
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import WAIT_S, Daemon, configuration, until
 from tests.integration.terminal import Terminal
 
 TOKEN = "a-token-of-the-integration-tests"
@@ -25,7 +25,7 @@ PASSWORD = "hunter2-of-the-page"
 
 def get(daemon: Daemon, path: str) -> str:
     address = daemon.await_event("daemon.started")["http"]
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=WAIT_S) as answer:
         return str(answer.read().decode())
 
 
@@ -35,7 +35,7 @@ def status(daemon: Daemon) -> dict[str, Any]:
 
 
 def post(daemon: Daemon, path: str, body: bytes = b"", token: str = TOKEN) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(daemon.await_event("daemon.started")["http"], timeout=30)
+    connection = http.client.HTTPConnection(daemon.await_event("daemon.started")["http"], timeout=WAIT_S)
     try:
         connection.request("POST", path, body=body, headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
@@ -76,6 +76,9 @@ def test_the_status_and_the_page_have_what_was_delivered_and_actions_do_what_the
             and each["lag_bytes"] == 0
             and len(each["tables"]) == 2
             and sum(minute["rows"] for minute in each["minutes"]) == 51
+            # Each side is asked for the first time when the stream has begun, perhaps.
+            and each["kafka"]["up"]
+            and each["postgres"]["up"]
         ),
         "not delivered",
     )
@@ -130,7 +133,11 @@ def test_an_outage_is_on_the_page_with_what_to_do(database: Database, private_br
     process = daemon(configuration(unique, database.dsn(), broker.bootstrap_servers))
     process.await_streaming()
     broker.stop()
-    found = awaited(process, lambda each: each["kafka"]["up"] is False, "Kafka is not away")
+    found = awaited(
+        process,
+        lambda each: each["kafka"]["up"] is False and bool(each["problems"]),
+        "Kafka is not away",
+    )
     assert found["summary"] == "waits for Kafka; nothing is lost"
     assert found["kafka"]["hint"]
     assert "kafka.unreachable" in {each["event"] for each in found["problems"]}
@@ -202,12 +209,16 @@ def test_top_prints_once_where_there_is_no_terminal(
     process.await_streaming()
     url = f"http://{process.await_event('daemon.started')['http']}"
     command = [sys.executable, "-m", "cdcd.cli", "top", "--config", str(process.config_path)]
-    run = subprocess.run([*command, "--url", url], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [*command, "--url", url], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(f"{unique}: streams")
     assert "\x1b" not in run.stdout
     process.stop()
-    run = subprocess.run([*command, "--url", url], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [*command, "--url", url], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert (run.returncode, run.stderr) == (10, "")
     assert f"No daemon answers at {url}." in run.stdout
 
@@ -223,4 +234,4 @@ def test_top_ends_with_its_terminal(unique: str, tmp_path: Path):
         # WHEN the terminal is gone, and no signal says so
         screen.hang_up()
         # THEN the command ends
-        assert screen.process.wait(60) == 129
+        assert screen.process.wait(WAIT_S) == 129

@@ -13,6 +13,7 @@ from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.lock import AdvisoryLock, LockHeld, LockLost
 from deploy.local import PostgresServer
 from tests.integration.conftest import Database
+from tests.integration.daemon import WAIT_S
 
 
 async def opened(dsn: str, slot: str, name: str = "test") -> AdvisoryLock:
@@ -33,13 +34,13 @@ def test_a_second_instance_waits_names_the_holder_and_takes_over(database: Datab
         try:
             await first.acquire()
             waiting = asyncio.create_task(second.acquire(note))
-            await asyncio.wait_for(told.wait(), 30)
+            await asyncio.wait_for(told.wait(), WAIT_S)
             assert not waiting.done()
             assert held == [LockHeld(first.backend_pid, "first", "127.0.0.1")]
-            await first.verify(5)
+            await first.verify(WAIT_S)
             first.close()
-            await asyncio.wait_for(waiting, 30)
-            await second.verify(5)
+            await asyncio.wait_for(waiting, WAIT_S)
+            await second.verify(WAIT_S)
         finally:
             first.close()
             second.close()
@@ -54,9 +55,9 @@ def test_waiting_can_be_cancelled_and_other_slots_are_free(database: Database, u
             await locks[0].acquire()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(locks[1].acquire(), 0.3)
-            await asyncio.wait_for(locks[2].acquire(), 30)
+            await asyncio.wait_for(locks[2].acquire(), WAIT_S)
             with pytest.raises(TransientError, match="not held"):
-                await locks[1].verify(5)
+                await locks[1].verify(WAIT_S)
         finally:
             for lock in locks:
                 lock.close()
@@ -71,7 +72,7 @@ def test_the_same_slot_name_in_another_database_is_another_lock(
         here, there = await opened(database.dsn(), unique), await opened(postgres.dsn(), unique)
         try:
             await here.acquire()
-            await asyncio.wait_for(there.acquire(), 30)
+            await asyncio.wait_for(there.acquire(), WAIT_S)
         finally:
             here.close()
             there.close()
@@ -87,20 +88,20 @@ def test_the_watch_goes_on_through_round_trips_and_can_be_cancelled(database: Da
             await lock.acquire()
             watch = asyncio.create_task(lock.wait_lost())
             for _ in range(20):
-                await lock.verify(5)
+                await lock.verify(WAIT_S)
                 await asyncio.sleep(0.005)
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
-            await lock.verify(5)
+            await lock.verify(WAIT_S)
             watch = asyncio.create_task(lock.wait_lost())
-            await asyncio.gather(*(lock.verify(5) for _ in range(5)))
+            await asyncio.gather(*(lock.verify(WAIT_S) for _ in range(5)))
             assert not watch.done()
             database.execute(f"SELECT pg_terminate_backend({lock.backend_pid})")
-            lost = await asyncio.wait_for(watch, 30)
+            lost = await asyncio.wait_for(watch, WAIT_S)
             assert await lock.wait_lost() == lost
             with pytest.raises(TransientError):
-                await lock.verify(5)
+                await lock.verify(WAIT_S)
             return lost
         finally:
             lock.close()
@@ -158,7 +159,7 @@ def test_the_end_of_the_session_is_told_with_the_servers_last_word(
             watch = asyncio.create_task(lock.wait_lost())
             await asyncio.sleep(0.05)
             end(server, lock)
-            return await asyncio.wait_for(watch, 30)
+            return await asyncio.wait_for(watch, WAIT_S)
         finally:
             lock.close()
 
@@ -180,7 +181,7 @@ def test_a_server_that_stands_still_fails_the_round_trip_in_time(private_postgre
             with pytest.raises(TransientError, match="did not answer"):
                 await lock.verify(0.3)
             os.kill(lock.backend_pid, signal.SIGCONT)
-            assert (await asyncio.wait_for(watch, 30)).admin_shutdown is False
+            assert (await asyncio.wait_for(watch, WAIT_S)).admin_shutdown is False
         finally:
             lock.close()
 
@@ -198,10 +199,10 @@ def test_a_standby_notices_a_server_that_stands_still(private_postgres, monkeypa
         try:
             await first.acquire()
             waiting = asyncio.create_task(standby.acquire(lambda _: told.set()))
-            await asyncio.wait_for(told.wait(), 30)
+            await asyncio.wait_for(told.wait(), WAIT_S)
             os.kill(standby.backend_pid, signal.SIGSTOP)
             with pytest.raises(TransientError, match=r"did not answer in 0\.5 s"):
-                await asyncio.wait_for(waiting, 30)
+                await asyncio.wait_for(waiting, WAIT_S)
         finally:
             os.kill(standby.backend_pid, signal.SIGCONT)
             first.close()

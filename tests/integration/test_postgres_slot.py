@@ -24,6 +24,7 @@ from cdcd.protocol.frames import StatusUpdate, write_frame
 from cdcd.protocol.messages import Commit, Prepare
 from cdcd.protocol.reader import read_message
 from tests.integration.conftest import VERSIONS, Database
+from tests.integration.daemon import WAIT_S
 
 pytestmark = pytest.mark.postgres(every=True)
 
@@ -111,7 +112,7 @@ def test_a_slot_that_is_rid_of_two_phase_sends_a_confirmed_prepare_whole_at_its_
                         assert isinstance(message, Commit | Prepare)
                         end = message.end_lsn if confirm else 0
                         await stream.send(write_frame(StatusUpdate(end, end, end, 0, False)))
-                        assert await stream.finish(10)
+                        assert await stream.finish(WAIT_S)
                         return names
 
     async def run() -> None:

@@ -20,7 +20,7 @@ PAGE: Final = REPOSITORY / "docs" / "python.md"
 
 BLOCK: Final = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
-LIMIT_S: Final = 60.0
+LIMIT_S: Final = 120.0
 
 
 def sql(server: PostgresServer, script: str) -> None:

@@ -17,7 +17,7 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import WAIT_S, Daemon, configuration, until
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -50,7 +50,9 @@ def await_delivered(process: Daemon) -> None:
 
 def cdcd(process: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = command_of(process, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False, timeout=60)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=os.environ, check=False, timeout=WAIT_S
+    )
 
 
 def command_of(process: Daemon, *arguments: str) -> list[str]:
@@ -87,6 +89,7 @@ def test_a_table_is_read_when_somebody_asks_for_it(
     asked = cdcd(process, "start", "--table", "public.t", "--where", "id % 2 = 0 OR note = ')'", "--id", "me")
     assert asked.returncode == 0, asked.stderr
     process.await_event("table.read", table="public.t", rows=ROWS // 2)
+    process.await_event("snapshot.finished")
     mark = process.mark()
     ask(database, action="start", tables=["public.t", "public.missing"])
     process.await_event("table.failed", table="public.missing")
@@ -169,7 +172,7 @@ def test_a_partitioned_table_is_read_by_its_published_name_or_through_its_leaves
     )
     process = daemon(settings(unique, database, broker))
     process.await_streaming()
-    asked = cdcd(process, "start", "--table", "public.p", "--wait", "--timeout", "50")
+    asked = cdcd(process, "start", "--table", "public.p", "--wait", "--timeout", "100")
     assert asked.returncode == 0, asked.stderr + process.last_words()
     expanded = "public.p is published through its partitions, so they are read: public.p_1, public.p_2"
     assert (expanded in asked.stderr) is not via_root
@@ -234,7 +237,7 @@ def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
         ("public.u", "paused"),
     }
     assert cdcd(process, "resume").returncode == 0
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=WAIT_S)
     assert waiting.returncode == 0, err + process.last_words()
     assert f"me: complete: 2 tables, {ROWS:,} rows" in out
     assert "Snapshots are paused" in out
@@ -246,22 +249,24 @@ def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
     assert (mine["state"], mine["tables"], mine["exit_code"]) == ("complete", 2, 0)
     # AND who waits for what is cancelled, or fails, is told so
     assert cdcd(process, "pause").returncode == 0
+    mark = process.mark()
     waiting = start_cdcd(process, "start", "--table", "public.t", "--id", "given up", "--wait")
-    process.await_event("snapshot.signalled", action="start")
+    process.await_event("snapshot.signalled", action="start", after=mark)
     assert cdcd(process, "cancel").returncode == 0
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=WAIT_S)
     assert (waiting.returncode, "given up: not complete: 1 of 1 table" in err) == (9, True), err
     assert cdcd(process, "resume").returncode == 0
     failed = cdcd(process, "start", "--table", "public.t", "--where", "1 / (id - 1) > 0", "--wait")
     assert (failed.returncode, "division by zero" in failed.stderr) == (3, True), failed.stderr
     # AND an interrupted wait says that the request goes on
     assert cdcd(process, "pause").returncode == 0
+    mark = process.mark()
     waiting = start_cdcd(process, "start", "--table", "public.t", "--wait")
-    process.await_event("snapshot.signalled", action="start")
+    process.await_event("snapshot.signalled", action="start", after=mark)
     assert waiting.stdout is not None
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=WAIT_S)
     assert (waiting.returncode, "goes on" in err) == (130, True), err
     assert process.stop() == 0
 
@@ -323,7 +328,7 @@ def test_a_table_that_is_added_to_the_publication_is_read_with_what_an_open_tran
     with database.connect(autocommit=False) as writer:
         writer.execute("INSERT INTO t VALUES (0, 'open')")
         with database.connect() as other:
-            other.execute("SET lock_timeout = '20s'")
+            other.execute("SET lock_timeout = '60s'")
             other.execute(f'ALTER PUBLICATION "cdcd_{unique}" ADD TABLE t'.encode())
         # WHEN somebody still writes to it, it waits for that, as it says
         process.await_event("snapshot.waiting", table="public.t")

@@ -77,9 +77,15 @@ def test_readers_that_are_ended_and_a_role_with_short_timeouts_cost_no_row(
     for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
         database.execute(f"ALTER ROLE {role} SET {name} = '1ms'")
     process = daemon(settings(unique, database.dsn(user=role), broker, method=method))
-    # WHEN somebody ends the sessions that read
-    process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > 1000)
-    ended = database.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {READERS}")
+    # WHEN somebody ends the sessions that read, while there is something left to read
+    with database.connect() as somebody:
+        process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > 1000)
+        process.pause()
+        query = f"SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE {READERS}"
+        if database.version < 14:
+            query = query.replace(", 60000", "")
+        ended = somebody.execute(query.encode()).fetchall()
+        process.resume()
     # THEN the rest is read: in a new session where the slot's snapshot went with them, else in the same one
     assert ended
     if method == "exported":
@@ -127,7 +133,7 @@ def test_a_table_can_be_dropped_altered_or_emptied_while_the_slots_snapshot_is_r
     stall(process, broker)
     # WHEN their definitions change, THEN nobody waits for the end of the snapshot
     with database.connect() as connection:
-        connection.execute("SET lock_timeout = '5s'")
+        connection.execute("SET lock_timeout = '60s'")
         connection.execute("ALTER TABLE a ALTER id TYPE bigint")
         connection.execute("TRUNCATE b")
         connection.execute("INSERT INTO b VALUES (-1, 'new')")

@@ -247,7 +247,8 @@ def test_no_stranger_ends_stalls_or_fills_the_daemon_or_makes_it_write(
         unique,
         database.dsn(user=role),
         broker.bootstrap_servers,
-        postgres={"publication": f"p_{role}"},
+        # A busy machine that answers late is not what strangers do.
+        postgres={"publication": f"p_{role}", "lease_s": 30},
         snapshot={"mode": "initial", "method": "incremental", "chunk_bytes": 16_384, "signals": "all"},
     )
     config["snapshot"]["exclude"] = ["public.hidden", "public.policed"]
@@ -299,7 +300,7 @@ def test_no_stranger_ends_stalls_or_fills_the_daemon_or_makes_it_write(
     # AND it is the same process, in the same session
     assert process.is_running()
     assert process.pid == pid
-    assert not process.saw("reconnect.scheduled")
+    assert [event for event in process.events if event["event"] == "reconnect.scheduled"] == []
     await_flushed(database.dsn(), f"cdcd_{unique}", 120)
     # AND the topic has the published rows, value by value, and none that the publication leaves out
     database.execute(f"DELETE FROM orders WHERE tenant <> {TENANT}")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.integration.conftest import Database
-from tests.integration.daemon import until
+from tests.integration.daemon import WAIT_S, until
 from tests.integration.stream_reader import PUBLICATION
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -25,6 +25,7 @@ def start() -> Iterator[Start]:
         def begin(*arguments: str) -> "subprocess.Popen[str]":
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.stream_reader", *arguments],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -38,6 +39,13 @@ def start() -> Iterator[Start]:
 def line(process: "subprocess.Popen[str]") -> list[str]:
     assert process.stdout is not None
     return process.stdout.readline().split()
+
+
+def go_on(process: "subprocess.Popen[str]") -> None:
+    """Answer a line of `acknowledge`."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def readers(database: Database) -> list[tuple[int]]:
@@ -64,7 +72,9 @@ def test_a_reader_that_is_killed_loses_nothing_and_gets_what_it_did_not_acknowle
         process = start("acknowledge", database.dsn(), slot)
         mine: list[int] = []
         # Killed in the middle of a transaction, at another place each time
-        for _ in range(37 * lives):
+        for lines in range(37 * lives):
+            if lines:
+                go_on(process)
             words = line(process)
             if words[0] == "row":
                 mine.append(int(words[1]))
@@ -100,4 +110,4 @@ def test_a_large_transaction_is_read_in_bounded_memory(database: Database, start
     )
     assert (done, int(count), int(total)) == ("done", ROWS, ROWS * (ROWS + 1) // 2)
     assert int(grown) < GROWN_MAX
-    assert process.wait(30) == 0
+    assert process.wait(WAIT_S) == 0

@@ -14,7 +14,7 @@ import yaml
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import configuration, until
+from tests.integration.daemon import WAIT_S, configuration, until
 
 Tail = Callable[..., "subprocess.Popen[str]"]
 FROM_NOW = "note: Shows what is committed from now on. Ctrl-C ends it.\n"
@@ -56,7 +56,7 @@ def tail_slots(database: Database) -> list[tuple[Any, ...]]:
 
 
 def finished(process: "subprocess.Popen[str]", code: int = 0) -> tuple[list[str], str]:
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == code, errors
     return out.splitlines(), errors
 
@@ -179,7 +179,7 @@ def test_it_ends_in_good_order(  # noqa: PLR0917  its fixtures
     reading = begun()
     assert reading.stdout is not None
     reading.stdout.close()
-    assert reading.wait(30) == 0
+    assert reading.wait(WAIT_S) == 0
     assert reading.stderr is not None
     assert "error" not in reading.stderr.read()
 

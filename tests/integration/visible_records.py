@@ -2,7 +2,8 @@
 
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.integration.daemon import WAIT_S, until
 
@@ -31,6 +32,26 @@ def await_stored(consumer: Consumer, topic: str, least: int, timeout_s: float = 
         f"{topic} never held {least} records",
         timeout_s,
     )
+
+
+def await_decided(servers: str, topic: str, *, partitions: int = 1, timeout_s: float = WAIT_S) -> None:
+    """Until no transaction is open in the topic's partitions.
+
+    The coordinator answers a commit, or an abort, when it has decided it, and writes the markers then (KIP-98). So a
+    `read_committed` reader may come to the end of the topic before the marker is there.
+    """
+    admin = AdminClient({"bootstrap.servers": servers})
+    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in range(partitions)}  # type: ignore[no-untyped-call]
+
+    def ends(isolation: IsolationLevel) -> list[int]:
+        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout_s)
+        return [answers[each].result(timeout_s).offset for each in asked]
+
+    def is_decided() -> bool | None:
+        stable = ends(IsolationLevel.READ_COMMITTED)
+        return stable == ends(IsolationLevel.READ_UNCOMMITTED) or None
+
+    until(is_decided, f"a transaction in {topic} is open", timeout_s)
 
 
 def visible(servers: str, topic: str) -> int:

@@ -87,13 +87,21 @@ class Recorded:
             spool_bytes=session.settings.spool_memory_max,
         )
         name = session.instance.name
-        writer = RecordingWriter(self.folder_of(name), LIMITS)
+        writer = PatientWriter(self.folder_of(name), LIMITS)
         tap = Tap(
             engine, start, ready.flushed, writer, LIMITS, later=NoTimer, wrote=lambda _: None, failed=_failed
         )
         self.taps.append(tap)
         tap.begin(session.around.now, session._unix_us)
         session.engine = RecordedEngine(engine, tap, writer, self.shipped.setdefault(name, []))  # type: ignore[assignment]
+
+
+class PatientWriter(RecordingWriter):
+    """Ends when the disk has everything, however long that takes."""
+
+    def close(self) -> None:
+        self.wait()
+        super().close()
 
 
 def _failed(reason: str) -> None:

@@ -189,6 +189,12 @@ class Trial:
         assert code == 0 or outcome.message, f"exit code {code} without a message:\n{outcome.output}"
         return outcome
 
+    def await_another_try(self) -> None:
+        """Start it, and kill it when a start has failed and is tried again."""
+        self.daemon.start()
+        self.daemon.await_event("reconnect.scheduled")
+        self.daemon.kill()
+
     def check(self) -> Report:
         """`cdcd check`, with the configuration of the next start."""
         self.daemon.config_path.write_text(yaml.safe_dump(self.daemon.config, sort_keys=False))

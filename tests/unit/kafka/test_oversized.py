@@ -1,11 +1,12 @@
 """Records that are too large for the broker, by policy."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
 
-from cdcd.engine.queue import Batch
+from cdcd.engine.queue import Batch, Record
 from cdcd.errors import LimitError
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized, TooLarge
 from cdcd.transactions.position import Position
@@ -78,3 +79,49 @@ def test_a_directory_that_cannot_be_written_is_told_before_it_is_needed(tmp_path
 @pytest.mark.parametrize("policy", ["fail", "dead_letter"])
 def test_the_other_policies_need_no_directory(policy):
     Oversized(policy, "dead", "/none").prove()
+
+
+MESSAGES = "m"
+
+
+def message(key: bytes | None = b"k", headers: list[tuple[str, bytes]] | None = None) -> Record:
+    return (MESSAGES, key, VALUE, headers)
+
+
+def replaced(policy: Oversized, record: Record) -> Record | None:
+    """What stands for a record in the end, when each that is tried is refused; None: it is refused for good."""
+    one = Batch(Position(1, 1), Position(1, 1), records=[record])
+    for _ in range(4):
+        topic, key, value, _ = one.records[0]
+        if value is None:
+            return one.records[0]
+        if not policy.takes(topic, value) or not policy.replace(one, {TooLarge.of(topic, key, value)}):
+            return None
+    raise AssertionError("it is replaced again and again")
+
+
+@pytest.mark.parametrize("name", ["fail", "dead_letter", "claim_check"])
+def test_a_message_that_is_refused_everywhere_loses_its_value(name, tmp_path: Path):
+    told: list[tuple[str, int, str]] = []
+    policy = Oversized(name, "dead", str(tmp_path), lambda *said: told.append(said), MESSAGES)
+    topic, key, value, headers = replaced(policy, message(headers=[("h", b"1")])) or pytest.fail("it stops")
+    assert (topic, key, value) == (MESSAGES, b"k", None)
+    named = dict(headers or ())
+    assert set(named) == {"h", "cdcd.size", "cdcd.sha256"}
+    if name != "claim_check":
+        assert named["cdcd.size"] == b"1000"
+        assert named["cdcd.sha256"] == hashlib.sha256(VALUE).hexdigest().encode()
+    assert told[-1][::2] == (MESSAGES, "")
+
+
+def test_a_message_whose_key_is_what_is_too_large_loses_it():
+    policy = Oversized(messages_topic=MESSAGES)
+    kept = replaced(policy, message(b"k" * 1_001))
+    assert kept is not None
+    assert kept[1] is None
+
+
+@pytest.mark.parametrize("name", ["fail", "dead_letter", "claim_check"])
+def test_a_row_that_is_refused_everywhere_is_refused_for_good(name, tmp_path: Path):
+    policy = Oversized(name, "dead", str(tmp_path), None, MESSAGES)
+    assert replaced(policy, ("t", b"k", VALUE, None)) is None
