@@ -40,6 +40,10 @@ class Fact:
 Observer = Callable[[Fact], None]
 
 
+def unheard(_fact: Fact) -> None:
+    """An observer that passes over everything."""
+
+
 def cut_short(text: str, most: int) -> str:
     """The text, or its first `most` characters and an ellipsis: facts and errors repeat what strangers wrote."""
     return text if len(text) <= most else f"{text[:most]}…"
@@ -420,6 +424,23 @@ class SnapshotSignalRefused(Fact):
     event: ClassVar[str] = "snapshot.refused"
     level: ClassVar[Level] = "warning"
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ValueUnwritable(Fact):
+    """A row has a legal value for which format and modes have no form. Null stands for the value in the record (in a
+    column of the key, what docs/records.md says), and the record's header `cdcd.unwritable` names the column. The event
+    comes once a minute for a column. `left_out` is how many more values there were since the last such event.
+    """
+
+    event: ClassVar[str] = "value.unwritable"
+    level: ClassVar[Level] = "warning"
+    table: str
+    column: str
+    lsn: str
+    reason: str
+    left_out: int
+    hint: str
 
 
 @dataclass(frozen=True, slots=True)

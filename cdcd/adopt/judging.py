@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.adopt.options_connect import CONNECT, PRODUCER
+from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
 from cdcd.adopt.options_records import FORM, TOPICS
+from cdcd.adopt.options_registry import REGISTRY, USER_INFO
 from cdcd.adopt.options_snapshot import SNAPSHOT
 from cdcd.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
 from cdcd.adopt.references import References, has_placeholder, secret_file
@@ -84,11 +85,49 @@ def judge(options: Mapping[str, str], references: References) -> list[Finding]:
     Args:
         references: gets the variables that the findings' keys refer to.
     """
-    found = [_judged(name, value, references) for name, value in options.items()]
+    found = [
+        (option, _without_effect(finding, options))
+        for option, finding in (_judged(name, value, references) for name, value in options.items())
+    ]
     found += _defaults(options)
     places = {name: place for place, name in enumerate([option.name for option in (*OPTIONS, *PRODUCER)])}
     ordered = sorted(found, key=lambda pair: places.get(pair[0].name, -1) if pair[0] else len(places))
-    return [finding for _, finding in ordered]
+    return _agreed([finding for _, finding in ordered])
+
+
+def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
+    """The finding, unless the connector's converter does not have the option."""
+    part, _, rest = finding.name.partition(".converter.")
+    converter = options.get(f"{part}.converter", "")
+    is_avro = converter.lower() == AVRO_CONVERTER
+    is_registry = any(option.name == finding.name for option in REGISTRY)
+    if (is_registry and converter and not is_avro) or (rest == "schemas.enable" and is_avro):
+        why = f"{part}.converter does not have this option."
+        return replace(finding, verdict=Verdict(Kind.IRRELEVANT, why))
+    return finding
+
+
+def _agreed(findings: list[Finding]) -> list[Finding]:
+    """The findings, where cdcd has one registry for keys and values: two different ones are refused."""
+    values = {
+        key: value
+        for finding in findings
+        if not finding.name.startswith("key.")
+        for key, value in finding.verdict.keys.items()
+    }
+    agreed: list[Finding] = []
+    for finding in findings:
+        keys = finding.verdict.keys
+        if finding.name.startswith("key.") and any(
+            values.get(key, value) != value for key, value in keys.items() if key.startswith("registry.")
+        ):
+            why = "cdcd has one setting for keys and values, and takes that of the values."
+            finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
+        if keys.get("format.key") == "avro" and values.get("format.value") != "avro":
+            why = "cdcd writes keys in Avro beside values in Avro only. The key is JSON."
+            finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
+        agreed.append(finding)
+    return agreed
 
 
 def _judged(name: str, value: str, references: References) -> tuple[Option | None, Finding]:
@@ -118,6 +157,8 @@ def _verdict(option: Option, name: str, value: str, references: References) -> V
         return Verdict(Kind.IRRELEVANT, "It is empty.")
     if name.endswith(_JAAS):
         return _login(name, value, references)
+    if name.endswith(USER_INFO):
+        return _user_info(value, references)
     if option.is_secret:
         return _secret(option, name, value, references)
     replaced = references.replace(value)
@@ -138,11 +179,13 @@ def _secret(option: Option, name: str, value: str, references: References) -> Ve
         return plain
     (key,) = plain.keys
     file = secret_file(value)
-    if file is not None and (key == "postgres.password" or key.startswith("kafka.properties.")):
+    if file is not None and (
+        key in ("postgres.password", "registry.token") or key.startswith("kafka.properties.")
+    ):
         at = (
-            "postgres.password_file"
-            if key == "postgres.password"
-            else key.replace("properties", "properties_files", 1)
+            key.replace("properties", "properties_files", 1)
+            if key.startswith("kafka.properties.")
+            else f"{key}_file"
         )
         return Verdict(Kind.SAME, f"{at}.", {at: file})
     reference = references.secret(name, value)
@@ -171,6 +214,24 @@ def _login(name: str, value: str, references: References) -> Verdict:
             "kafka.properties.sasl.username": references.replace(pairs["username"]),
             "kafka.properties.sasl.password": reference,
         },
+    )
+
+
+def _user_info(value: str, references: References) -> Verdict:
+    """User and password for a schema registry, with a colon between them."""
+    user, colon, password = value.partition(":")
+    if not colon or (has_placeholder(value) and not has_placeholder(password)):
+        return lacks("Set registry.user and registry.password_file: the value is not user:password.")
+    # Keys and values have the same variable where they have the same password.
+    others = {**references.given}
+    reference = references.secret("registry.password", password)
+    if any(others.get(variable, given) != given for variable, given in references.given.items()):
+        references.given.update(others)
+        return lacks("Keys and values have different passwords. cdcd has one login, and takes the first.")
+    return Verdict(
+        Kind.SAME,
+        f"registry.user and registry.password; the password is {reference}: set this variable for cdcd.",
+        {"registry.user": references.replace(user), "registry.password": reference},
     )
 
 

@@ -6,6 +6,7 @@ the Java producer, whose properties are librdkafka's here (`kafka.properties`).
 
 from typing import Final
 
+from cdcd.adopt.options_registry import REGISTRY
 from cdcd.adopt.verdicts import (
     Option,
     Rule,
@@ -26,18 +27,24 @@ from cdcd.adopt.verdicts import (
 from cdcd.operations.first_files import name_for
 
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
-_AVRO: Final = "io.confluent.connect.avro.avroconverter"
+AVRO_CONVERTER: Final = "io.confluent.connect.avro.avroconverter"
+
+
+_AVRO_IS: Final = {
+    "key": same("Keys are Avro, with the schema in the registry.", format__key="avro"),
+    "value": differs(
+        "Values are Avro. Their schemas have three fields more in `source`, and a column is optional unless it is in "
+        "the key. The registry judges them as a next version of each subject.",
+        format__value="avro",
+    ),
+}
 
 
 def _converter(part: str) -> Rule:
     return by_value(
         {
             _JSON: same(f"The {part} is JSON."),
-            _AVRO: lacks(
-                f"cdcd adopt does not take over a schema registry, and writes the {part} as JSON. cdcd itself writes "
-                f"the same Avro: set format.{part}: avro, and registry.url with the login (docs/avro.md), in the file "
-                "that this command writes."
-            ),
+            AVRO_CONVERTER: _AVRO_IS[part],
             "": differs(
                 f"The worker's {part}.converter is not known: give its properties by --worker. cdcd writes JSON "
                 "without schemas."
@@ -121,6 +128,7 @@ CONNECT: Final = (
             }
         ),
     ),
+    *REGISTRY,
     Option("key.converter.*", None, irrelevant("It belongs to key.converter.")),
     Option("value.converter.*", None, irrelevant("It belongs to value.converter.")),
     Option("header.converter", None, irrelevant("cdcd's headers are bytes of text.")),

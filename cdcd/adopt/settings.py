@@ -17,7 +17,7 @@ _ALWAYS: Final = frozenset({"postgres.slot", "postgres.publication", "topics.pre
 _STAND_IN: Final = "0"
 """For a secret that is not there while the file is checked."""
 
-_ORDER: Final = ("name", "postgres", "kafka", "topics", "format", "snapshot")
+_ORDER: Final = ("name", "postgres", "kafka", "topics", "format", "registry", "snapshot")
 
 Settings = dict[str, Any]
 """The keys of cdcd's configuration, nested."""
@@ -90,7 +90,10 @@ def missing_secrets(settings: Settings, references: References) -> list[str]:
 
 
 def _secret_files(settings: Settings) -> list[str]:
-    files = [settings.get("postgres", {}).get("password_file")]
+    files = [
+        settings.get("postgres", {}).get("password_file"),
+        settings.get("registry", {}).get("token_file"),
+    ]
     files += settings.get("kafka", {}).get("properties_files", {}).values()
     return [file for file in files if file]
 
@@ -108,4 +111,17 @@ def _without_missing_files(settings: Settings) -> Settings:
             "properties_files": present,
             "properties": {**kafka.get("properties", {}), **dict.fromkeys(missing, _STAND_IN)},
         }
-    return {**settings, **({"postgres": postgres} if postgres else {}), **({"kafka": kafka} if kafka else {})}
+    registry = dict(settings.get("registry", {}))
+    file = registry.get("token_file")
+    if file and not Path(file).exists():
+        del registry["token_file"]
+        registry["token"] = _STAND_IN
+    for name in ("ca_file", "certificate_file", "key_file"):
+        # They are read when the registry is asked.
+        registry.pop(name, None)
+    return {
+        **settings,
+        **({"registry": registry} if registry else {}),
+        **({"postgres": postgres} if postgres else {}),
+        **({"kafka": kafka} if kafka else {}),
+    }

@@ -41,7 +41,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import Fact
+from cdcd.facts import unheard
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.errors import unavailable
@@ -97,7 +97,7 @@ class _Rehearsal:
         self._has_fenced = False
 
     async def run(self) -> Outcome:
-        requests = Start(start_settings(self._config), _unheard).run()
+        requests = Start(start_settings(self._config), unheard).run()
         answer: object = None
         try:
             while True:
@@ -232,7 +232,3 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     WriteCheckpoint: _Rehearsal._nothing,
 }
 """Who answers which request; the same requests as in `daemon/startup.py`, as a test sees."""
-
-
-def _unheard(_fact: Fact) -> None:
-    """Nothing of a rehearsal is logged."""

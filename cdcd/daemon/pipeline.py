@@ -115,6 +115,7 @@ class Pipeline:
         self._wanted = asyncio.Event()
         """Set when the engine may want frames."""
         self._totals_before = (telemetry.events, telemetry.transactions, telemetry.transactions_cut)
+        self._unwritable_before = telemetry.unwritable
         self._delivered_before = (telemetry.delivered_rows, telemetry.delivered_transactions)
         telemetry.reading = engine.is_reading
 
@@ -291,6 +292,8 @@ class Pipeline:
         telemetry, engine = self._telemetry, self._engine
         events, transactions, cut = self._totals_before
         telemetry.events = _sum(_sum(events, engine.encoder.counts), engine.rows.counts)
+        unwritable = _sum(self._unwritable_before, engine.encoder.unwritable)
+        telemetry.unwritable = _sum(unwritable, engine.rows.unwritable)
         telemetry.transactions = _sum(transactions, engine.assembler.counts)
         telemetry.transactions_cut = cut + engine.cuts
         if self._spool.disk_bytes and not telemetry.spool_disk_bytes:

@@ -48,7 +48,9 @@ class SessionStart:
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """The engine of a session. The caller owes `close` of its assembler."""
     records = FORMATS[start.encoding.value_format]
-    encoder = shaped(records.changes(start.encoding, start.binary), start.outbox, start.encoding, observe)
+    encoder = shaped(
+        records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
+    )
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )
@@ -58,7 +60,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         assembler=assembler,
         ledger=ledger,
         encoder=encoder,
-        rows=records.rows(start.encoding),
+        rows=records.rows(start.encoding, False, observe),
         published=start.published,
         observe=observe,
         now=now,

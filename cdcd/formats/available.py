@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.facts import Observer
 from cdcd.formats.avro.encoder import AvroEncoder
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -16,13 +17,13 @@ class Format:
     """How a format's encoders are made.
 
     Attributes:
-        changes: for what the stream sends; True: values may come in binary form.
+        changes: for what the stream sends; True: values may come in binary form. Both are given who hears of facts.
         rows: for rows that are read from tables.
         registered: the schemas of its records are in a schema registry.
     """
 
-    changes: Callable[[EncoderSettings, bool], Encoder]
-    rows: Callable[[EncoderSettings], RowEncoder]
+    changes: Callable[[EncoderSettings, bool, Observer], Encoder]
+    rows: Callable[[EncoderSettings, bool, Observer], RowEncoder]
     registered: bool = False
 
 

@@ -27,6 +27,8 @@ HEADER_NEW_KEY: Final = "__debezium.newkey"
 HEADER_OLD_KEY: Final = "__debezium.oldkey"
 HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
+HEADER_UNWRITABLE: Final = "cdcd.unwritable"
+"""JSON array of the columns of which this record lacks a value, because its format has no form for it."""
 
 
 MESSAGES: Final = 0
@@ -139,6 +141,10 @@ class Encoder(Protocol):
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """Records so far by (schema.table, op), tombstones not counted; logical messages are ("", "m")."""
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        """Values so far for which the format has no form, by (schema.table, column). See `unwritable.py`."""
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 
 from cdcd.checks.settings import encoder_settings, require_json
 from cdcd.config.loading import Config
-from cdcd.facts import Fact
+from cdcd.facts import unheard
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import Record
 from cdcd.kafka import client
@@ -211,7 +211,7 @@ class RecordDecoder:
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
         self._encoder = shaped(
-            FORMATS[value_format].changes(settings, False), config.outbox.settings, settings, _unheard
+            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
         )
 
     def define(
@@ -239,10 +239,6 @@ class RecordDecoder:
         records: list[Record] = []
         self._encoder.encode_message(step.frame, step.in_stream, step.last_commit_lsn, _unix_us(), records)
         return records
-
-
-def _unheard(_fact: Fact) -> None:
-    """What could not be published shows in its other topic."""
 
 
 def _unix_us() -> int:

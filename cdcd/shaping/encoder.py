@@ -69,6 +69,10 @@ class OutboxEncoder:
             found[each] -= count
         return {each: count for each, count in found.items() if count}
 
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        return self._inner.unwritable
+
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:

@@ -74,6 +74,10 @@ def _events(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return list(telemetry.events.copy().items())
 
 
+def _unwritable(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
+    return list(telemetry.unwritable.copy().items())
+
+
 def _snapshot_tables(telemetry: Telemetry, _now: float) -> Iterable[Sample]:
     return [((), None if telemetry.snapshot is None else telemetry.snapshot.tables_left)]
 
@@ -251,6 +255,13 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         ("table",),
     ),
     Definition("cdcd_events_total", "counter", "Events by table and operation.", _events, ("table", "op")),
+    Definition(
+        "cdcd_unwritable_values_total",
+        "counter",
+        "Values for which the format has no form, by table and column. Null stands for them.",
+        _unwritable,
+        ("table", "column"),
+    ),
     Definition(
         "cdcd_transactions_total",
         "counter",

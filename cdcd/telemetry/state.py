@@ -92,6 +92,7 @@ class Telemetry:
         "throughput",
         "transactions",
         "transactions_cut",
+        "unwritable",
         "wal",
         "writing",
     )
@@ -125,6 +126,7 @@ class Telemetry:
         self.events: dict[tuple[str, str], int] = {}
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
+        self.unwritable: dict[tuple[str, str], int] = {}
         self.delivered_rows = 0
         self.delivered_transactions = 0
         """Those of which records were made and that Kafka acknowledged. `events` and `transactions` count what was

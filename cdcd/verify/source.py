@@ -13,6 +13,7 @@ from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import SnapshotPosition
 from cdcd.formats.schemas import TableForm, table_form
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
@@ -96,7 +97,11 @@ class SourceRows:
         for column in table.source.relation.columns:
             text = missing.get(column.name)
             converter = converter_for(column.type_oid, column.type_modifier, self._shared.types, self._modes)
-            found.append(None if text is None else to_bytes(converter.json(wire(text))))
+            try:
+                found.append(None if text is None else to_bytes(converter.json(wire(text))))
+            except UnwritableError:
+                # Null stands for it in the records too.
+                found.append(None)
         return found
 
     async def rows(

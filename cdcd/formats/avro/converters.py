@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, read_i64_be, write_f64_le
 
-from cdcd.errors import ProtocolError, SourceError
+from cdcd.errors import ProtocolError
 from cdcd.formats.avro.writing import UnfitError, encoded, write_bytes, write_long, write_text
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.converter import STRING, Converter
 from cdcd.formats.debezium_json.converters import Boolean, Bytea, Float, Integer
 from cdcd.formats.debezium_json.strings import BACKSLASH, QUOTE
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.rows.hints import HINT
 from cdcd.rows.wiretext import MINUS, NINE, ZERO, checked, to_bytes
 
@@ -45,12 +46,11 @@ class AvroConverter:
 
 
 class AnyValue(AvroConverter):
-    """Values of any type, by their JSON and their Connect schema. `what` names the column for an error."""
+    """Values of any type, by their JSON and their Connect schema."""
 
-    def __init__(self, json: Converter, schema: Schema, what: str) -> None:
+    def __init__(self, json: Converter, schema: Schema) -> None:
         self._json = json
         self._schema: Schema = {**schema, "optional": False}
-        self._what = what
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         self.append_json(checked(self._json.wire(data[at:end])), out)
@@ -63,10 +63,10 @@ class AnyValue(AvroConverter):
         try:
             out.write(encoded(self._schema, json_text))
         except UnfitError as error:
-            raise SourceError(
-                f"A value of {self._what} can not be written in Avro: the column's schema has {error}.",
-                hint="An array with several dimensions, or an empty bit string, has no place in the column's Avro "
-                "schema. Set format.value: json, or leave the column out (columns.exclude), then start cdcd again.",
+            raise UnwritableError(
+                f"it is of another form than the column's Avro schema, which has {error}",
+                "An array with several dimensions, or an empty bit string, has no place in Avro. Set format.value: "
+                "json, which has one, or leave the column out (columns.exclude).",
             ) from None
 
 
@@ -115,22 +115,27 @@ class Digits(ByJson):
 def _whole(text: bytes) -> int:
     """A whole number of usual or unusual length."""
     digits = text.removeprefix(b"-")
-    if not digits.isdigit() or not _LEAST <= int(text) <= _GREATEST:
+    if not digits.isdigit():
         raise _no_number()
+    if not _LEAST <= int(text) <= _GREATEST:
+        raise UnwritableError(
+            "64 bits do not hold its number",
+            "Set format.time_precision_mode to isostring or connect, which hold every timestamp.",
+        )
     return int(text)
 
 
 def _no_number() -> ProtocolError:
     # JSON takes such a text as it is, so nobody else says what is wrong with it.
-    return ProtocolError("A row has a whole number that is not one of 64 bits.", hint=HINT)
+    return ProtocolError("A row has a whole number that is none.", hint=HINT)
 
 
 class Quoted(ByJson):
     """Values that are texts in JSON."""
 
-    def __init__(self, json: Converter, schema: Schema, what: str) -> None:
+    def __init__(self, json: Converter, schema: Schema) -> None:
         ByJson.__init__(self, json)
-        self._any = AnyValue(json, schema, what)
+        self._any = AnyValue(json, schema)
 
     def append(self, part: BytesWriter, out: BytesWriter) -> None:
         text = part.getvalue()
@@ -143,8 +148,8 @@ class Quoted(ByJson):
 class PlainText(AvroConverter):
     """Texts that are the value as the server sends it."""
 
-    def __init__(self, json: Converter, schema: Schema, what: str) -> None:
-        self._binary = Quoted(json, schema, what)
+    def __init__(self, json: Converter, schema: Schema) -> None:
+        self._binary = Quoted(json, schema)
         self._binary_is_text = json.binary_is_text
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -259,12 +264,11 @@ _INTEGERS: Final = ("int16", "int32", "int64")
 _SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
 
 
-def converter_of(json: Converter, schema: Schema, what: str) -> AvroConverter:
+def converter_of(json: Converter, schema: Schema) -> AvroConverter:
     """The converter of a column by its JSON converter and its Connect schema.
 
     Args:
         schema: of the column; whether it is optional says nothing here.
-        what: names the column for an error.
     """
     kind = schema["type"]
     exact = type(json)
@@ -279,7 +283,7 @@ def converter_of(json: Converter, schema: Schema, what: str) -> AvroConverter:
     if exact is Bytea and kind == "bytes":
         return RawBytes()
     if kind == "string":
-        return PlainText(json, schema, what) if json.mode == STRING else Quoted(json, schema, what)
+        return PlainText(json, schema) if json.mode == STRING else Quoted(json, schema)
     if kind in _INTEGERS:
         return Digits(json)
-    return AnyValue(json, schema, what)
+    return AnyValue(json, schema)

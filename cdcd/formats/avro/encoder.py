@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import ProtocolError, SourceError, TransientError
+from cdcd.errors import ProtocolError, TransientError
+from cdcd.facts import Observer, unheard
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
@@ -26,7 +27,8 @@ from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, S
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
 from cdcd.formats.schema_registrations import SchemaUse
-from cdcd.protocol.messages import LogicalMessage, Relation
+from cdcd.formats.unwritable import UnwritableError
+from cdcd.protocol.messages import Binary, LogicalMessage, Relation, Value
 from cdcd.protocol.peek import (
     BINARY,
     DELETE,
@@ -59,6 +61,11 @@ _NONE: Final = 0
 _SOME: Final = 2
 """`before` and `after`: null, or a row."""
 
+NULL_IN_KEY: Final = (
+    "it is NULL in a column of the key, where Avro has no null",
+    "The key is that of now, and the row is older. format.value: json with format.key: json has null there.",
+)
+
 _EMPTY: Final = b"\x00\x00"
 """Neither `before` nor `after`."""
 
@@ -66,8 +73,8 @@ _EMPTY: Final = b"\x00\x00"
 class AvroEncoder(DebeziumJsonEncoder):
     """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
-        DebeziumJsonEncoder.__init__(self, settings, binary)
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        DebeziumJsonEncoder.__init__(self, settings, binary, observe)
         self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
         """Of the last row."""
@@ -210,6 +217,31 @@ class AvroEncoder(DebeziumJsonEncoder):
         headers = _named(avro, unchanged) if unchanged else None
         return self._put(avro, CREATED if tag == INSERT else UPDATED, key, headers, out)
 
+    def _try(self, table: TableFragments, column: int, value: Value) -> None:
+        """See `KnownTables`."""
+        place = self._avro[table.relation.oid].places[column]
+        converter = place.converter
+        if converter is None:
+            return
+        out = BytesWriter()
+        if value is None:
+            if place.null is None:
+                raise UnwritableError(*NULL_IN_KEY)
+        elif isinstance(value, Binary):
+            converter.write_binary(value.data, 0, len(value.data), out)
+        elif isinstance(value, bytes):
+            converter.write(value, 0, len(value), out)
+
+    def _row_again(  # noqa: PLR0917  as `_row`
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        avro = self._avro[table.relation.oid]
+        avro.takes_null = True
+        try:
+            return self._row(table, tag, kind, width, frame, at, out)
+        finally:
+            avro.takes_null = False
+
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
@@ -343,7 +375,7 @@ def write_row(  # noqa: PLR0917  a call would cost as much as a column
         whole: the old row has all values, else only those of the replica identity.
 
     Raises:
-        ValueError, IndexError: the row is malformed.
+        ValueError, IndexError: the row is malformed, or has a value without a form (UnwritableError).
         SourceError: a value of the key is missing.
     """
     at: i64 = start
@@ -405,19 +437,18 @@ def _write_unchanged(  # noqa: PLR0917  as `write_row`
 
 
 def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
-    """Append NULL. SourceError: the column is of the key."""
+    """Append NULL. UnwritableError: the column is of the key, and nothing may stand for NULL yet."""
     place.usable = True
     if not place.visible:
         return
-    if place.null is None:
-        relation = table.fragments.relation
-        raise SourceError(
-            f"Column {relation.columns[place.column].name!r} of {relation.schema}.{relation.name} is of the key, "
-            "and NULL in a row. In Avro, a column of the key has no NULL.",
-            hint="The key is that of now, and the row is older. Set format.value and format.key to json, then start "
-            "cdcd again.",
-        )
-    out.write(place.null)
+    if place.is_key:
+        place.kind = NULL
+    if place.null is not None:
+        out.write(place.null)
+    elif table.takes_null:
+        out.write(place.zero)
+    else:
+        raise UnwritableError(*NULL_IN_KEY)
 
 
 def _refuse(table: AvroTable, place: AvroPlace) -> None:

@@ -7,13 +7,13 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import CdcdError
 from cdcd.formats.avro.encoder import AvroEncoder, write_null
 from cdcd.formats.avro.tables import AvroTable
-from cdcd.formats.debezium_json.copy_rows import explain_row
+from cdcd.formats.debezium_json.copy_rows import explain_row, line_with, row_of_line
 from cdcd.formats.debezium_json.snapshot_rows import runs
 from cdcd.formats.debezium_json.source_block import READ
 from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
+from cdcd.formats.unwritable import Found, named
 from cdcd.protocol.peek import TEXT
 from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, split_row, unescape
 
@@ -38,7 +38,6 @@ class AvroSnapshotEncoder(AvroEncoder):
         Raises:
             ProtocolError: a row is malformed.
             SinkError: the topic of the table is too long, or collides with another one.
-            SourceError: a value has no place in the column's Avro schema.
         """
         count = size = 0
         keys: list[bytes] = []
@@ -51,7 +50,7 @@ class AvroSnapshotEncoder(AvroEncoder):
             table = self._latest
             assert table is not None, "`_table` made it"
             for line in lines[begin:end]:
-                key = self._copy_row(table, line)
+                key, found = self._copy_row(table, line)
                 if key is not None:
                     if key in dropped:
                         continue
@@ -61,18 +60,37 @@ class AvroSnapshotEncoder(AvroEncoder):
                 self._serial = position.event_no + count
                 value = self._end(table, READ)
                 size += len(value)
-                out.append((table.fragments.topic, key, value, None))
+                record = (table.fragments.topic, key, value, None)
+                if found:
+                    names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
+                    out.append(named(record, names))
+                else:
+                    out.append(record)
         return Encoded(count, size, keys if self._avro[oid].key_places else None)
 
-    def _copy_row(self, table: AvroTable, line: bytes) -> bytes | None:
-        """Write a row into the buffer up to its source block; its key."""
+    def _copy_row(self, table: AvroTable, line: bytes) -> tuple[bytes | None, list[Found]]:
+        """Write a row into the buffer up to its source block; its key, and its values that have no form."""
+        try:
+            return self._write_line(table, line), []
+        except (ValueError, IndexError) as cause:
+            fragments = table.fragments
+            refusal = explain_row(line, fragments.relation, fragments.converters)
+            if refusal is not None:
+                raise refusal from cause
+        found = self.found_unwritable(fragments, row_of_line(line))
+        assert found, "a row was refused in which nothing is wrong"
+        table.takes_null = True
+        try:
+            return self._write_line(table, line_with(line, found, fragments.key_columns)), found
+        finally:
+            table.takes_null = False
+
+    def _write_line(self, table: AvroTable, line: bytes) -> bytes | None:
+        """Write a row; its key. ValueError, IndexError: see `write_row`."""
         buffer = self._buffer()
         buffer.write(table.value_head)
         buffer.write(_AFTER)
-        try:
-            _write_fields(table, line, buffer)
-        except (ValueError, IndexError) as cause:
-            raise _refused(table, line) from cause
+        _write_fields(table, line, buffer)
         return table.key(buffer, self._part)
 
 
@@ -94,7 +112,3 @@ def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
                 place.data, place.kind = value, TEXT
                 place.at, place.until = 0, len(value)
         place.begin, place.end = begin, len(buffer)
-
-
-def _refused(table: AvroTable, line: bytes) -> CdcdError:
-    return explain_row(line, table.fragments.relation, table.fragments.converters)

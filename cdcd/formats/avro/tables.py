@@ -8,7 +8,7 @@ from librt.strings import BytesWriter
 from cdcd.formats.avro.converters import AvroConverter, converter_of
 from cdcd.formats.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.formats.avro.source_block import AvroTableSource
-from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded
+from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded, zero
 from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
     MESSAGE_VALUE,
@@ -19,7 +19,7 @@ from cdcd.formats.debezium_json.connect_schema import (
 from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.schema_registrations import SchemaUse
-from cdcd.protocol.peek import TEXT
+from cdcd.protocol.peek import NULL, TEXT
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TypeDescription
 
@@ -63,7 +63,8 @@ class AvroPlace:
         visible: whether it is in the records.
         converter: makes the value in Avro.
         branch: what stands before a value that is not NULL; None: the column is never NULL.
-        null: what stands for NULL; None: the column is never NULL.
+        null: what stands for NULL; None: the column is of the key, which has no null.
+        zero: of a column of the key, what stands for a value that has no form (`unwritable.py`).
         placeholder: what stands for a value that the server did not send; None: it can not be missing.
         begin, end: between which its value lies in the row that was written last. If `usable` is false, there is none.
         data, at, until, kind: the value as it came, if it is of the key: in `data[at:until]`, of this kind.
@@ -84,6 +85,7 @@ class AvroPlace:
         "until",
         "usable",
         "visible",
+        "zero",
     )
 
     def __init__(self, column: int, visible: bool, converter: AvroConverter | None) -> None:
@@ -93,6 +95,7 @@ class AvroPlace:
         self.branch: bytes | None = None
         self.null: bytes | None = None
         self.placeholder: bytes | None = None
+        self.zero = b""
         self.is_key = False
         self.usable = False
         self.begin: i64 = 0
@@ -112,6 +115,7 @@ class AvroTable:
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
         is_told: the schemas topic names the schemas.
+        takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
     """
 
     def __init__(
@@ -132,6 +136,7 @@ class AvroTable:
             self.key_use = schema_use(settings, topic, key, "key")
         self.key_head = self.value_head = b""
         self.is_told = False
+        self.takes_null = False
         self.source = AvroTableSource(relation.schema, relation.name, fragments.schema_id)
         row = {field["field"]: field for field in value["fields"][0]["fields"]}
         self.places: list[AvroPlace] = []
@@ -140,9 +145,8 @@ class AvroTable:
             if schema is None:
                 self.places.append(AvroPlace(column, False, None))
                 continue
-            what = f"column {described.name!r} of {relation.schema}.{relation.name}"
             json = fragments.converters[column]
-            place = AvroPlace(column, True, converter_of(json, schema, what))
+            place = AvroPlace(column, True, converter_of(json, schema))
             if schema["optional"]:
                 null_first = not has_default(schema)
                 place.branch = bytes([SECOND if null_first else FIRST])
@@ -152,6 +156,7 @@ class AvroTable:
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:
             place.is_key = True
+            place.zero = zero(row[relation.columns[place.column].name])
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:
@@ -179,7 +184,9 @@ class AvroTable:
         for place, fragment in zip(self.key_places, fragments.key_fragments, strict=True):
             part.write(fragment)
             converter = fragments.converters[place.column]
-            if place.kind == TEXT:
+            if place.kind == NULL:
+                part.write(b"null")
+            elif place.kind == TEXT:
                 converter.write(place.data, place.at, place.until, part)
             else:
                 converter.write_binary(place.data, place.at, place.until, part)

@@ -184,6 +184,15 @@ def _write_items(schemas: Sequence[Schema], items: list[list[Any]], out: BytesWr
     out.append(0)
 
 
+def zero(schema: Schema) -> bytes:
+    """The zero of a schema that is not optional: 0, false, an empty text, a record of zeros and nulls."""
+    kind = schema["type"]
+    if kind == "struct":
+        fields = schema["fields"]
+        return b"".join([encoded(field, b"null") if field["optional"] else zero(field) for field in fields])
+    return bytes({"float": 4, "double": 8}.get(kind, 1))
+
+
 def encoded(schema: Schema, json_text: bytes) -> bytes:
     """A value as Avro has it, of which this is the JSON. UnfitError: it is not of the schema's form."""
     out = BytesWriter()

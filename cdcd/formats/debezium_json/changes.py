@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import CdcdError, ConfigError, ProtocolError, WithoutBinaryError
+from cdcd.errors import CdcdError, ProtocolError, WithoutBinaryError
 from cdcd.formats.debezium_json.converter import (
     AS_IS,
     BOOLEAN,
@@ -23,9 +23,9 @@ from cdcd.formats.debezium_json.converter import (
     QUOTED,
     STRING,
     Converter,
-    UnwritableError,
 )
 from cdcd.formats.debezium_json.strings import escaped
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.protocol import messages
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Binary, Delete, Insert, Relation, TupleData, Update, Value
@@ -208,8 +208,10 @@ def put_whole(values: list[bytes], slot: int, json: bytes) -> None:
     values[slot + 1] = b""
 
 
-def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]) -> CdcdError:
-    """Why the row message in `frame` was refused, to be raised. AssertionError: it should not have been.
+def explain(
+    frame: bytes, in_stream: bool, relation: Relation, converters: list[Converter]
+) -> CdcdError | None:
+    """Why the row message in `frame` was refused, to be raised; None: nothing in it is malformed.
 
     That is a ProtocolError, or a WithoutBinaryError for a binary value of a type without a reader.
     """
@@ -229,10 +231,7 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
             )
         for index, value in enumerate(row):
             column = relation.columns[index]
-            try:
-                problem = _problem(value, converters[index])
-            except UnwritableError as error:
-                return unwritable(error, f"{table}: column {column.name!r}")
+            problem = _problem(value, converters[index])
             if problem:
                 field = f"{name}[{index}], column {column.name!r} of type {column.type_oid}, at offset {at}"
                 if problem is WITHOUT_READER:
@@ -240,13 +239,7 @@ def explain(frame: bytes, in_stream: bool, relation: Relation, converters: list[
                 hint = HINT_ENCODING if problem is NOT_UTF8 else HINT
                 return ProtocolError(f"{table}: field {field}: {problem}.", hint=hint)
             at += _size(value)
-    raise AssertionError("a row was refused in which nothing is wrong")
-
-
-def unwritable(error: UnwritableError, what: str) -> ConfigError:
-    """The refusal of a value for which the column's mode has no form; `what` names the column."""
-    problem, hint = error.args
-    return ConfigError(f"{what} has a value that cannot be written: {problem}.", hint=hint)
+    return None
 
 
 WITHOUT_READER: Final = "a binary value of a type without a binary reader"
@@ -280,7 +273,8 @@ def _problem(value: Value, converter: Converter) -> str:
     except WithoutReaderError:
         return WITHOUT_READER
     except UnwritableError:
-        raise
+        # Nothing is wrong with it: another value stands for it (`DebeziumJsonEncoder`).
+        return ""
     except (ValueError, IndexError):
         if isinstance(value, Binary):
             return f"a binary value of {len(value.data)} bytes is not of its type's form"

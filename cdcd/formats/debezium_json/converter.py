@@ -34,10 +34,6 @@ BOOLEAN: Final = 5
 """`t` is true."""
 
 
-class UnwritableError(ValueError):
-    """A legal value for which the column's mode has no form. Its arguments are what it is, and a hint."""
-
-
 class Converter:
     """JSON for values of one type, as a column declares it. `mode` says whether `json` need be called at all."""
 

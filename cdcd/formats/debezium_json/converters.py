@@ -76,6 +76,7 @@ from cdcd.formats.debezium_json.writing import (
     write_string,
     write_uuid,
 )
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.rows import binary
 from cdcd.rows.binary_text import plain
 from cdcd.rows.logical import LogicalType
@@ -338,13 +339,24 @@ class Array(Converter):
     def json(self, text: str) -> str:
         if self._flat:
             return literals.flat_array_json(text)
-        return literals.array_json(text, self._token, self._element.json)
+        try:
+            return literals.array_json(text, self._token, self._element.json)
+        except UnwritableError as error:
+            raise _of_element(error) from None
 
     def binary(self, data: bytes) -> str:
-        return literals.binary_array_json(data, self._element.binary)
+        try:
+            return literals.binary_array_json(data, self._element.binary)
+        except UnwritableError as error:
+            raise _of_element(error) from None
 
     def unchanged(self, placeholder: str) -> str:
         return f"[{','.join(self._element.unchanged_element(placeholder))}]"
+
+
+def _of_element(error: UnwritableError) -> UnwritableError:
+    """An array lacks a form as a whole. What would stand for the element is no array."""
+    return UnwritableError(f"an element of the array: {error.problem}", error.hint)
 
 
 _TEXT: Final = Text()

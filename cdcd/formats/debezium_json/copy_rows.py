@@ -1,9 +1,9 @@
 """Stage 4 for snapshots: rows of `COPY … TO STDOUT` in text format -> JSON values."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from cdcd.errors import CdcdError, ProtocolError
-from cdcd.formats.debezium_json.changes import unwritable
 from cdcd.formats.debezium_json.converter import (
     AS_IS,
     BOOLEAN,
@@ -11,11 +11,11 @@ from cdcd.formats.debezium_json.converter import (
     FLOAT,
     STRING,
     Converter,
-    UnwritableError,
 )
 from cdcd.formats.debezium_json.strings import escaped, find_escaped
-from cdcd.protocol.messages import Relation
-from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, fields_of, split_row, unescape
+from cdcd.formats.unwritable import Found, UnwritableError, stood_in
+from cdcd.protocol.messages import Relation, TupleData
+from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, escape, fields_of, split_row, unescape
 from cdcd.rows.hints import HINT, HINT_ENCODING, NOT_UTF8
 
 _DECIMAL: Final = b"0123456789.-"
@@ -77,8 +77,11 @@ def _convert(values: list[bytes], converter: Converter) -> tuple[list[bytes], bo
     return [wire(value) for value in values], True
 
 
-def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> CdcdError:
-    """Why a row was refused, to be raised; no value is shown, it may be somebody's secret."""
+def explain_row(line: bytes, relation: Relation, converters: list[Converter]) -> CdcdError | None:
+    """Why a row was refused, to be raised; None: nothing in it is malformed.
+
+    No value is shown, because it may be somebody's secret.
+    """
     where = f"A row of {relation.schema}.{relation.name} read by COPY"
     fields = split_row(line)
     if len(fields) != len(converters):
@@ -95,10 +98,25 @@ def explain_row(line: bytes, relation: Relation, converters: list[Converter]) ->
             converter.wire(value)
         except UnicodeDecodeError:
             return ProtocolError(f"{what}: {NOT_UTF8}.", hint=HINT_ENCODING)
-        except UnwritableError as error:
-            return unwritable(error, f"{where}: column {column.name!r}")
+        except UnwritableError:
+            continue
         except (ValueError, IndexError):
             return ProtocolError(
                 f"{what}: a text of {len(value)} bytes is not of its type's form.", hint=HINT
             )
-    raise AssertionError("a row was refused in which nothing is wrong")
+    return None
+
+
+def row_of_line(line: bytes) -> TupleData:
+    """The values of a row in text form."""
+    return tuple([None if field == NULL else unescape(field) for field in split_row(line)])
+
+
+def line_with(line: bytes, found: Sequence[Found], key: Sequence[int]) -> bytes:
+    """The row with what stands for the values that were found. `key`: the columns of the key."""
+    row = stood_in(row_of_line(line), found, key)
+    fields = split_row(line)
+    for column, _ in found:
+        value = row[column]
+        fields[column] = escape(value) if isinstance(value, bytes) else NULL
+    return b"\t".join(fields) + b"\n"

@@ -31,6 +31,7 @@ from struct import error
 from typing import Final
 
 from cdcd.errors import ProtocolError, SourceError
+from cdcd.facts import Observer, unheard
 from cdcd.formats.debezium_json.changes import LEFT, explain, read_row
 from cdcd.formats.debezium_json.connect_schema import (
     CLOSING,
@@ -59,8 +60,9 @@ from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
 from cdcd.formats.schema_registrations import SchemaUse
+from cdcd.formats.unwritable import named, rows_of, stood_in, with_rows
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.messages import LogicalMessage, Relation, Truncate
+from cdcd.protocol.messages import Delete, Insert, LogicalMessage, Relation, Truncate, Update
 from cdcd.protocol.peek import (
     COMPILED,
     DELETE,
@@ -77,6 +79,7 @@ from cdcd.protocol.peek import (
     xid_of,
 )
 from cdcd.protocol.reader import read_message
+from cdcd.protocol.writer import write_message
 from cdcd.rows.hints import HINT
 from cdcd.rows.wiretext import checked, to_bytes, wire
 from cdcd.snapshots.markers import INCREMENTAL
@@ -94,8 +97,8 @@ class DebeziumJsonEncoder(KnownTables):
     it applies, `set_origin` and `skip`) before a transaction's rows; then each row once, in order.
     """
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
-        KnownTables.__init__(self, settings, binary)
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+        KnownTables.__init__(self, settings, binary, observe)
         self._recent_oid = 0
         self._source = SourceBlock(settings)
         self._alone = SourceBlock(settings)
@@ -243,12 +246,47 @@ class DebeziumJsonEncoder(KnownTables):
                 return self._row(table, tag, kind, width, frame, at, out)
         except (ValueError, IndexError, error) as cause:
             if table is not None:
-                raise explain(frame, in_stream, table.relation, table.converters) from cause
+                return self._stand_in(table, frame, in_stream, out, cause)
         message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
         if isinstance(message, Truncate):
             return self._truncate(message, out)
         assert isinstance(message, LogicalMessage), "only events come here"
         return self._message(message, self._source, self._serial, out)
+
+    def _stand_in(
+        self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
+    ) -> int:
+        """The records of a row that was refused, if values without a form are the reason (`formats/unwritable.py`).
+
+        Raises:
+            CdcdError: the row is malformed.
+        """
+        refusal = explain(frame, in_stream, table.relation, table.converters)
+        if refusal is not None:
+            raise refusal from cause
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, Insert | Update | Delete), "only row messages come here"
+        rows = rows_of(message)
+        found = [self.found_unwritable(table, row) for row in rows]
+        assert any(found), "a row was refused in which nothing is wrong"
+        others = [stood_in(row, each, table.key_columns) for row, each in zip(rows, found, strict=True)]
+        written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
+        self._lsn, tag, _, kind, width = read_head(written, in_stream)
+        known = len(out)
+        at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
+        size = self._row_again(table, tag, kind, width, written, at, out)
+        if len(out) > known:
+            names = self.note_unwritable(
+                table, [one for each in found for one in each], self._lsn, self._now_us
+            )
+            out[known:] = [named(record, names) for record in out[known:]]
+        return size
+
+    def _row_again(  # noqa: PLR0917  as `_row`
+        self, table: TableFragments, tag: int, kind: int, width: int, frame: bytes, at: int, out: list[Record]
+    ) -> int:
+        """As `_row`, with what stands for values without a form."""
+        return self._row(table, tag, kind, width, frame, at, out)
 
     def encode_message(
         self,

@@ -1,14 +1,16 @@
 """The tables that an encoder knows: their topics, their fragments, and how many records they have had."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from cdcd.facts import Observer, unheard
 from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import table_form
-from cdcd.protocol.messages import Relation
+from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
+from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
@@ -25,7 +27,7 @@ class KnownTables:
     `binary`: the server was asked for values in binary form, so that all columns' types must have a reader for it.
     """
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
+    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
         self._settings = settings
         self._binary = binary
         self._protections = Protections(settings.column_rules, settings.modes)
@@ -40,6 +42,7 @@ class KnownTables:
         self._tallies: dict[str, Tally] = {}
         self._messages = 0
         self._forms: dict[RowForm, int] = {}
+        self._unwritable = UnwritableValues(observe)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -50,6 +53,43 @@ class KnownTables:
                 if count:
                     counts[table, op] = count
         return counts
+
+    @property
+    def unwritable(self) -> dict[tuple[str, str], int]:
+        """See `Encoder`."""
+        return self._unwritable.counts
+
+    def found_unwritable(self, table: TableFragments, row: TupleData) -> list[Found]:
+        """The values of a row for which the format has no form. What is malformed is not among them."""
+        found: list[Found] = []
+        for column, value in enumerate(row):
+            try:
+                self._try(table, column, value)
+            except UnwritableError as error:
+                found.append((column, error))
+            except (ValueError, IndexError):
+                continue
+        return found
+
+    def _try(self, table: TableFragments, column: int, value: Value) -> None:
+        """Write a value to nowhere. UnwritableError: it has no form; ValueError, IndexError: it is malformed."""
+        if isinstance(value, Binary):
+            table.converters[column].binary(value.data)
+        elif isinstance(value, bytes):
+            table.converters[column].json(value.decode("latin-1"))
+
+    def note_unwritable(
+        self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
+    ) -> list[str]:
+        """Count and report values of a row that has a record; the names of their columns, each once."""
+        relation = table.relation
+        names: list[str] = []
+        for column, error in found:
+            name = relation.columns[column].name
+            self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, error, now_us)
+            if name not in names:
+                names.append(name)
+        return names
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

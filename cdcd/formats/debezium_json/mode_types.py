@@ -4,12 +4,12 @@ The rules for what is rare but legal:
 
 - numeric as bytes (`precise`): the unscaled number, big-endian in two's complement, with the declared scale. Without a
   declared precision it is an object `{"scale","value"}`, zeros at the fraction's end left out. These forms have no NaN
-  and no infinities: such a value is refused by name (`UnwritableError`), where Debezium writes null. A value that the
-  server did not send is the placeholder's bytes.
+  and no infinities: null stands for them, as in Debezium (`formats/unwritable.py`). In a key, numbers beyond those that
+  the column can have stand for them. A value that the server did not send is the placeholder's bytes.
 - numeric as a double: the nearest one; "NaN", "Infinity" and "-Infinity" as in float8. A value that the server did not
   send is NaN, because a reader expects a number.
-- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Any other is refused by name, where Debezium
-  writes null.
+- timestamp in nanoseconds: 64 bits hold 1677-09-21 to 2262-04-11. Null stands for any other, as in Debezium; in a key,
+  the end of this time that is nearer. In microseconds, the year 294247 is the end.
 - infinite timestamps: as `infinite` in each converter's entry says. `connect`: 9223372036825200000 and
   -9223372036832400000; in micro- and nanoseconds the greatest and the least number of 64 bits; as text
   `+292278994-08-16T23:00:00Z` and `-292275055-05-16T23:00:00Z`. Infinite dates: `connect` 2146033979 and -2147472691,
@@ -20,12 +20,14 @@ The rules for what is rare but legal:
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar, Final
 
 from cdcd.formats.debezium_json import literals
-from cdcd.formats.debezium_json.converter import Converter, Number, UnwritableError, base64_json
+from cdcd.formats.debezium_json.converter import Converter, Number, base64_json
 from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.rows import temporal
 from cdcd.rows.binary import numeric_text
 from cdcd.rows.binary_extension import hstore_text
@@ -53,9 +55,39 @@ _NO_SPECIAL: Final = (
     "it is NaN or an infinity, for which format.decimal_handling_mode: precise has no form",
     "Set format.decimal_handling_mode to string or double, which have one, or take the value out of the table.",
 )
-_NO_NANOSECONDS: Final = (
+_TOO_PRECISE: Final = (
+    "it has more digits behind the point than the column declares",
+    "Set format.decimal_handling_mode to string, which has room for them.",
+)
+_BEYOND: Final = "e131072"
+"""Ends the text of a number that no numeric of PostgreSQL reaches, and that its server never writes so."""
+_IN_KEYS: Final[Mapping[str, str]] = {"NaN": "2", "Infinity": "1", "-Infinity": "-1"}
+"""What stands for them in a column of the key, in units beyond all numbers that the column can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The timestamps that 64 bits hold in a unit: of the first one and the last one, the text; and what is said of
+    others.
+    """
+
+    first: str
+    last: str
+    problem: str
+    hint: str
+
+
+_NANOSECONDS: Final = Bounds(
+    "1677-09-21 00:12:43.145225",
+    "2262-04-11 23:47:16.854775",
     "it is before 1677-09-21 or after 2262-04-11, and 64 bits of nanoseconds do not hold it",
     "Set format.time_precision_mode to microseconds or isostring.",
+)
+_MICROSECONDS: Final = Bounds(
+    "4714-11-24 00:00:00 BC",
+    "294247-01-10 04:00:54.775806",
+    "it is after the year 294246, and 64 bits of microseconds do not hold it",
+    "Set format.time_precision_mode to isostring or connect.",
 )
 
 
@@ -77,11 +109,9 @@ def unscaled(text: str, scale: int) -> bytes:
     """A number's digits up to so many behind the point, as Java's BigInteger.toByteArray has them.
 
     Raises:
-        ValueError: it is not a number, or has more digits behind the point.
-        UnwritableError: it is none that can be written so.
+        ValueError: it is not a number.
+        UnwritableError: it has more digits behind the point.
     """
-    if text in _NOT_FINITE:
-        raise UnwritableError(*_NO_SPECIAL)
     if not text[-1:].isdigit():
         raise ValueError(f"{text!r} is not a number")
     whole, _, fraction = text.partition(".")
@@ -90,23 +120,32 @@ def unscaled(text: str, scale: int) -> bytes:
     if zeros >= 0:
         digits += "0" * zeros
     elif digits[zeros:].strip("0"):
-        raise ValueError("more digits behind the point than were declared")
+        raise UnwritableError(*_TOO_PRECISE)
     else:
         digits = digits[:zeros]
     # Of a zero, nothing but the sign may be left.
-    number = _integer(digits) if digits[-1:].isdigit() else 0
+    return _twos_complement(_integer(digits) if digits[-1:].isdigit() else 0)
+
+
+def _twos_complement(number: int) -> bytes:
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
 class DecimalBytes(Read):
-    """A number with a scale that all values of the column have."""
+    """A number with a scale that all values of the column have, and so many digits at most."""
 
-    def __init__(self, scale: int, reader: Reader = numeric_text) -> None:
+    def __init__(self, precision: int, scale: int, reader: Reader = numeric_text) -> None:
         Read.__init__(self, reader)
+        self._precision = precision
         self._scale = scale
 
     def json(self, text: str) -> str:
+        if text in _NOT_FINITE:
+            raise UnwritableError(*_NO_SPECIAL, f"{_IN_KEYS[text]}{_BEYOND}")
+        if text.endswith(_BEYOND):
+            number = int(text.removesuffix(_BEYOND)) * 10**self._precision
+            return base64_json(_twos_complement(number))
         return base64_json(unscaled(text, self._scale))
 
     def unchanged(self, placeholder: str) -> str:
@@ -120,6 +159,10 @@ class DecimalVariable(Read):
         Read.__init__(self, numeric_text)
 
     def json(self, text: str) -> str:
+        if text in _NOT_FINITE:
+            raise UnwritableError(*_NO_SPECIAL, f"{_IN_KEYS[text]}{_BEYOND}")
+        if text.endswith(_BEYOND):
+            return _variable(-int(_BEYOND[1:]), _twos_complement(int(text.removesuffix(_BEYOND))))
         whole, _, fraction = text.partition(".")
         fraction = fraction.rstrip("0")
         scale = len(fraction)
@@ -163,11 +206,14 @@ def _amount(text: str) -> str:
     return f"-{digits}" if negative else digits
 
 
+_MONEY_DIGITS: Final = 19
+
+
 class MoneyBytes(DecimalBytes):
     """Money has two digits behind the point."""
 
     def __init__(self) -> None:
-        DecimalBytes.__init__(self, 2, money_text)
+        DecimalBytes.__init__(self, _MONEY_DIGITS, 2, money_text)
 
     def json(self, text: str) -> str:
         return DecimalBytes.json(self, _amount(text))
@@ -228,11 +274,14 @@ class TimeIn(ReadNumber):
 class TimestampIn(ReadNumber):
     """Microseconds since 1970, times `times`, divided by `by`; `infinite` are the two infinities."""
 
-    def __init__(self, infinite: tuple[int, int], times: int = 1, by: int = 1) -> None:
+    def __init__(
+        self, infinite: tuple[int, int], times: int = 1, by: int = 1, bounds: Bounds = _MICROSECONDS
+    ) -> None:
         ReadNumber.__init__(self, timestamp_text)
         self._infinite = {"infinity": infinite[0], "-infinity": infinite[1]}
         self._times = times
         self._by = by
+        self._bounds = bounds
 
     def number(self, text: str) -> int:
         infinite = self._infinite.get(text)
@@ -240,7 +289,8 @@ class TimestampIn(ReadNumber):
             return infinite
         number = temporal.epoch_us(text) * self._times // self._by
         if not MIN_64 < number < MAX_64:
-            raise UnwritableError(*_NO_NANOSECONDS)
+            bounds = self._bounds
+            raise UnwritableError(bounds.problem, bounds.hint, bounds.first if number < 0 else bounds.last)
         return number
 
 
@@ -348,7 +398,7 @@ class HstoreMap(Read):
 def _decimal_bytes(logical: LogicalType) -> Converter:
     size = decimal_size(logical.modifier)
     assert size is not None, "one without a declared precision is decimal_variable"
-    return DecimalBytes(size[1])
+    return DecimalBytes(size[0], size[1])
 
 
 def _always(converter: Converter) -> Callable[[LogicalType], Converter]:
@@ -377,6 +427,6 @@ MODE_CONVERTERS: Final[Mapping[str, Callable[[LogicalType], Converter]]] = {
     ),
     "timestamp_iso": _always(TimestampIso()),
     "timestamp_micros": _always(TimestampIn((MAX_64, MIN_64))),
-    "timestamp_nanos": _always(TimestampIn((MAX_64, MIN_64), times=1000)),
+    "timestamp_nanos": _always(TimestampIn((MAX_64, MIN_64), times=1000, bounds=_NANOSECONDS)),
 }
 """The converter of each logical type that a mode makes."""

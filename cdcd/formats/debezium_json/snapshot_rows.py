@@ -8,13 +8,13 @@ between the changes that were streamed before it and those that come after.
 from itertools import compress
 from typing import Final
 
-from cdcd.errors import CdcdError
 from cdcd.formats.debezium_json.converter import QUOTED
-from cdcd.formats.debezium_json.copy_rows import convert_rows, explain_row
+from cdcd.formats.debezium_json.copy_rows import convert_rows, explain_row, line_with, row_of_line
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.source_block import READ, processed_at
 from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
+from cdcd.formats.unwritable import named
 
 _ROW: Final = b"\0"
 """Stands for the row, whose values are not known yet. No JSON has this byte."""
@@ -73,7 +73,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         try:
             columns = convert_rows(lines, table.converters)
         except (ValueError, IndexError) as cause:
-            raise _refused(lines, table) from cause
+            return self._encode_each(table, lines, position, now_us, event_no, dropped, cause)
         values = [column for (column, _), shown in zip(columns, table.visible, strict=True) if shown]
         keys = _keys(table, columns)
         if keys is not None and dropped:
@@ -90,6 +90,35 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         if keys is None:
             return [(topic, None, form % row, None) for row in rows], None
         return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)], keys
+
+    def _encode_each(  # noqa: PLR0917 - as `encode_rows`
+        self,
+        table: TableFragments,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+        dropped: set[bytes],
+        cause: Exception,
+    ) -> tuple[list[Record], list[bytes] | None]:
+        """As `_encode_block`, row by row, where some have values without a form (`formats/unwritable.py`)."""
+        records: list[Record] = []
+        keys: list[bytes] = []
+        for line in lines:
+            refusal = explain_row(line, table.relation, table.converters)
+            if refusal is not None:
+                raise refusal from cause
+            found = self.found_unwritable(table, row_of_line(line))
+            assert found or len(lines) > 1, "a row was refused in which nothing is wrong"
+            written = line_with(line, found, table.key_columns)
+            number = event_no + len(records)
+            made, appended = self._encode_block(table, [written], position, now_us, number, dropped)
+            if found and made:
+                names = self.note_unwritable(table, found, position.lsn, now_us)
+                made = [named(record, names) for record in made]
+            records += made
+            keys += appended or []
+        return records, keys if table.key_columns else None
 
     def has_key(self, oid: int) -> bool:
         """Whether rows of this table can be told apart."""
@@ -146,13 +175,3 @@ def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> lis
 def _literal(text: bytes) -> bytes:
     """For a text in which % stands for values."""
     return text.replace(b"%", b"%%")
-
-
-def _refused(lines: list[bytes], table: TableFragments) -> CdcdError:
-    """Which of the rows it is, and what is wrong with it."""
-    for line in lines:
-        try:
-            convert_rows([line], table.converters)
-        except (ValueError, IndexError):
-            return explain_row(line, table.relation, table.converters)
-    raise AssertionError("rows were refused in which nothing is wrong")

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED
+from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, HEADER_UNWRITABLE
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import TableSchema
 
@@ -209,6 +209,16 @@ def _problem(e: str, left: str, schema: TableSchema, rules: Mapping[str, Rule]) 
             sf.lit("it has no row in after"),
         ),
     ]
+    lacking = sf.from_json(header(HEADER_UNWRITABLE), ArrayType(StringType()))
+    of_key = sf.arrays_overlap(
+        lacking, sf.array(*[sf.lit(name) for name in schema.key]).cast("array<string>")
+    )
+    cases.append(
+        (
+            lacking.isNotNull() & (op.isin(*WITH_ROW) | of_key),
+            sf.concat(sf.lit("its format has no form for a value of "), sf.array_join(lacking, ", ")),
+        )
+    )
     if schema.key:
         cases.append(((op == "d") & sf.col(f"{e}.before").isNull(), sf.lit("it has no row in before")))
     for column in schema.columns:

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.formats.encoder import HEADER_UNCHANGED
+from cdcd.formats.encoder import HEADER_UNCHANGED, HEADER_UNWRITABLE
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.records.changes import header
 from cdcd.spark.records.descriptions import Form
@@ -88,14 +88,18 @@ class FewRecords:
 
 
 def _wanted(records: DataFrame) -> DataFrame:
-    """What the driver needs of records. A value that is too large is left out."""
+    """What the driver needs of records. A value that is too large is left out.
+
+    A record with values that have no form counts as too large: the table judges it by itself.
+    """
     size = sf.length("value")
+    large = (size > VALUE_BYTES_MAX) | header(HEADER_UNWRITABLE).isNotNull()
     wanted = records.select(
         "topic",
         "partition",
         "offset",
         sf.when(size <= VALUE_BYTES_MAX, sf.col("value")).alias("value"),
-        sf.coalesce(size > VALUE_BYTES_MAX, sf.lit(False)).alias("large"),
+        sf.coalesce(large, sf.lit(False)).alias("large"),
         header(HEADER_UNCHANGED).alias("unchanged"),
     )
     return wanted.coalesce(records.sparkSession.sparkContext.defaultParallelism)

@@ -18,6 +18,7 @@ LISTED = [
 ]
 """What Debezium and Connect themselves list, with defaults."""
 
+AVRO = "io.confluent.connect.avro.AvroConverter"
 MINIMAL = {
     "name": "inventory",
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -158,7 +159,41 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ),
         ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
         ({"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}, Kind.IMPOSSIBLE, {}),
-        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, Kind.IMPOSSIBLE, {}),
+        ({"value.converter": AVRO}, Kind.DIFFERENT, {"format.value": "avro"}),
+        ({"key.converter": AVRO}, Kind.IMPOSSIBLE, {}),
+        ({"value.converter.schema.registry.url": "http://r:1"}, Kind.SAME, {"registry.url": "http://r:1"}),
+        (
+            {"value.converter.schema.registry.url": "http://r:1, http://s:1"},
+            Kind.DIFFERENT,
+            {"registry.url": "http://r:1"},
+        ),
+        (
+            {"value.converter.schema.registry.url": "https://u:hunter2@r:1/x"},
+            Kind.IMPOSSIBLE,
+            {"registry.url": "https://r:1/x"},
+        ),
+        ({"value.converter.auto.register.schemas": "false"}, Kind.SAME, {"registry.register_schemas": False}),
+        ({"value.converter.use.latest.version": "true"}, Kind.IMPOSSIBLE, {}),
+        (
+            {
+                "value.converter.value.subject.name.strategy": "io.confluent.kafka.serializers.subject."
+                "RecordNameStrategy"
+            },
+            Kind.SAME,
+            {"registry.subjects": "record"},
+        ),
+        ({"value.converter.value.subject.name.strategy": "com.example.Own"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"value.converter.schema.registry.ssl.truststore.location": "/a.pem"},
+            Kind.SAME,
+            {"registry.ca_file": "/a.pem"},
+        ),
+        ({"value.converter.schema.registry.ssl.truststore.location": "/a.jks"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"value.converter.schema.registry.ssl.keystore.location": "/a.pem"},
+            Kind.DIFFERENT,
+            {"registry.certificate_file": "/a.pem", "registry.key_file": "/a.pem"},
+        ),
         ({"key.converter.schemas.enable": "true"}, Kind.SAME, {"format.key": "json_schema"}),
         ({"value.converter.schemas.enable": "true"}, Kind.SAME, {"format.value": "json_schema"}),
         ({"column.mask.with.10.chars": "public.a.b"}, Kind.IMPOSSIBLE, {}),
@@ -201,6 +236,9 @@ def test_an_option_by_its_value(option: dict[str, str], kind: Kind, keys: dict[s
         "driver.password",
         "column.mask.hash.SHA-256.with.salt.hunter2",
         "value.converter.basic.auth.user.info",
+        "key.converter.schema.registry.basic.auth.user.info",
+        "value.converter.bearer.auth.token",
+        "value.converter.schema.registry.url",
         "producer.override.sasl.jaas.config",
         "producer.override.ssl.truststore.password",
         "producer.override.ssl.keystore.key",
@@ -234,6 +272,71 @@ def test_a_login_is_read_with_the_password_by_reference() -> None:
         "kafka.properties.sasl.password": "${PRODUCER_OVERRIDE_SASL_PASSWORD}",
     }
     assert references.given["PRODUCER_OVERRIDE_SASL_PASSWORD"] == "hunter2"
+
+
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+
+
+def keys_of(options: dict[str, str], references: References | None = None) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for finding in judge({**MINIMAL, **options}, references or References()):
+        found |= finding.verdict.keys
+    return {
+        key: value for key, value in found.items() if key.startswith(("registry.", "format.k", "format.v"))
+    }
+
+
+def test_a_connector_with_avro_has_one_registry_with_its_login() -> None:
+    references = References()
+    both = {
+        f"{part}.converter{name}": value
+        for part in ("key", "value")
+        for name, value in {
+            "": AVRO,
+            ".schema.registry.url": "http://registry:8081",
+            ".basic.auth.credentials.source": "USER_INFO",
+            ".basic.auth.user.info": "cdcd:hunter2",
+            ".schemas.enable": "true",
+        }.items()
+    }
+    assert keys_of(both, references) == {
+        "format.key": "avro",
+        "format.value": "avro",
+        "registry.url": "http://registry:8081",
+        "registry.user": "cdcd",
+        "registry.password": "${REGISTRY_PASSWORD}",
+    }
+    assert references.given["REGISTRY_PASSWORD"] == "hunter2"
+    other = {**both, "value.converter.basic.auth.user.info": "cdcd:another"}
+    found = of(other)["value.converter.basic.auth.user.info"].verdict
+    assert found.kind is Kind.IMPOSSIBLE
+
+
+def test_two_registries_are_refused() -> None:
+    options = {
+        "key.converter": AVRO,
+        "value.converter": AVRO,
+        "key.converter.schema.registry.url": "http://a",
+        "value.converter.schema.registry.url": "http://b",
+    }
+    found = of(options)["key.converter.schema.registry.url"].verdict
+    assert (found.kind, dict(found.keys)) == (Kind.IMPOSSIBLE, {})
+    assert keys_of(options)["registry.url"] == "http://b"
+
+
+def test_options_of_a_registry_mean_nothing_beside_json() -> None:
+    options = {"value.converter": JSON, "value.converter.schema.registry.url": "http://a"}
+    assert of(options)["value.converter.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
+    assert keys_of({"key.converter": AVRO, "value.converter": JSON})["format.value"] == "json_schema"
+
+
+def test_a_login_or_token_of_a_config_provider_stays_a_reference() -> None:
+    part = {"value.converter": AVRO, "value.converter.bearer.auth.token": "${directory:/run:token}"}
+    assert keys_of(part)["registry.token_file"] == "/run/token"
+    part = {"value.converter": AVRO, "value.converter.basic.auth.user.info": "${file:/a:login}"}
+    assert "registry.user" not in keys_of(part)
+    part = {"value.converter": AVRO, "value.converter.basic.auth.user.info": "u:${env:PW}"}
+    assert keys_of(part)["registry.password"] == "${PW}"
 
 
 def test_a_worker_gives_what_the_connector_has_not() -> None:

@@ -75,7 +75,7 @@ class Engine:
         self.assembler = SimpleNamespace(
             counts={}, streamed_open=0, prepared_open=0, oldest_prepared=lambda: None
         )
-        self.encoder = self.rows = SimpleNamespace(counts={})
+        self.encoder = self.rows = SimpleNamespace(counts={}, unwritable={})
         self.incremental = SimpleNamespace(progress=Progress())
         self.queue = SimpleNamespace(size=0, waiting=0)
 

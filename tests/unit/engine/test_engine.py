@@ -118,7 +118,7 @@ class Daemon:
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
         records = FORMATS[encoding.value_format]
-        encoder = records.changes(encoding, False)
+        encoder = records.changes(encoding, False, self.facts)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
         )
@@ -138,7 +138,7 @@ class Daemon:
             assembler=self.assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=records.rows(encoding),
+            rows=records.rows(encoding, False, self.facts),
             published=self.published,
             observe=self.facts,
             now=self.now,

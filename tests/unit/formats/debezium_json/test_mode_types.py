@@ -2,21 +2,24 @@
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.errors import ConfigError
-from cdcd.formats.debezium_json.converter import UnwritableError
+from cdcd.errors import ProtocolError
+from cdcd.facts import Fact, ValueUnwritable
 from cdcd.formats.debezium_json.converters import converter_for, converter_of
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.mode_types import unscaled
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
+from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.formats.unwritable import UnwritableError
 from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Column, Insert, Relation
+from cdcd.protocol.messages import Column, Delete, Insert, Relation
 from cdcd.protocol.writer import write_message
 from cdcd.rows.logical import LogicalType
 from cdcd.rows.modes import ADDED, Modes
@@ -110,21 +113,93 @@ def test_the_placeholder_of_hexadecimal_digits_is_itself_and_that_of_base64_is_e
 def test_a_value_without_a_form_is_refused_with_what_to_do(modes, oid, text, key):
     with pytest.raises(UnwritableError) as refusal:
         converter_for(oid, -1, {}, modes).json(text)
-    _, hint = refusal.value.args
-    assert f"format.{key}" in hint
+    assert f"format.{key}" in refusal.value.hint
 
 
-def test_the_daemon_ends_with_the_column_and_the_hint_whether_the_row_is_streamed_or_read():
+PRECISE_KEYS = [
+    # Numbers beyond those that a numeric(4,2), and any numeric, can have.
+    ((4, 2), "NaN", 20_000),
+    ((4, 2), "Infinity", 10_000),
+    (None, "-Infinity", (-131_072, -1)),
+    (None, "NaN", (-131_072, 2)),
+]
+
+
+@pytest.mark.parametrize(("size", "text", "number"), PRECISE_KEYS)
+def test_in_a_key_a_number_that_no_row_can_have_stands_for_one_that_is_none(size, text, number):
+    modifier = -1 if size is None else (size[0] << 16 | size[1]) + 4
+    converter = converter_for(NUMERIC, modifier, {}, PRECISE)
+    with pytest.raises(UnwritableError) as refusal:
+        converter.json(text)
+    written = json.loads(converter.json(refusal.value.nearest))
+    if size is None:
+        found: Any = (written["scale"], int.from_bytes(b64decode(written["value"]), "big", signed=True))
+    else:
+        found = int.from_bytes(b64decode(written), "big", signed=True)
+    assert found == number
+
+
+@pytest.mark.parametrize(
+    ("text", "micros"), [("9999-12-31 00:00:00", 2**63), ("0001-01-01 00:00:00", -(2**63))]
+)
+@pytest.mark.parametrize("mode", ["nanoseconds"])
+def test_in_a_key_the_end_of_the_time_that_is_held_stands_for_a_far_timestamp(mode, text, micros):
+    converter = converter_for(TIMESTAMP, -1, {}, Modes(time_precision=mode))
+    with pytest.raises(UnwritableError) as refusal:
+        converter.json(text)
+    assert abs(int(converter.json(refusal.value.nearest)) - micros) < 2000
+
+
+def test_the_end_of_the_time_that_microseconds_hold_is_in_the_year_294247():
+    converter = converter_for(TIMESTAMP, -1, {}, Modes(time_precision="microseconds"))
+    with pytest.raises(UnwritableError) as refusal:
+        converter.json("294276-12-31 23:59:59.999999")
+    assert int(converter.json(refusal.value.nearest)) == 2**63 - 2
+    assert "microseconds" in refusal.value.problem
+
+
+def test_null_stands_for_a_value_without_a_form_whether_the_row_is_streamed_or_read():
     settings = EncoderSettings("1", "p", "d", modes=PRECISE)
-    encoder = DebeziumJsonEncoder(settings)
+    facts: list[Fact] = []
+    encoder = DebeziumJsonEncoder(settings, False, facts.append)
     encoder.define(RELATION, TableDescription(), {})
     encoder.begin(1, 2, 3, None)
+    out: list[Record] = []
     frame = write_frame(XLogData(1, 1, 0, write_message(Insert(None, 16_384, (b"1", b"NaN")))))
-    with pytest.raises(ConfigError, match="'price' has a value that cannot be written") as streamed:
-        encoder.encode(frame, False, 0, [])
-    rows = SnapshotEncoder(settings)
+    encoder.encode(frame, False, 0, out)
+    rows = SnapshotEncoder(settings, False, facts.append)
     rows.define(RELATION, TableDescription(), {})
-    with pytest.raises(ConfigError, match="'price' has a value that cannot be written") as read:
-        rows.encode_rows(16_384, [b"1\tNaN\n"], SnapshotPosition(1, 0, "true", "true", "true"), 0, [], set())
-    assert "string or double" in streamed.value.hint
-    assert read.value.hint == streamed.value.hint
+    lines = [b"1\t1.50\n", b"2\tNaN\n", b"3\t\\N\n"]
+    encoded = rows.encode_rows(
+        16_384, lines, SnapshotPosition(1, 0, "true", "true", "true"), 0, out, {b'{"id":3}'}
+    )
+    assert encoded.rows == 2
+    found = [(json.loads(value or b"")["after"], headers) for _, _, value, headers in out]
+    header = [("cdcd.unwritable", b'["price"]')]
+    assert found[0] == ({"id": 1, "price": None}, header)
+    assert found[1][0]["price"] is not None
+    assert found[1][1] is None
+    assert found[2] == ({"id": 2, "price": None}, header)
+    assert encoder.unwritable == rows.unwritable == {("public.t", "price"): 1}
+    assert [fact.column for fact in facts if isinstance(fact, ValueUnwritable)] == ["price", "price"]
+
+
+def test_a_malformed_value_beside_one_without_a_form_is_refused_by_its_name():
+    encoder = DebeziumJsonEncoder(EncoderSettings("1", "p", "d", modes=PRECISE))
+    encoder.define(RELATION, TableDescription(), {})
+    encoder.begin(1, 2, 3, None)
+    frame = write_frame(XLogData(1, 1, 0, write_message(Insert(None, 16_384, (b"\xff", b"NaN")))))
+    with pytest.raises(ProtocolError, match="'id'"):
+        encoder.encode(frame, False, 0, [])
+
+
+def test_a_key_that_is_none_is_a_number_that_no_row_can_have_and_is_named():
+    described = replace(RELATION, columns=(RELATION.columns[0], Column(1, "price", NUMERIC, -1)))
+    encoder = DebeziumJsonEncoder(EncoderSettings("1", "p", "d", modes=PRECISE))
+    encoder.define(described, TableDescription(), {})
+    encoder.begin(1, 2, 3, None)
+    out: list[Record] = []
+    frame = write_frame(XLogData(1, 1, 0, write_message(Delete(None, 16_384, "K", (b"1", b"NaN")))))
+    encoder.encode(frame, False, 0, out)
+    assert [(json.loads(key or b"")["price"]) is None for _, key, _, _ in out] == [False, False]
+    assert [headers for _, _, _, headers in out] == [[("cdcd.unwritable", b'["price"]')]] * 2

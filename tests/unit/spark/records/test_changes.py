@@ -122,6 +122,20 @@ def test_what_is_rare_but_legal_has_a_rule(spark: SparkSession):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("op", "columns", "is_problem"),
+    [("c", ["price"], True), ("r", ["price"], True), ("d", ["price"], False), ("d", ["price", "id"], True)],
+)
+def test_a_row_without_a_form_for_a_value_is_a_problem_unless_only_its_key_is_needed(
+    spark: SparkSession, op: str, columns: list[str], is_problem: bool
+):
+    row = {**ROW, "price": None}
+    value = record("d", None, row) if op == "d" else record(op, row)
+    (found,) = changes(spark, value, headers=[("cdcd.unwritable", json.dumps(columns).encode())])
+    problem = f"its format has no form for a value of {', '.join(columns)}"
+    assert found[PROBLEM] == (problem if is_problem else None)
+
+
 def test_a_placeholder_is_no_problem_and_its_column_is_named(spark: SparkSession):
     absent = "__debezium_unavailable_value"
     row = {**ROW, "note": absent, "flags": [absent], "times": [absent], "prices": [absent], "doc": absent}

@@ -1,0 +1,107 @@
+"""Legal values for which the format has no form, such as NaN under `decimal_handling_mode: precise`.
+
+The rule: such a value neither ends the daemon nor is lost in silence, because whoever may write a row can write one.
+Null stands for it, as in Debezium. Debezium's readers cannot tell this null from NULL, so here the header
+`cdcd.unwritable` names the columns, an event names table, column and LSN, and a metric counts the values. Nothing shows
+the value.
+
+In a column of the key, null would make one key of several rows, or is not allowed (Avro). There a value that no row can
+have stands for it, where there is one (`UnwritableError.nearest`); else null, or in Avro the type's zero.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdcd.facts import Observer, ValueUnwritable
+from cdcd.formats.encoder import HEADER_UNWRITABLE, Record
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Delete, Insert, TupleData, Update, Value
+
+REPORT_S: Final = 60
+"""Seconds for which one report of a column's unwritable values stands. Whoever writes rows may write many."""
+
+
+class UnwritableError(ValueError):
+    """A legal value for which the column has no form.
+
+    Attributes:
+        problem, hint: what the value is, without showing it, and what an operator can do.
+        nearest: the text form of what stands for the value in a column of the key; empty: NULL does.
+    """
+
+    def __init__(self, problem: str, hint: str, nearest: str = "") -> None:
+        ValueError.__init__(self, problem, hint)
+        self.problem = problem
+        self.hint = hint
+        self.nearest = nearest
+
+
+Found = tuple[int, UnwritableError]
+"""The number of a column, and why its value cannot be written."""
+
+
+class UnwritableValues:
+    """Counts and reports them. `counts` is by (schema.table, column)."""
+
+    def __init__(self, observe: Observer) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+        self._observe = observe
+        self._quiet: dict[tuple[str, str], tuple[int, int]] = {}
+        """Of a column that was reported: until when it is not reported again (µs since 1970), and what was left out."""
+
+    def note(self, table: str, column: str, lsn: int, error: UnwritableError, now_us: int) -> None:
+        """A value of the column has no form."""
+        place = (table, column)
+        self.counts[place] = self.counts.get(place, 0) + 1
+        until, left_out = self._quiet.get(place, (0, 0))
+        if now_us < until:
+            self._quiet[place] = (until, left_out + 1)
+            return
+        self._quiet[place] = (now_us + REPORT_S * 1_000_000, 0)
+        self._observe(
+            ValueUnwritable(
+                table=table,
+                column=column,
+                lsn=str(Lsn(lsn)),
+                reason=error.problem,
+                left_out=left_out,
+                hint=error.hint,
+            )
+        )
+
+
+def rows_of(message: Insert | Update | Delete) -> list[TupleData]:
+    """The rows of a message: the old one first."""
+    if isinstance(message, Insert):
+        return [message.new]
+    if isinstance(message, Delete):
+        return [message.old]
+    return [message.new] if message.old is None else [message.old, message.new]
+
+
+def stood_in(row: TupleData, found: Sequence[Found], key: Sequence[int]) -> TupleData:
+    """The row with what stands for the values that were found. `key`: the columns of the key."""
+    values: list[Value] = list(row)
+    for column, error in found:
+        values[column] = error.nearest.encode() if error.nearest and column in key else None
+    return tuple(values)
+
+
+def with_rows(message: Insert | Update | Delete, rows: Sequence[TupleData]) -> Insert | Update | Delete:
+    """The message with other rows, in the order of `rows_of`."""
+    if isinstance(message, Insert):
+        return replace(message, new=rows[0])
+    if isinstance(message, Delete):
+        return replace(message, old=rows[0])
+    if message.old is None:
+        return replace(message, new=rows[0])
+    return replace(message, old=rows[0], new=rows[1])
+
+
+def named(record: Record, names: Sequence[str]) -> Record:
+    """The record with the header that names the columns."""
+    topic, key, value, headers = record
+    header = (HEADER_UNWRITABLE, json.dumps(list(names), ensure_ascii=False, separators=(",", ":")).encode())
+    return topic, key, value, [*(headers or []), header]
