@@ -94,8 +94,8 @@ def refuse_same_oids(
             f"{len(mixed)} tables have the same oid on both servers, and columns with other numbers, types or labels: "
             f"{', '.join(mixed[:5])}.",
             hint="cdcd mirror would take one column for another. Create these tables again on the new server, so that "
-            "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the command "
-            "again. If no mirror reads the topics: --accept-same-oids.",
+            "they get other oids (DROP TABLE, CREATE TABLE, ALTER SUBSCRIPTION … REFRESH PUBLICATION), and run the "
+            "command again. If no mirror reads the topics: --accept-same-oids.",
         )
 
 
