@@ -62,7 +62,7 @@ class Servers:
 
 
 @pytest.fixture
-def servers(
+def pair(
     private_postgres: Callable[..., PostgresServer], broker: KafkaBroker, unique: str, tmp_path: Path
 ) -> Servers:
     return Servers(private_postgres, broker, unique, tmp_path)
@@ -115,9 +115,9 @@ def writing(server: PostgresServer) -> Iterator[Callable[[int], None]]:
         thread.join()
 
 
-def seal(servers: Servers, process: Daemon) -> None:
+def seal(pair: Servers, process: Daemon) -> None:
     """Prepare, and stop the daemon when that is asked for."""
-    arguments = command("prepare", "--config", str(process.config_path), "--to", str(servers.to))
+    arguments = command("prepare", "--config", str(process.config_path), "--to", str(pair.to))
     running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stdout is not None
     with running:
@@ -152,9 +152,9 @@ def test_columns_are_what_a_mirror_knows_of_them(database: Database):
     assert asyncio.run(read()) == {oid: f'2 id bigint (), 3 "Amount" numeric(9,2) (), {moods}'}
 
 
-def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, daemon: StartDaemon):
-    process = daemon(servers.settings(servers.former))
-    with writing(servers.former) as wrote:
+def test_a_pipeline_goes_from_16_to_18_with_every_change_once(pair: Servers, daemon: StartDaemon):
+    process = daemon(pair.settings(pair.former))
+    with writing(pair.former) as wrote:
         process.await_event("snapshot.finished", timeout_s=COMMAND_S)
         wrote(50)
         # GIVEN a daemon that is killed while somebody writes
@@ -164,25 +164,25 @@ def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, 
         process.await_streaming(COMMAND_S)
         wrote(150)
     # WHEN the writes have stopped, and the pipeline is sealed
-    seal(servers, process)
+    seal(pair, process)
     # THEN nothing more is delivered from the former server, also not with a gap that is accepted
     for arguments in ((), ("--accept-gap",)):
         process.start(*arguments)
         assert process.wait(COMMAND_S) == 6
         assert "sealed" in process.await_event("fatal")["message"]
-    again = handover("prepare", "--config", str(process.config_path), "--to", str(servers.to))
+    again = handover("prepare", "--config", str(process.config_path), "--to", str(pair.to))
     assert again.returncode == 6, again.stderr
     # AND the new server is adopted, once
-    done = handover("adopt", "--config", str(servers.to))
+    done = handover("adopt", "--config", str(pair.to))
     assert done.returncode == 0, done.stderr
-    assert "already" in handover("adopt", "--config", str(servers.to)).stdout
+    assert "already" in handover("adopt", "--config", str(pair.to)).stdout
     # AND its changes go on in the same topics, with those from before the daemon started
-    servers.new.execute("INSERT INTO t VALUES (-1, 'on the new server')")
+    pair.new.execute("INSERT INTO t VALUES (-1, 'on the new server')")
     former = process.config_path
-    process = daemon(servers.settings(servers.new))
+    process = daemon(pair.settings(pair.new))
     process.await_streaming(COMMAND_S)
-    servers.new.execute("UPDATE t SET note = 'again' WHERE id <= 10")
-    servers.assert_equal()
+    pair.new.execute("UPDATE t SET note = 'again' WHERE id <= 10")
+    pair.assert_equal()
     assert not process.saw("table.replaced")
     # AND no command takes the former server for the pipeline's any more, while the new one is read
     for refused in (
@@ -197,30 +197,30 @@ def test_a_pipeline_goes_from_16_to_18_with_every_change_once(servers: Servers, 
     dropped = cdcd(former, "drop", "--topics", "--yes")
     assert dropped.returncode == 0, dropped.stderr
     assert [line for line in dropped.stdout.splitlines() if line.startswith("done")] == [
-        f"done: slot cdcd_{servers.name}"
+        f"done: slot cdcd_{pair.name}"
     ]
-    servers.new.execute("UPDATE t SET note = 'after the drop' WHERE id <= 10")
-    servers.assert_equal()
-    equal = cdcd(servers.to, "verify")
+    pair.new.execute("UPDATE t SET note = 'after the drop' WHERE id <= 10")
+    pair.assert_equal()
+    equal = cdcd(pair.to, "verify")
     assert equal.returncode == 0, equal.stdout + equal.stderr
     assert process.stop(COMMAND_S) == 0
 
 
-def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, daemon: StartDaemon):
-    process = daemon(servers.settings(servers.former))
+def test_a_write_that_slips_through_is_refused_with_its_lsn(pair: Servers, daemon: StartDaemon):
+    process = daemon(pair.settings(pair.former))
     process.await_event("snapshot.finished", timeout_s=COMMAND_S)
     process.await_streaming(COMMAND_S)
-    seal(servers, process)
+    seal(pair, process)
     # GIVEN a write on the former server behind the fence, and one on the new server
-    servers.former.execute("INSERT INTO t VALUES (-1, 'late')")
-    until(lambda: servers.new.execute("SELECT 1 FROM t WHERE id = -1") or None, "it is not replicated")
+    pair.former.execute("INSERT INTO t VALUES (-1, 'late')")
+    until(lambda: pair.new.execute("SELECT 1 FROM t WHERE id = -1") or None, "it is not replicated")
     # Where it ended. The end of the former server's WAL may be that of another record by now.
-    ((lsn,),) = servers.new.execute(
+    ((lsn,),) = pair.new.execute(
         "SELECT remote_lsn::text FROM pg_replication_origin_status JOIN pg_subscription ON external_id = 'pg_' || oid"
     )
-    servers.new.execute("INSERT INTO t VALUES (-2, 'early')")
+    pair.new.execute("INSERT INTO t VALUES (-2, 'early')")
     # THEN the pipeline does not go on by itself
-    refused = handover("adopt", "--config", str(servers.to))
+    refused = handover("adopt", "--config", str(pair.to))
     assert refused.returncode == 6, refused.stdout
     assert "2 transactions were written after the fence" in refused.stderr
     assert f"{lsn} of the former server" in refused.stderr
@@ -232,17 +232,17 @@ def test_a_write_that_slips_through_is_refused_with_its_lsn(servers: Servers, da
     process.await_streaming(COMMAND_S)
     process.await_metric("cdcd_events_total", lambda count: count == 1, "c", "public.t")
     assert process.stop(COMMAND_S) == 0
-    slot = f"cdcd_{servers.name}"
-    servers.new.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    slot = f"cdcd_{pair.name}"
+    pair.new.execute(f"SELECT pg_drop_replication_slot('{slot}')")
     process.start()
     process.await_streaming(COMMAND_S)
-    seal(servers, process)
-    servers.new.execute("DELETE FROM t WHERE id = -2")
-    assert handover("adopt", "--config", str(servers.to)).returncode == 6
-    done = handover("adopt", "--config", str(servers.to), "--deliver-writes")
+    seal(pair, process)
+    pair.new.execute("DELETE FROM t WHERE id = -2")
+    assert handover("adopt", "--config", str(pair.to)).returncode == 6
+    done = handover("adopt", "--config", str(pair.to), "--deliver-writes")
     assert done.returncode == 0, done.stderr
     assert "1 later ones" in done.stdout
-    process = daemon(servers.settings(servers.new))
+    process = daemon(pair.settings(pair.new))
     process.await_streaming(COMMAND_S)
     process.await_metric("cdcd_events_total", lambda count: count == 1, "d", "public.t")
     assert process.stop(COMMAND_S) == 0
