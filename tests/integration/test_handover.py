@@ -148,7 +148,7 @@ def test_columns_are_what_a_mirror_knows_of_them(database: Database):
         finally:
             await sql.close()
 
-    moods = f"4 moods mood[] ({labels[0]} 'sad', {labels[1]} 'ok')"
+    moods = f"4 moods public.mood[] ({labels[0]} 'sad', {labels[1]} 'ok')"
     assert asyncio.run(read()) == {oid: f'2 id bigint (), 3 "Amount" numeric(9,2) (), {moods}'}
 
 
