@@ -9,10 +9,12 @@
     assert daemon.stop() == 0
 
 What it waits for comes, or the test fails with the end of the log: also when the process has ended meanwhile.
-Start it from the main thread: the kernel ends it with the thread that started it (`deploy/local/process.py`).
+Start one with an environment or module of its own from the main thread: the kernel ends it with the thread that started
+it (`deploy/local/process.py`).
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -31,6 +33,7 @@ import yaml
 from deploy.demo.daemon import Samples, parse_metrics
 from deploy.local.cache import REPOSITORY
 from tests.bench.processes import peak_rss_bytes
+from tests.integration.forked import Forked
 
 WAIT_S: Final = 120.0
 """How long an event or a state is awaited that comes at once where nothing else runs."""
@@ -49,12 +52,16 @@ Event = dict[str, Any]
 def configuration(name: str, dsn: str, bootstrap_servers: str, **sections: Any) -> dict[str, Any]:
     """A configuration in a hurry: short intervals and back-offs. `sections` are laid over it, section by section.
 
+    Only the lease is longer than the default: a machine that stands still for 3 s must not end a session of a test that
+    is about something else.
+
     `configuration("shop", dsn, servers, postgres={"two_phase": True}, shutdown_timeout_s=5)`.
     """
     found: dict[str, Any] = {
         "name": name,
         "postgres": {
             "dsn": dsn,
+            "lease_s": 15,
             "status_interval_s": 0.2,
             "retry": {"initial_s": 0.05, "max_s": 0.5},
         },
@@ -81,6 +88,8 @@ class Daemon:
         config: as in the YAML file, for example from `configuration`.
         environment: of its processes, for example of another form of the daemon (`tests/bench/forms.py`); None: ours.
         module: what Python runs in place of cdcd's command line (`tests/trial/entry.py`).
+
+    With neither, the process is a `Forked` one.
     """
 
     def __init__(
@@ -100,7 +109,7 @@ class Daemon:
         self.events: list[Event] = []
         self.lines: list[str] = []
         self._heard = threading.Condition()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._reader: threading.Thread | None = None
         self._since = 0
         self.lines_since = 0
@@ -121,12 +130,22 @@ class Daemon:
         """Returns at once; `arguments` come after `cdcd run --config FILE`."""
         assert not self.is_running(), "the daemon is running"
         self.config_path.write_text(yaml.safe_dump(dict(self.config), sort_keys=False))
-        command = [sys.executable, "-m", self._module, "run", "--config", str(self.config_path), *arguments]
         self._since = len(self.events)
         self.lines_since = len(self.lines)
         self.is_awaited = True
-        self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", *command],
+        self._process = self._begin(["run", "--config", str(self.config_path), *arguments])
+        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
+        self._reader.start()
+
+    def _begin(self, arguments: list[str]) -> subprocess.Popen[bytes] | Forked:
+        if self._environment is None and self._module == "cdcd.cli":
+            reader, writer = os.pipe()
+            with Path(os.devnull).open("r+b") as nothing, os.fdopen(writer, "wb"):
+                process = Forked(arguments, (nothing.fileno(), nothing.fileno(), writer))
+            process.stderr = os.fdopen(reader, "rb")
+            return process
+        return subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-m", self._module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -134,8 +153,6 @@ class Daemon:
             env=self._environment,
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
-        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -267,7 +284,7 @@ class Daemon:
             text: str = answer.read().decode()
             return text
 
-    def _read(self, process: subprocess.Popen[bytes]) -> None:
+    def _read(self, process: subprocess.Popen[bytes] | Forked) -> None:
         assert process.stderr is not None
         with process.stderr as stream:
             for line in stream:

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,11 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 
 def cdcd(file: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd.cli", command, "--config", str(file), *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-        env={**os.environ, "COLUMNS": "200"},
-    )
+    return run_cdcd(command, "--config", str(file), *options, environment={**os.environ, "COLUMNS": "200"})
 
 
 def topics(broker: KafkaBroker, prefix: str) -> set[str]:

@@ -18,6 +18,7 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 pytestmark = pytest.mark.postgres(only=[18])
 
@@ -72,16 +73,12 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "cdcd.cli", "handover", *arguments]
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=COMMAND_S)
-
-
 def handover(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(command(*arguments))
+    return run_cdcd("handover", *arguments, timeout_s=COMMAND_S)
 
 
 def cdcd(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run([sys.executable, "-m", "cdcd.cli", *arguments, "--config", str(file)])
+    return run_cdcd(*arguments, "--config", str(file), timeout_s=COMMAND_S)
 
 
 @contextmanager

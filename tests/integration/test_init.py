@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,23 +12,15 @@ import yaml
 from deploy.local import KafkaBroker, client_program
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
+from tests.integration.forked import run_cdcd
 
 PASSWORD = "hunter2-of-init"
 
 
 def cdcd(
-    folder: Path, *arguments: str, answers: str | None = None, **environ: str
+    folder: Path, *arguments: str, answers: str = "", **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, **environ},
-        input=answers,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    return run_cdcd(*arguments, folder=folder, environment={**os.environ, **environ}, answers=answers)
 
 
 @pytest.fixture

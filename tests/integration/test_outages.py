@@ -2,6 +2,7 @@
 it did."""
 
 import json
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -80,7 +81,7 @@ def test_a_broker_that_stops_under_load_is_told_with_what_waits_and_so_is_its_re
 
     broker.stop()
     told = streaming.await_event("kafka.unreachable", timeout_s=OUTAGE_S + BUSY_S)
-    assert "Connection refused" in told["message"]
+    assert re.search("Connection refused|Disconnected", told["message"]), told["message"]
     assert told["records"] > 0
     assert told["bytes"] > told["records"]
     assert streaming.metrics()["cdcd_kafka_up"][()] == 0
@@ -93,10 +94,10 @@ def test_a_broker_that_stops_under_load_is_told_with_what_waits_and_so_is_its_re
     back = streaming.await_event("kafka.reachable")
     assert back["seconds"] > 0
     assert back["records"] > told["records"]
-    assert streaming.metrics()["cdcd_kafka_up"][()] == 1
+    streaming.await_metric("cdcd_kafka_up", lambda up: up == 1)
     load.end()
     streaming.await_metric("cdcd_lag_bytes", lambda lag: lag == 0)
-    assert streaming.metrics()["cdcd_lag_seconds"][()] == 0
+    streaming.await_metric("cdcd_lag_seconds", lambda lag: lag == 0)
     until(lambda: ready(streaming)["ready"] or None, "it was never ready again")
 
     assert streaming.stop() == 0
@@ -150,7 +151,7 @@ def test_a_restart_of_postgres_is_told_with_the_time_that_it_took(
     back = streaming.await_event("postgres.reachable")
     assert back["seconds"] > 0
     streaming.await_event("stream.started", after=after)
-    assert streaming.metrics()["cdcd_postgres_up"][()] == 1
+    streaming.await_metric("cdcd_postgres_up", lambda up: up == 1)
     until(lambda: ready(streaming)["ready"] or None, "it was never ready again")
     assert streaming.stop() == 0
     assert_json(streaming)

@@ -18,6 +18,7 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -49,10 +50,7 @@ def await_delivered(process: Daemon) -> None:
 
 
 def cdcd(process: Daemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = command_of(process, *arguments)
-    return subprocess.run(
-        command, capture_output=True, text=True, env=os.environ, check=False, timeout=WAIT_S
-    )
+    return run_cdcd("snapshot", *arguments, "--config", str(process.config_path))
 
 
 def command_of(process: Daemon, *arguments: str) -> list[str]:

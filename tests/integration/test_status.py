@@ -1,8 +1,6 @@
 """`cdcd status` of pipelines as they are: streaming, stopped, lost, never started, and with a side that is away."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +10,12 @@ import yaml
 from cdcd.protocol.lsn import Lsn
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import WAIT_S, configuration, until
+from tests.integration.daemon import configuration, until
+from tests.integration.forked import run_cdcd
 
 
 def status(file: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    run = subprocess.run(
-        [sys.executable, "-m", "cdcd.cli", "status", "--config", str(file), "--format", "json", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_S,
-    )
+    run = run_cdcd("status", "--config", str(file), "--format", "json", *options)
     assert run.stderr == ""
     shown = json.loads(run.stdout)
     assert shown["exit_code"] == run.returncode

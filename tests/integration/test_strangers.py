@@ -247,8 +247,7 @@ def test_no_stranger_ends_stalls_or_fills_the_daemon_or_makes_it_write(
         unique,
         database.dsn(user=role),
         broker.bootstrap_servers,
-        # A busy machine that answers late is not what strangers do.
-        postgres={"publication": f"p_{role}", "lease_s": 30},
+        postgres={"publication": f"p_{role}"},
         snapshot={"mode": "initial", "method": "incremental", "chunk_bytes": 16_384, "signals": "all"},
     )
     config["snapshot"]["exclude"] = ["public.hidden", "public.policed"]

@@ -19,7 +19,7 @@ from tests.integration.faults.trial import Trial
 
 pytestmark = pytest.mark.postgres(only=18)
 
-LIFETIME_S = 5
+LIFETIME_S = 8
 PROGRAM = """\
 import base64, json, pathlib, sys, time
 folder, lifetime = pathlib.Path(sys.argv[1]), int(sys.argv[2])

@@ -12,7 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -33,6 +32,7 @@ from deploy.demo.topics import Raw, Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 SEEDS = 100
 
@@ -342,9 +342,6 @@ def metrics(url: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 def run(process: Daemon, *options: str) -> tuple[int, str]:
     """`cdcd verify`, as a process of its own: its exit code and what it says."""
-    command = [sys.executable, "-m", "cdcd.cli", "verify", "--config", str(process.config_path), *options]
-    done: subprocess.CompletedProcess[Any] = subprocess.run(
-        command, capture_output=True, text=True, check=False
-    )
+    done = run_cdcd("verify", "--config", str(process.config_path), *options)
     print(done.stdout, done.stderr)
     return done.returncode, done.stdout

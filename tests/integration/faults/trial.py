@@ -13,7 +13,6 @@ Every DSN holds a password, and nothing that a process says may contain it: `clo
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,8 +25,8 @@ import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from psycopg.conninfo import make_conninfo
 
-from deploy.local.cache import REPOSITORY
 from tests.integration.daemon import WAIT_S, Daemon, configuration, confirmed
+from tests.integration.forked import run_cdcd
 
 SECRET: Final = "hush-5ecret"
 
@@ -254,10 +253,7 @@ class Trial:
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`cdcd` with these arguments, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "cdcd.cli", *arguments],
-        capture_output=True, text=True, check=False, timeout=WAIT_S, cwd=REPOSITORY,
-    )  # fmt: skip
+    return run_cdcd(*arguments)
 
 
 def _outcome(code: int, output: str) -> Outcome:
