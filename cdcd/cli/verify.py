@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from cdcd.cli.options import config_option
+from cdcd.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ def command(  # noqa: PLR0917  click gives one argument for each option
         sample=sample / 100,
         since=0 if since is None else int(Lsn.parse(since)),
     )
-    with tempfile.TemporaryDirectory(prefix="cdcd-verify-", dir=directory) as folder:
+    with scratch_folder("cdcd-verify-", directory) as folder:
         target = TopicsTarget(config, options, Path(folder), notice)
         try:
             if continuous:

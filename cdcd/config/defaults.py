@@ -5,13 +5,13 @@ A field says its own in `json_schema_extra`, as a template over `name`, `prefix`
 """
 
 import re
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from cdcd.config.types import Section
+from cdcd.scratch import temporary_directory
 
 
 def default_template(field: FieldInfo) -> str | None:
@@ -34,7 +34,7 @@ def with_derived_defaults(model: type[Section], data: Mapping[str, Any]) -> dict
     name = data.get("name")
     # A name that is wrong is reported as such, and not once more with each key derived from it.
     usable = isinstance(name, str) and re.fullmatch(r"[a-z0-9_]{1,58}", name, re.ASCII) is not None
-    values = {"name": str(name) if usable else "name", "tmp": tempfile.gettempdir()}
+    values = {"name": str(name) if usable else "name", "tmp": temporary_directory()}
     topics = data.get("topics")
     prefix = topics.get("prefix") if isinstance(topics, dict) else None
     usable = isinstance(prefix, str) and re.fullmatch(r"[A-Za-z0-9._-]{1,200}", prefix, re.ASCII) is not None

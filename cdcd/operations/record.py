@@ -6,7 +6,6 @@ once, and is forgotten.
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -23,6 +22,7 @@ from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
 from cdcd.recording.tap import Tap
 from cdcd.recording.writer import Limits, RecordingWriter
+from cdcd.scratch import scratch_folder
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.source import StreamSource, open_source
 from cdcd.transactions.ledger import Ledger
@@ -66,7 +66,7 @@ async def _record(config: Config, folder: Path, seconds: float | None, notice: S
         source = await open_source(_settings(config), _tell_wait(notice))
         stack.push_async_callback(source.close)
         start = _start(config, source)
-        spool = Spool(stack.enter_context(tempfile.TemporaryDirectory()), start.spool_bytes)
+        spool = Spool(stack.enter_context(scratch_folder("cdcd-record-")), start.spool_bytes)
         now = time.monotonic()
         engine = build_engine(start, spool, Ledger(source.start_lsn), lambda _: None, now)
         stack.callback(engine.assembler.close)

@@ -1,6 +1,5 @@
 """What `cdcd replay` does with a recording: shows its records, writes them to topics, or only goes through it."""
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.recording.playback import Place, read_events
 from cdcd.recording.replay import Adapt, Replay, as_recorded
 from cdcd.recording.segments import Segment, list_segments, seek
+from cdcd.scratch import scratch_folder
 
 Say = Callable[[str], None]
 
@@ -89,7 +89,7 @@ def replay(
         emit = topics.emit
     elif output == "stdout":
         emit = _shower(show)
-    with tempfile.TemporaryDirectory(prefix="cdcd-replay-") as spool:
+    with scratch_folder("cdcd-replay-") as spool:
         run = Replay(emit, notice, lambda _: None, spool, adapt=adapt, begin=wanted.begin, end=wanted.end)
         try:
             run.run(read_events(wanted.segments(folder)))

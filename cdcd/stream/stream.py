@@ -16,7 +16,6 @@ has done with a transaction that was handed over in part.
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Generic, Self
 
 from cdcd.errors import CdcdError
 from cdcd.protocol.lsn import Lsn
+from cdcd.scratch import temporary_directory
 from cdcd.stream.changes import Change
 from cdcd.stream.decoding import Decoder
 from cdcd.stream.handover import Advance, DescriptionWanted, Handed, Handover
@@ -155,7 +155,7 @@ class Stream(Generic[E]):
             raise in_our_words(error) from None
         self._source = source
         spool = Spool(
-            settings.spool_directory or tempfile.gettempdir(),
+            settings.spool_directory or temporary_directory(),
             settings.spool_memory_bytes,
             settings.spool_disk_bytes_max,
         )

@@ -25,6 +25,7 @@ PATH = (
     "facts",
     "facts_operation",
     "retry",
+    "scratch",
     "protocol",
     "snapshots",
     "transactions",
