@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.facts import EventRefused, Observer, cut_short
-from cdcd.formats.encoder import Encoder, EncoderSettings, Record
+from cdcd.formats.encoder import Encoder, EncoderSettings, Record, TransactionRecords
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
@@ -68,6 +68,10 @@ class OutboxEncoder:
         for each, count in self._instead.items():
             found[each] -= count
         return {each: count for each, count in found.items() if count}
+
+    @property
+    def metadata(self) -> TransactionRecords | None:
+        return self._inner.metadata
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
