@@ -213,9 +213,11 @@ FORM: Final = (
         by_value(
             {
                 "false": same("`transaction` is null."),
-                "true": lacks(
-                    "There is no topic of transactions, and `transaction` is null. source.commit_lsn is the same "
-                    "for all events of a transaction, and a read_committed reader sees it as a whole."
+                "true": differs(
+                    "topics.transaction_metadata: true. The id is the same in BEGIN, END and all records of a "
+                    "transaction (docs/records.md, Transaction metadata). A transaction without a record has neither "
+                    "BEGIN nor END. Not with format.value: avro.",
+                    topics__transaction_metadata=True,
                 ),
             }
         ),
@@ -246,7 +248,17 @@ TOPICS: Final = (
     Option("topic.cache.size", "10000", irrelevant("It is about the memory of the Java process.")),
     Option("topic.heartbeat.prefix", "__debezium-heartbeat", irrelevant("cdcd writes no heartbeat records.")),
     Option("topic.heartbeat.name", None, irrelevant("cdcd writes no heartbeat records.")),
-    Option("topic.transaction", "transaction", irrelevant("It belongs to provide.transaction.metadata.")),
+    Option(
+        "topic.transaction",
+        "transaction",
+        only(
+            "transaction",
+            "topics.transaction is <prefix>.transaction.",
+            differs(
+                "Set topics.transaction to the prefix, a point and this name, with provide.transaction.metadata."
+            ),
+        ),
+    ),
     Option("topic.regex", None, impossible(_NAMES)),
     Option("topic.replacement", None, impossible(_NAMES)),
     Option("topic.key.*", None, impossible("cdcd adds no field to keys: each table has a topic of its own.")),

@@ -183,7 +183,7 @@ class _Rehearsal:
             request.slot_confirmed,
             request.found,
             slot_name=postgres.slot,
-            options=postgres.stream_options,
+            options=self._config.stream_options,
         )
 
     async def _pause(self, request: Pause) -> None:

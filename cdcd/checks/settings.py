@@ -95,6 +95,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         modes=modes(config.format),
         name_adjustment=config.format.schema_name_adjustment_mode,
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
+        transaction_topic=topics.transaction_topic,
         subjects=config.registry.subjects,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
@@ -157,6 +158,8 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
         topics.append(config.topics.schemas)
     if messages:
         topics.append(config.topics.message)
+    if config.topics.transaction_topic is not None:
+        topics.append(config.topics.transaction_topic)
     if config.kafka.oversized == "dead_letter":
         topics.append(config.kafka.dead_letter_topic)
     return [*topics, *config.outbox.topics]

@@ -81,6 +81,17 @@ class Config(Section):
     def _topics_apart(self) -> "Config":
         topics = self.topics
         others = (topics.message, topics.checkpoint, topics.schemas, *topics.names.values())
+        transaction = topics.transaction_topic
+        if transaction is not None:
+            if equivalent(self.kafka.dead_letter_topic) == equivalent(transaction):
+                raise ValueError(
+                    "kafka.dead_letter_topic must differ from topics.transaction, to Kafka in more than '.' and '_'"
+                )
+            if may_be_of_a_table(transaction, topics.prefix):
+                raise ValueError(
+                    f"topics.transaction: {transaction} could be the topic of a table, {topics.prefix}.<schema>."
+                    "<table>, and the mirror would take its records for rows; choose a name that does not begin so"
+                )
         if equivalent(self.kafka.dead_letter_topic) in {equivalent(topic) for topic in others}:
             raise ValueError(
                 "kafka.dead_letter_topic must differ from topics.message, topics.checkpoint, topics.schemas and "
@@ -91,7 +102,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _outbox_fits(self) -> "Config":
         topics, outbox = self.topics, self.outbox
-        own = (topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic)
+        own = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
+        if topics.transaction_topic is not None:
+            own.append(topics.transaction_topic)
         taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
         for topic in outbox.topics:
             if equivalent(topic) in taken:
@@ -138,12 +151,23 @@ class Config(Section):
             raise ValueError("format.value: avro needs registry.url")
         if self.topics.skipped_operations:
             raise ValueError("topics.skipped_operations needs format.value: json or json_schema")
+        if self.topics.transaction_metadata:
+            raise ValueError("topics.transaction_metadata needs format.value: json or json_schema")
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "
                 "replayed with format.value: avro; take one of the two out"
             )
         return self
+
+    @property
+    def stream_options(self) -> str:
+        """What decides which events the server sends, and what is counted of them, for the checkpoint.
+
+        It must not change inside a transaction.
+        """
+        counted = " transaction_metadata=True" if self.topics.transaction_metadata else ""
+        return self.postgres.stream_options + counted
 
     def topic_names(self) -> TopicNames:
         """How the pipeline's topics are called."""
@@ -155,6 +179,7 @@ class Config(Section):
             topics.schemas or None,
             topics.checkpoint,
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
+            topics.transaction_topic,
         )
 
     def on_demand(self) -> tuple[str, ...]:

@@ -353,7 +353,7 @@ class Startup:
             request.slot_confirmed,
             request.found,
             slot_name=postgres.slot,
-            options=postgres.stream_options,
+            options=self.config.stream_options,
         )
 
     async def _pause(self, request: Pause) -> None:

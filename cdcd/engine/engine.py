@@ -51,7 +51,7 @@ from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.position import Checkpoint, Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,7 @@ class Engine:
             whole_bytes_max=settings.whole_bytes_max,
             progress=self._progress,
             before_cut=self._before_cut,
+            counts=self._counts,
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
         self._topics = Topics()
@@ -410,6 +411,10 @@ class Engine:
 
     def _before_cut(self) -> None:
         self._ingest.apply_deferred()
+
+    def _counts(self) -> Counts:
+        metadata = self.encoder.metadata
+        return () if metadata is None else metadata.counts()
 
     def _progress(self) -> Progress | None:
         return self.incremental.watched.write_down()

@@ -106,6 +106,8 @@ class Ingest:
         self._transaction: Opened | None = None
         self._xid = 0
         self._records: list[Record] = []
+        self._metadata = encoder.metadata
+        self._start = queue.position
         self._unix_us = 0
 
     @property
@@ -186,6 +188,8 @@ class Ingest:
             size = self._encode_each(step)
         else:
             size = self._encoder.encode_all(items, step.in_stream, self._unix_us, records)
+        if self._metadata is not None:
+            size += self._metadata.begun(records)
         if self._queue.add(records, size, count):
             self._cut()
         return count
@@ -254,10 +258,15 @@ class Ingest:
         self._encoder.begin(step.xid, step.commit_lsn, step.commit_time, step.last_commit_lsn)
         if step.skip:
             self._encoder.skip(step.skip)
+            if self._metadata is not None:
+                self._metadata.restore(self._start.counts)
         self._queue.begin(step.commit_lsn, step.skip)
 
     def _closed(self, step: Closed, now: float) -> None:
         self.apply_deferred()
+        if self._metadata is not None:
+            size = self._metadata.ended(self._records)
+            self._queue.append(self._records, size)
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)

@@ -23,7 +23,7 @@ from typing import Final
 
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Position
+from cdcd.transactions.position import Counts, Position
 
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Topic, key, value and headers; a value of None is a tombstone."""
@@ -135,6 +135,7 @@ class BatchQueue:
         idle_s: how long a batch without records may wait.
         progress: gives the progress of snapshots, which counts all rows that were added so far.
         before_cut: called when a part of a transaction is about to count as delivered by itself.
+        counts: gives the records of the open transaction that were added so far, by table.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class BatchQueue:
         whole_bytes_max: int = 0,
         progress: Callable[[], Progress | None] = lambda: None,
         before_cut: Callable[[], None] = lambda: None,
+        counts: Callable[[], Counts] = lambda: (),
     ) -> None:
         assert bytes_max <= queue_bytes_max, "a batch must fit into the queue"
         self.size = 0
@@ -161,6 +163,7 @@ class BatchQueue:
         self._idle_s = idle_s
         self._progress = progress
         self._before_cut = before_cut
+        self._counts = counts
         self._asked = False
         self._taken_at = 0.0
         self._full: deque[Batch] = deque()
@@ -230,9 +233,20 @@ class BatchQueue:
         self._cut = True
         self._before_cut()
         # All records before are of commits that lie before this one, so a position within this commit covers them.
-        self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done))
+        self._append_tail(Position(self._commit_lsn, self._commit_lsn, self._events_done, self._counts()))
         self._turn()
         return True
+
+    def append(self, records: list[Record], size: int) -> None:
+        """Take over records behind the last event, which are no event themselves; `close` follows. The list is emptied.
+
+        They are never cut off from the end of the transaction: a restart behind the last event would write them again.
+        """
+        self.size += size
+        self.waiting += len(records)
+        self._tail_size += size
+        self._tail += records
+        records.clear()
 
     def close(self, commit_lsn: int, end_lsn: int, commit_time: int | None, tickets: tuple[int, ...]) -> None:
         """The transaction is complete. `commit_time` is None for a non-transactional message, which is no commit."""

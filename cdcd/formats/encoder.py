@@ -16,6 +16,7 @@ from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
 from cdcd.transactions.drafts import SpoolItem
+from cdcd.transactions.position import Counts
 
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
@@ -55,6 +56,7 @@ class EncoderSettings:
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
         skipped: the operations of `SKIPPABLE` that have no records.
+        transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
     """
@@ -76,6 +78,7 @@ class EncoderSettings:
     modes: Modes = field(default_factory=Modes)
     name_adjustment: str = NONE
     skipped: tuple[str, ...] = ()
+    transaction_topic: str | None = None
     subjects: str = "topic"
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
 
@@ -89,6 +92,7 @@ class EncoderSettings:
             self.schemas_topic,
             self.checkpoint_topic,
             self.dead_letter_topic,
+            self.transaction_topic,
         )
 
 
@@ -129,6 +133,26 @@ class Encoded:
     keys: list[Key] | None
 
 
+class TransactionRecords(Protocol):
+    """Counts the records of the transaction that is open, and makes the records of its BEGIN and END.
+
+    The caller owes, for each transaction and after `Encoder.begin`: `restore` if its first events are delivered
+    already, `begun` with the records of each step, and `ended` behind the last one.
+    """
+
+    def counts(self) -> Counts:
+        """How many records of each table there are so far."""
+
+    def restore(self, counts: Counts) -> None:
+        """The transaction has had so many records before."""
+
+    def begun(self, records: list[Record]) -> int:
+        """If these are the first records of the transaction that count, put BEGIN before them; its bytes, or 0."""
+
+    def ended(self, records: list[Record]) -> int:
+        """Append END, if there was a BEGIN; its bytes, or 0."""
+
+
 class Encoder(Protocol):
     """Turns the row frames of committed transactions into records. Frames and values are checked as they are read.
 
@@ -145,6 +169,10 @@ class Encoder(Protocol):
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
         """Values so far for which the format has no form, by (schema.table, column). See `unwritable.py`."""
+
+    @property
+    def metadata(self) -> TransactionRecords | None:
+        """Of the transaction that is open; None: transactions have no records of their own."""
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

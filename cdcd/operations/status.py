@@ -91,7 +91,7 @@ async def _position(config: Config, found: Checkpoint, confirmed: int | None) ->
                 confirmed,
                 found,
                 slot_name=postgres.slot,
-                options=postgres.stream_options,
+                options=config.stream_options,
             )
             refuse_sealed(found)
             resume(found, source, accept_gap=False)

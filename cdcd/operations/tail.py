@@ -148,7 +148,8 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
         literal = {names.table(*parse_table(table)) for table in tables}
         return lambda topic: topic in literal
     topics = config.topics
-    others = {topics.checkpoint, topics.schemas or "", *([topics.message] if patterns else [])}
+    others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
+    others |= {topics.message} if patterns else set()
     begins = f"{topics.prefix}."
     return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)
 

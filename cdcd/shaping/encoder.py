@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.facts import EventRefused, Observer, cut_short
-from cdcd.formats.encoder import Encoder, EncoderSettings, Record
+from cdcd.formats.encoder import Encoder, EncoderSettings, Record, TransactionRecords
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
@@ -72,6 +72,10 @@ class OutboxEncoder:
     @property
     def unwritable(self) -> dict[tuple[str, str], int]:
         return self._inner.unwritable
+
+    @property
+    def metadata(self) -> TransactionRecords | None:
+        return self._inner.metadata
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]

@@ -32,22 +32,31 @@ MISSING_SLOT_HINT: Final = (
 """What to do about a slot that is gone. The survey, the start and `cdcd check` say the same."""
 
 
+Counts = tuple[tuple[str, int], ...]
+"""Records of a transaction so far, by table (`schema.table`)."""
+
+
 class Position:
     """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
 
     `commit_lsn` is the start of the last commit record that had a part in the batch. When `events_done` is not
     zero, that transaction is larger than a batch and goes on after its first `events_done` events, and `end_lsn` is
-    where it commits too; else it is complete and lies before `end_lsn`.
+    where it commits too; else it is complete and lies before `end_lsn`. `counts` are the records of those events, if
+    records say their place in the transaction (`formats/debezium_json/transaction_metadata.py`); they follow from the
+    other fields, and two positions are equal without them.
 
     Never changed once it is made. Each transaction makes one, so it is a plain class, as the steps are.
     """
 
-    __slots__ = ("commit_lsn", "end_lsn", "events_done")
+    __slots__ = ("commit_lsn", "counts", "end_lsn", "events_done")
 
-    def __init__(self, commit_lsn: int = 0, end_lsn: int = 0, events_done: int = 0) -> None:
+    def __init__(
+        self, commit_lsn: int = 0, end_lsn: int = 0, events_done: int = 0, counts: Counts = ()
+    ) -> None:
         self.commit_lsn = commit_lsn
         self.end_lsn = end_lsn
         self.events_done = events_done
+        self.counts = counts
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Position) and self._fields() == other._fields()
@@ -175,6 +184,8 @@ class Checkpoint:
             "stream": self.stream,
             "epoch": self.epoch,
         }
+        if position.counts:
+            fields["records"] = dict(position.counts)
         if self.snapshot is not None:
             fields["snapshot"] = self.snapshot.to_json()
         if self.seal is not None:
@@ -200,6 +211,7 @@ class Checkpoint:
                 commit_lsn=Lsn.parse(fields["commit_lsn"]),
                 end_lsn=Lsn.parse(fields["end_lsn"]),
                 events_done=_count(fields["events_done"]),
+                counts=tuple([(table, _count(count)) for table, count in fields.get("records", {}).items()]),
             )
             snapshot, seal = fields.get("snapshot"), fields.get("seal")
             return cls(

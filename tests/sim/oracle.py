@@ -10,6 +10,8 @@ from typing import Any
 from cdcd.protocol.lsn import Lsn
 from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
+from tests.sim.metadata import TOPIC as METADATA_TOPIC
+from tests.sim.metadata import TransactionsSeen
 from tests.sim.wal import Change
 
 
@@ -31,6 +33,7 @@ class Oracle:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
         truncates: whether TRUNCATE makes records.
         skipped: operations that make none.
+        metadata: whether records say their place in their transaction.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -44,6 +47,7 @@ class Oracle:
         part_records: int,
         part_bytes: int,
         skipped: tuple[str, ...] = (),
+        metadata: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
@@ -51,6 +55,7 @@ class Oracle:
         self.whole_bytes = whole_bytes
         self.part_records = part_records
         self.part_bytes = part_bytes
+        self.transactions = TransactionsSeen() if metadata else None
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
@@ -63,7 +68,8 @@ class Oracle:
         """Whether rows of a snapshot were delivered."""
         self._sizes: list[int] = []
         self._ends: dict[int, list[int]] = {}
-        """Sizes of records before an expected one that end the rows of other tables: the daemon counts them too."""
+        """Sizes of records before an expected one that end the rows of other tables, or are BEGIN: the daemon counts
+        them too."""
         self._cut: set[int] = set()
         self._index: dict[tuple[int, int], int] = {}
         self._starts: list[int] = []
@@ -119,7 +125,13 @@ class Oracle:
         at = -1
         first = self.delivered
         for record in records:
+            if self.transactions is not None and record[0] == METADATA_TOPIC:
+                if self.transactions.boundary(record):
+                    self._ends.setdefault(self.delivered if at < 0 else at, []).append(_size(record))
+                continue
             fields = decoded(record)
+            if self.transactions is not None and fields:
+                self.transactions.record(fields)
             if is_of_snapshot(fields) or self._ends_rows(fields, self.delivered if at < 0 else at):
                 here = self.delivered if at < 0 else at
                 if not is_of_snapshot(fields):
@@ -249,6 +261,8 @@ class Oracle:
 
     def finish(self) -> None:
         """Everything was decided, and quiet."""
+        if self.transactions is not None:
+            self.transactions.finish()
         if self.delivered != len(self.expected):
             raise PromiseBrokenError(
                 f"G1: {len(self.expected) - self.delivered} committed records never came"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
@@ -26,6 +27,7 @@ from tests.sim.planted_focuses import (
     HOSTILE,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
+    METADATA_AND_CUT,
     MOVED,
     MOVED_BEHIND_PREPARES,
     OWED_AND_KILLED,
@@ -107,6 +109,9 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "published_left_out_of_the_position": _in_engine(
             PUBLISHING_AND_CUT, queue=published.LeavesPublishedOut
         ),
+        "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
+        "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
+        "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),

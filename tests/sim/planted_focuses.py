@@ -352,3 +352,9 @@ PUBLISHING: Final[Mapping[str, Any]] = {
 that only a log without repetitions can be judged."""
 
 PUBLISHING_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **PUBLISHING}
+
+METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
+"""Transaction metadata. Only a log without repetitions can be counted."""
+
+METADATA_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **METADATA, "p_key_change": 0.3, "p_savepoint": 0.2}
+"""The same, with restarts inside of transactions, and records that are more than their events."""

@@ -48,6 +48,7 @@ from tests.sim.broker import Broker, BrokerError
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
@@ -418,12 +419,17 @@ class Session:
             work_mem=int(self.rng.random() * (settings.work_mem_max + 1)),
         )
         envelope = EncoderSettings(
-            "0", TOPIC_PREFIX, "db", truncate=settings.truncate_records, skipped=settings.skipped
+            "0",
+            TOPIC_PREFIX,
+            "db",
+            truncate=settings.truncate_records,
+            skipped=settings.skipped,
+            transaction_topic=METADATA_TOPIC if settings.metadata else None,
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, self.around.observe)
         at = ready.checkpoint.position
-        position = parts.position(at.commit_lsn, at.end_lsn, at.events_done)
+        position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(
             self.ledger, self.spool, position, encoder.draft_all, abort_info=ready.options.abort_info
         )

@@ -8,6 +8,8 @@ from tests.sim.expected import PUBLISHED
 from tests.sim.planted_focuses import (
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
+    METADATA,
+    METADATA_AND_CUT,
     PUBLISHING,
     PUBLISHING_AND_CUT,
 )
@@ -74,6 +76,22 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
             raise
         published += sum(each.op == PUBLISHED for each in world.oracle.expected)
     assert published > 100
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [METADATA, METADATA_AND_CUT], ids=["as drawn", "cut and killed"])
+def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
+    seen = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        assert world.oracle.transactions is not None
+        seen += len(world.oracle.transactions.by_id)
+    assert seen > 200
 
 
 @pytest.mark.again

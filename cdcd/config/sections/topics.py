@@ -63,6 +63,16 @@ class TopicsConfig(Section):
         description="Whether a delete is followed by a record without value, which compaction needs to "
         "forget.",
     )
+    transaction_metadata: bool = Field(
+        False,
+        description="Debezium's provide.transaction.metadata: whether each record of a change names its transaction "
+        "and its place in it (transaction), and topics.transaction has the records BEGIN and END of each transaction, "
+        "with counts. Needs format.value: json or json_schema.",
+    )
+    transaction: TopicName = Field(
+        description="Topic for BEGIN and END of transactions, with transaction_metadata: true.",
+        json_schema_extra={"default_from": "{prefix}.transaction"},
+    )
     message: TopicName = Field(
         description="Topic for logical decoding messages.",
         json_schema_extra={"default_from": "{prefix}.message"},
@@ -80,9 +90,14 @@ class TopicsConfig(Section):
 
     @model_validator(mode="after")
     def _distinct(self) -> "TopicsConfig":
-        if len({equivalent(topic) for topic in (self.message, self.checkpoint, self.schemas)}) < 3:
+        own = (self.message, self.checkpoint, self.schemas)
+        if len({equivalent(topic) for topic in own}) < len(own):
             raise ValueError(
                 "message, checkpoint and schemas must be three topics, which to Kafka differ in more than '.' and '_'"
+            )
+        if self.transaction_metadata and equivalent(self.transaction) in {equivalent(topic) for topic in own}:
+            raise ValueError(
+                "transaction must differ from message, checkpoint and schemas, to Kafka in more than '.' and '_'"
             )
         if len(self.by_table) < len(self.names):
             raise ValueError("names must have each table once")
@@ -93,7 +108,14 @@ class TopicsConfig(Section):
                     f"names: {topic} must begin with {self.prefix}. and have a second point after it, as the topics of "
                     "all tables do: rights on topics and `cdcd mirror` go by that"
                 )
-        names = TopicNames(self.prefix, self.by_table, self.message, self.schemas or None, self.checkpoint)
+        names = TopicNames(
+            self.prefix,
+            self.by_table,
+            self.message,
+            self.schemas or None,
+            self.checkpoint,
+            transaction=self.transaction_topic,
+        )
         if errors := collisions(self.by_table, names):
             raise ValueError(f"names: {errors[0].message}")
         return self
@@ -102,6 +124,11 @@ class TopicsConfig(Section):
     def writes_truncates(self) -> bool:
         """Whether TRUNCATE has records."""
         return self.truncate and "t" not in self.skipped_operations
+
+    @property
+    def transaction_topic(self) -> str | None:
+        """The topic for BEGIN and END of transactions; None: they have no records."""
+        return self.transaction if self.transaction_metadata else None
 
     @property
     def by_table(self) -> dict[Table, str]:

@@ -372,6 +372,32 @@ MESSAGE_VALUE: Final = struct(
 )
 """Of logical messages."""
 
+TRANSACTION_KEY: Final = struct(
+    {"id": _TEXT}, "io.debezium.connector.common.TransactionMetadataKey", optional=False, version=1
+)
+TRANSACTION_VALUE: Final = struct(
+    {
+        "status": _TEXT,
+        "id": _TEXT,
+        "event_count": _NUMBER,
+        "data_collections": {
+            "type": "array",
+            "items": struct(
+                {"data_collection": _TEXT, "event_count": primitive("int64", optional=False)},
+                "event.collection",
+                optional=False,
+                version=1,
+            ),
+            "optional": True,
+        },
+        "ts_ms": primitive("int64", optional=False),
+    },
+    "io.debezium.connector.common.TransactionMetadataValue",
+    optional=False,
+    version=1,
+)
+"""Of BEGIN and END of a transaction (`transaction_metadata.py`)."""
+
 
 def opening(schema: Schema) -> bytes:
     """What a record with this schema begins with; after its payload comes `CLOSING`."""

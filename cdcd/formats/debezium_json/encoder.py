@@ -129,6 +129,8 @@ class DebeziumJsonEncoder(KnownTables):
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
         """See `Encoder`."""
         self._source.begin(xid, commit_lsn, unix_us(commit_time), last_commit_lsn)
+        if self.metadata is not None:
+            self.metadata.begin(xid, commit_lsn, unix_us(commit_time))
         self._commit_lsn = commit_lsn
         self._transaction += 1
         self._serial = 0
@@ -461,6 +463,8 @@ class DebeziumJsonEncoder(KnownTables):
         if between is not None:
             self._commit_lsn, self._serial = between
             self._source.begin(None, self._commit_lsn, now_us, None, snapshot=INCREMENTAL)
+            if self.metadata is not None:
+                self.metadata.between()
             self._transaction += 1
         self._set_now(now_us)
         self._lsn = self._commit_lsn

@@ -7,6 +7,7 @@ from cdcd.facts import Observer, unheard
 from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
+from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import table_form
 from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
@@ -34,6 +35,12 @@ class KnownTables:
         self._names = settings.topics
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
+        self.metadata = (
+            None
+            if self._names.transaction is None
+            else TransactionMetadata(settings, self._names.transaction)
+        )
+        """Of the transaction that is open; None: records say nothing of it."""
         self._tables: dict[int, TableFragments] = {}
         self._columns: dict[int, tuple[ColumnForm, ...]] = {}
         """Of the last description of each relation, which numbers columns that have another name by now."""
@@ -148,6 +155,7 @@ class KnownTables:
             value_schema=self._settings.value_format == WITH_SCHEMA,
             modes=modes,
             name_adjustment=self._settings.name_adjustment,
+            metadata=self.metadata,
         )
         self._tables[relation.oid] = fragments
         self._described(fragments, types, rules)

@@ -20,6 +20,7 @@ from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect
 from cdcd.formats.debezium_json.source_block import OPS, TableSource
 from cdcd.formats.debezium_json.strings import quote
+from cdcd.formats.debezium_json.transaction_metadata import CountedTableSource, TransactionMetadata
 from cdcd.formats.encoder import Record
 from cdcd.formats.schema_names import NONE, adjusted
 from cdcd.protocol.messages import Relation
@@ -112,6 +113,7 @@ class TableFragments:
         value_schema: bool = False,
         modes: Modes = DEFAULTS,
         name_adjustment: str = NONE,
+        metadata: TransactionMetadata | None = None,
     ) -> None:
         self.relation = relation
         self.topic = topic
@@ -167,13 +169,15 @@ class TableFragments:
         self.key_slots = [self.plan[index][0] for index in keys]
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
         schema_name = adjusted(topic, name_adjustment)
-        self.source = TableSource(
-            relation.schema,
-            relation.name,
-            schema_id,
+        head = (
             opening(envelope_schema(relation, keys, types, schema_name, rules, modes=modes))
             if value_schema
-            else b"",
+            else b""
+        )
+        self.source: TableSource = (
+            TableSource(relation.schema, relation.name, schema_id, head)
+            if metadata is None
+            else CountedTableSource(relation.schema, relation.name, schema_id, head, metadata)
         )
         self.key_fragments = [
             (b",%b:" if place else b"{%b:") % self.names[index] for place, index in enumerate(keys)

@@ -731,3 +731,33 @@ def test_a_reader_of_kafka_sees_whole_transactions_up_to_the_limit(
     assert waiting == []
     assert all(10 * len(one.events) >= whole_bytes_max for one in sent if one.lsn in cut)
     assert [ticket for batch in out for ticket in batch.tickets] == [one.ticket for one in sent]
+
+
+# Records that are no events.
+
+
+def test_what_is_appended_behind_the_last_event_is_never_a_part_of_its_own():
+    queue = make(records_max=2, whole_bytes_max=0)
+    queue.begin(100, 0)
+    assert add(queue, "a", "b")
+    end = [record("end")]
+    queue.append(end, 10)
+    assert end == []
+    queue.close(100, 110, 1, (0,))
+    first, last = queue.take(0), queue.take(0)
+    assert texts(first) == ["a", "b"]
+    assert first.position == Position(100, 100, 2)
+    assert texts(last) == ["end"]
+    assert (last.position, last.rows, last.size) == (Position(100, 110), 0, 10)
+
+
+def test_a_part_has_the_counts_of_the_records_up_to_it():
+    counted = {"public.t": 0}
+    queue = make(records_max=2, whole_bytes_max=0, counts=lambda: tuple(counted.items()))
+    queue.begin(100, 0)
+    for number in (2, 4):
+        counted["public.t"] = number
+        add(queue, "a", "b")
+    queue.close(100, 110, 1, (0,))
+    positions = [queue.take(0).position for _ in range(3)]
+    assert [position.counts for position in positions] == [(("public.t", 2),), (("public.t", 4),), ()]

@@ -81,6 +81,21 @@ def test_a_checkpoint_is_read_back_as_it_was_written(checkpoint):
     assert Checkpoint.decode(checkpoint.encode(), "topic[0]@7") == checkpoint
 
 
+def test_the_records_of_a_half_delivered_transaction_are_read_back():
+    counts = (("public.b", 3), ('public."a', 2))
+    cut = replace(CUT, position=Position(200, 200, 7, counts))
+    assert Checkpoint.decode(cut.encode(), "topic[0]@7").position.counts == counts
+    assert Checkpoint.decode(CUT.encode(), "topic[0]@7").position.counts == ()
+    assert b"records" not in CUT.encode()
+
+
+@pytest.mark.parametrize("records", [b"[1]", b'{"t":-1}', b'{"t":"x"}', b"7"])
+def test_damaged_counts_of_records_are_refused(records):
+    data = CUT.encode().replace(b'"events_done"', b'"records":%b,"events_done"' % records)
+    with pytest.raises(PositionError, match="cannot be read"):
+        Checkpoint.decode(data, "topic[0]@7")
+
+
 def test_a_person_can_read_the_record():
     assert json.loads(CUT.encode()) == {
         "format": 1,

@@ -1,0 +1,40 @@
+"""Bugs of transaction metadata."""
+
+from typing import Any
+
+from cdcd.engine.queue import BatchQueue, Record
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.transactions.position import Counts
+
+
+class ForgetsCounts(BatchQueue):
+    """The position inside a transaction does not say how many records it had."""
+
+    def __init__(self, *args: Any, **limits: Any) -> None:
+        super().__init__(*args, **{**limits, "counts": lambda: ()})
+
+
+class CutsOffTheEnd(BatchQueue):
+    """END may be in a part of its own, behind which a restart writes it once more."""
+
+    def append(self, records: list[Record], size: int) -> None:
+        self.add(records, size, 0)
+
+
+class BeginsAgain(TransactionMetadata):
+    """A restart inside a transaction writes BEGIN once more."""
+
+    def restore(self, counts: Counts) -> None:
+        super().restore(counts)
+        self._is_begun = False
+
+
+class BeginsAgainEncoder(DebeziumJsonEncoder):
+    """An encoder with `BeginsAgain`."""
+
+    def __init__(self, settings: EncoderSettings, binary: bool = False) -> None:
+        super().__init__(settings, binary)
+        assert self.metadata is not None
+        self.metadata = BeginsAgain(settings, self.metadata.topic)
