@@ -39,6 +39,8 @@ class RowWriter:
     def __init__(self) -> None:
         self._out = BytesWriter()
         self._part = BytesWriter()
+        self.row_at: i64 = 0
+        """Where the new row begins in the event that was begun, if it has one."""
         self.key: bytes | None = None
         """Of the event that was begun; None: its table has none."""
 
@@ -87,6 +89,7 @@ class RowWriter:
                 raise ValueError("unknown kind of row")
             else:
                 out.write(b'{"before":null,"after":')
+                self.row_at = len(out)
         end = write_row(frame, end, table.places, out)
         if end == LEFT:
             return LEFT
@@ -113,6 +116,7 @@ class RowWriter:
         if end != LEFT:
             self.key = self._key(table)
             out.write(b'},"after":')
+            self.row_at = len(out)
             if frame[end] != NEW_ROW:
                 raise ValueError("unknown kind of row")
             if row_width(frame, end) != table.width:
