@@ -132,7 +132,7 @@ def test_every_field_has_the_value_that_the_envelope_has():
     plain.encode(frame, False, NOW_US, theirs)
     envelope = json.loads(theirs[-1][2] or b"")
     value = json.loads(ours[-1][2] or b"")
-    expected = {"__deleted": "false"}
+    expected: dict[str, Any] = {"__deleted": "false"}
     for each in added(ALL):
         place, _, name = each.field.rpartition(".")
         expected[each.name] = envelope["source"][name] if place else envelope[name]
