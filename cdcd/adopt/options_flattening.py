@@ -33,8 +33,9 @@ FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 """The class of the transform, in lower case."""
 
 NO_OTHERS: Final = (
-    "cdcd flattens records (event_flattening), but has no other transforms. Let the consumers, or a job after the "
-    "topics, do what the others do, and accept this option."
+    "cdcd flattens records, but has no other transforms. Write event_flattening into cdcd.yaml, let the consumers or a "
+    "job after the topics do what the others do, and accept this option. Do not take over before that: the records "
+    "would not be flattened."
 )
 _MODES: Final = (DROP, TOMBSTONE, REWRITE, REWRITE_WITH_TOMBSTONE, DELETE_TO_TOMBSTONE)
 _FORMER: Final = (

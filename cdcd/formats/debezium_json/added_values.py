@@ -32,6 +32,8 @@ class AddedValues:
         self._as_text = as_text
         self._values: list[bytes] = []
         self._events = [(place, field) for place, field in enumerate(self._fields) if field in _OF_EVENT]
+        self._absent: set[str] = set()
+        """Names of the fields that are null in this transaction."""
         self._last = b""
 
     def renew(self, values: Mapping[str, bytes]) -> None:
@@ -39,8 +41,11 @@ class AddedValues:
         known = {**self._constants, **values}
         self._last = known["last"]
         found: list[bytes] = []
-        for field in self._fields:
+        self._absent.clear()
+        for name, field in zip(self.names, self._fields, strict=True):
             value = b"" if field in _OF_EVENT else known[field.removeprefix("source.")]
+            if value == _NULL:
+                self._absent.add(name)
             found.append(_text(value) if self._as_text else value)
         self._values = found
 
@@ -68,7 +73,9 @@ class AddedValues:
     def headers(self, op: int, lsn: bytes, event_no: int, now_us: int) -> list[tuple[str, bytes]]:
         """The headers of one event. A field without a value has none."""
         values = self.of_event(op, lsn, event_no, now_us)
-        return [(name, value) for name, value in zip(self.names, values, strict=True) if value != _NULL]
+        return [
+            (name, value) for name, value in zip(self.names, values, strict=True) if name not in self._absent
+        ]
 
 
 def _text(value: bytes) -> bytes:

@@ -323,3 +323,10 @@ def test_a_value_without_a_form_is_null_with_a_header_here_too():
         assert (key, value) == (b'{"id":1}', b'{"id":1,"n":null,"__deleted":"false"}')
         assert headers == [("cdcd.unwritable", b'["n"]')]
     assert encoder.unwritable == {("public.prices", "n"): 2}
+
+
+def test_a_header_of_a_table_that_is_called_null_is_there():
+    named = Relation(None, 5, "null", "null", "d", (Column(1, "id", 23, -1),))
+    encoder = an_encoder(Flattening(headers=added("table,origin")), (named, ("id",)))
+    (made,) = encode(encoder, Insert(None, 5, row(1)))
+    assert made[3] == [("__table", b"null")]
