@@ -52,7 +52,7 @@ def encode(encoder: FlatEncoder, *messages: Any, writes: bool = False) -> list[R
 def an_encoder(
     flattening: Flattening, *tables: tuple[Relation, tuple[str, ...]], **others: Any
 ) -> FlatEncoder:
-    encoder = FlatEncoder(flat_settings(flattening, **others), False, others.pop("observe", lambda _: None))
+    encoder = FlatEncoder(flat_settings(flattening, **others))
     for relation, key in tables:
         encoder.define(relation, TableDescription(key), {})
     return encoder
