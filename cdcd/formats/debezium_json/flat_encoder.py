@@ -18,6 +18,7 @@ from typing import Final
 from cdcd.facts import FlatteningCollision, Observer, unheard
 from cdcd.formats.debezium_json.added_values import AddedValues
 from cdcd.formats.debezium_json.connect_schema import CLOSING, WITH_SCHEMA, flat_schema, opening
+from cdcd.formats.debezium_json.row_writer import WITHOUT_OLD
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, TRUNCATED
 from cdcd.formats.debezium_json.strings import quote
@@ -159,7 +160,12 @@ class FlatEncoder(SnapshotEncoder):
     def _append_written(self, table: TableFragments, op: int, out: list[Record]) -> int:
         writer = self._writer
         written = writer.draft()
-        row = written[_BEFORE:-_NO_AFTER] if op == DELETED else written[writer.row_at :]
+        if op == DELETED:
+            row = written[_BEFORE:-_NO_AFTER]
+        elif written.startswith(WITHOUT_OLD):
+            row = written[len(WITHOUT_OLD) :]
+        else:
+            row = written[writer.row_at :]
         return self._append_row(table, op, writer.key, row, None, out)
 
     def _append_delete(
