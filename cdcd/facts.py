@@ -459,6 +459,19 @@ class EventRefused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class FlatteningCollision(Fact):
+    """A table has a column with the name of a field that event_flattening adds. Its flattened records have the column
+    and leave the added field out. Choose another name: `event_flattening.add_fields_prefix`, or `<field>:<name>`.
+    """
+
+    event: ClassVar[str] = "flattening.collision"
+    level: ClassVar[Level] = "warning"
+    table: str
+    fields: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReconnectScheduled(Fact):
     """A session failed for a reason that is likely to pass. The next session begins after `wait_s`."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
+from cdcd.adopt.options_flattening import of_transform
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import REGISTRY, USER_INFO
 from cdcd.adopt.options_snapshot import SNAPSHOT
@@ -86,13 +87,20 @@ def judge(options: Mapping[str, str], references: References) -> list[Finding]:
         references: gets the variables that the findings' keys refer to.
     """
     found = [
-        (option, _without_effect(finding, options))
+        (option, _with_others(finding, options))
         for option, finding in (_judged(name, value, references) for name, value in options.items())
     ]
     found += _defaults(options)
     places = {name: place for place, name in enumerate([option.name for option in (*OPTIONS, *PRODUCER)])}
     ordered = sorted(found, key=lambda pair: places.get(pair[0].name, -1) if pair[0] else len(places))
     return _agreed([finding for _, finding in ordered])
+
+
+def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
+    """The finding, as other options of the connector change it."""
+    if finding.name.partition(".")[0] == "transforms":
+        return replace(finding, verdict=of_transform(finding.name, options, finding.verdict))
+    return _without_effect(finding, options)
 
 
 def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:

@@ -6,6 +6,7 @@ the Java producer, whose properties are librdkafka's here (`kafka.properties`).
 
 from typing import Final
 
+from cdcd.adopt.options_flattening import FLATTENING, FLATTENING_OPTIONS
 from cdcd.adopt.options_registry import REGISTRY
 from cdcd.adopt.verdicts import (
     Option,
@@ -58,9 +59,8 @@ def _converter(part: str) -> Rule:
 
 
 _OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
-_FLATTENING: Final = "io.debezium.transforms.extractnewrecordstate"
 _TRANSFORMS: Final = (
-    "cdcd has no transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
+    "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
     "after the topics, do it."
 )
 
@@ -139,9 +139,7 @@ CONNECT: Final = (
         None,
         by_value(
             {
-                _FLATTENING: lacks(
-                    "cdcd delivers the whole envelope: the row is in `after`, and a delete has op d."
-                ),
+                FLATTENING: same("event_flattening.enabled: true.", event_flattening__enabled=True),
                 _OUTBOX: lacks(
                     "Write the outbox table and its topics into `outbox` of cdcd.yaml (docs/outbox.md names the key "
                     "for each option of the router), and accept this option and `transforms`. Do not take over "
@@ -151,6 +149,7 @@ CONNECT: Final = (
             lacks(_TRANSFORMS),
         ),
     ),
+    *FLATTENING_OPTIONS,
     Option("transforms.*", None, irrelevant("It belongs to its transform.")),
     Option("predicates", None, impossible(_TRANSFORMS)),
     Option("predicates.*", None, irrelevant("It belongs to its predicate.")),

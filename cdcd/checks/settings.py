@@ -94,6 +94,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         value_format=config.format.value,
         modes=modes(config.format),
         name_adjustment=config.format.schema_name_adjustment_mode,
+        flattening=config.event_flattening.settings,
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
         transaction_topic=topics.transaction_topic,
         subjects=config.registry.subjects,

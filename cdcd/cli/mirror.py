@@ -342,6 +342,12 @@ def _check_modes(pipeline: "Config | None") -> None:
     """ConfigError: what the topics say is not what Spark would read from the database."""
     if pipeline is None:
         return
+    if pipeline.event_flattening.enabled:
+        raise ConfigError(
+            "The pipeline's records are flattened (event_flattening), so they do not tell which change of a row comes "
+            "first.",
+            hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
+        )
     skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
     if skipped:
         raise ConfigError(

@@ -71,7 +71,7 @@ def command(  # noqa: PLR0917  one for each option
         click.echo(f"note: {text}", err=True)
 
     shown = tail.Shown(
-        tail.filter_of(tables, where),
+        tail.filter_of(tables, where, config if source == "topics" else None),
         as_objects=as_objects,
         show=click.echo,
         notice=notice,

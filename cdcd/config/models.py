@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
+from cdcd.config.sections.event_flattening import EventFlatteningConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
@@ -41,6 +42,9 @@ class Config(Section):
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
+    event_flattening: EventFlatteningConfig = Field(
+        description="Records whose value is the row itself. Off by default."
+    )
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction that they tell of. Off by default."
     )
@@ -137,6 +141,17 @@ class Config(Section):
             raise ValueError(
                 "topics.skipped_operations: u needs snapshot.mode: never, snapshot.added_tables: false and "
                 "snapshot.signals: off, because an update may carry a row that a snapshot does not meet"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _flattens_json(self) -> "Config":
+        if self.event_flattening.enabled and self.format.value not in {"json", "json_schema"}:
+            raise ValueError("event_flattening.enabled needs format.value: json or json_schema")
+        if self.event_flattening.enabled and self.topics.transaction_metadata:
+            raise ValueError(
+                "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does not say "
+                "its place in the transaction"
             )
         return self
 

@@ -7,7 +7,7 @@ from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.facts import Observer
-from cdcd.formats.available import FORMATS
+from cdcd.formats.available import format_of
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.settings import Outbox
@@ -47,7 +47,7 @@ class SessionStart:
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
     """The engine of a session. The caller owes `close` of its assembler."""
-    records = FORMATS[start.encoding.value_format]
+    records = format_of(start.encoding)
     encoder = shaped(
         records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
     )

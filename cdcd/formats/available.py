@@ -1,4 +1,4 @@
-"""The formats that records can have, by their names in the configuration. A new format is an entry here."""
+"""The formats that records can have, by their names in the configuration. A new format is an entry of `FORMATS`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from cdcd.facts import Observer
 from cdcd.formats.avro.encoder import AvroEncoder
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.flat_encoder import FlatEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
 
@@ -33,3 +34,15 @@ _AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder, registered=True)
 
 FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON, "avro": _AVRO}
 """By the name of the values' format; the encoder takes the names from its settings."""
+
+
+_FLATTENED: Final = Format(FlatEncoder, FlatEncoder)
+
+
+def format_of(settings: EncoderSettings) -> Format:
+    """The format of a pipeline's records. Those of JSON can be flattened."""
+    chosen = FORMATS[settings.value_format]
+    if settings.flattening is None:
+        return chosen
+    assert chosen is _DEBEZIUM_JSON, "the configuration flattens JSON only"
+    return _FLATTENED

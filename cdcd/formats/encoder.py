@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
@@ -55,6 +56,7 @@ class EncoderSettings:
         key_format, value_format: names of `available.py`.
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
+        flattening: how records are flattened; None: they are envelopes.
         skipped: the operations of `SKIPPABLE` that have no records.
         transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
@@ -77,6 +79,7 @@ class EncoderSettings:
     value_format: str = "json"
     modes: Modes = field(default_factory=Modes)
     name_adjustment: str = NONE
+    flattening: Flattening | None = None
     skipped: tuple[str, ...] = ()
     transaction_topic: str | None = None
     subjects: str = "topic"

@@ -20,6 +20,9 @@ one has `labels`, pairs of `pg_enum.oid` and label: a label that is renamed keep
 `skipped` are the operations (`c`, `u`, `d`) that have no records, where there are such: readers of such a topic cannot
 know the table from it.
 
+`flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
+say which description they follow.
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -86,6 +89,7 @@ class TableForm:
     columns: tuple[ColumnForm, ...]
     oid: int | None = None
     skipped: tuple[str, ...] = ()
+    flattened: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -121,6 +125,7 @@ class TableForm:
             **({} if self.oid is None else {"oid": self.oid}),
             "key": list(self.key),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
+            **({"flattened": True} if self.flattened else {}),
             "columns": columns,
         }
 
@@ -145,6 +150,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             columns=tuple([_read_column(column) for column in data["columns"]]),
             oid=data.get("oid"),
             skipped=tuple(data.get("skipped", ())),
+            flattened=data.get("flattened") is True,
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -166,6 +172,7 @@ def table_form(
     *,
     modes: Modes = DEFAULTS,
     skipped: tuple[str, ...] = (),
+    flattened: bool = False,
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -185,6 +192,7 @@ def table_form(
         tuple(columns),
         relation.oid,
         skipped,
+        flattened,
     )
 
 

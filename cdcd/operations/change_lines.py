@@ -1,7 +1,7 @@
 """What `cdcd tail` shows of a record: which changes are wanted, and how they look, as a line or as JSON."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -9,9 +9,13 @@ from typing import Any, Final
 
 from cdcd.errors import ConfigError
 from cdcd.formats.encoder import HEADER_UNCHANGED
+from cdcd.formats.flattening import DELETED_FIELD
 from cdcd.operations.conditions import Condition, Row
 from cdcd.snapshots.patterns import TablePattern
 from cdcd.telemetry.terminal_text import cut, plain
+
+_FLAT: Final = "flattened"
+"""Stands in the source of what is made of a flattened record, which does not say when and where it came from."""
 
 VALUE_MAX: Final = 60
 """Characters of a value in a line."""
@@ -39,11 +43,13 @@ class Filter:
     Attributes:
         tables: patterns; () for all.
         condition: None for all rows.
+        flattened: if records are flattened (`event_flattening`), the table of a topic.
         notices: what was left out for another reason than being unwanted, in words, each once. The caller takes them.
     """
 
     tables: tuple[TablePattern, ...] = ()
     condition: Condition | None = None
+    flattened: Callable[[str], str] | None = None
     notices: list[str] = field(default_factory=list)
     _told: set[str] = field(default_factory=set)
 
@@ -52,9 +58,11 @@ class Filter:
 
         Raises ConfigError: the condition cannot be judged on the record.
         """
-        if seen.value is None:
+        envelope = _envelope(seen) if seen.value is not None else None
+        if envelope is None and self.flattened is not None:
+            envelope = _around_row(seen, self.flattened(seen.topic))
+        elif seen.value is None:
             return None
-        envelope = _envelope(seen)
         if envelope is None:
             self._notice(f"{plain(seen.topic)} has records that are not changes. They are not shown.")
             return None
@@ -104,6 +112,8 @@ class Filter:
 def table_of(envelope: dict[str, Any]) -> str:
     """`schema.table`; "" for a logical message."""
     source = envelope["source"]
+    if _FLAT in source:
+        return str(source[_FLAT])
     return f"{source['schema']}.{source['table']}" if source.get("table") else ""
 
 
@@ -130,6 +140,24 @@ def _envelope(seen: Seen) -> dict[str, Any] | None:
     return found if is_ours else None
 
 
+def _around_row(seen: Seen, table: str) -> dict[str, Any] | None:
+    """What an envelope would say of a flattened record, as far as that is known. None: it is none.
+
+    A record without a value is a delete here; its key is shown.
+    """
+    data = seen.key if seen.value is None else seen.value
+    try:
+        row = payload_of(json.loads(data or b"", parse_float=Decimal))
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    is_deleted = seen.value is None or row.get(DELETED_FIELD) == "true"
+    row = {name: value for name, value in row.items() if name != DELETED_FIELD}
+    place = "before" if is_deleted else "after"
+    return {"op": "d" if is_deleted else "", place: row, "source": {_FLAT: table}}
+
+
 def as_json(seen: Seen) -> str:
     """A line with the record as it is: where it lies, its key, its value."""
     where = {"topic": seen.topic, "partition": seen.partition, "offset": seen.offset}
@@ -151,9 +179,11 @@ def _json_of(data: bytes | None) -> str:
 def as_line(seen: Seen, envelope: dict[str, Any]) -> str:
     """A line for people: time of the commit (UTC), what happened, the table, the values."""
     op = envelope["op"]
-    at = (_EPOCH + timedelta(milliseconds=int(envelope["source"]["ts_ms"]))).isoformat(
-        sep=" ", timespec="milliseconds"
-    )
+    ts_ms = envelope["source"].get("ts_ms")
+    if ts_ms is None:
+        head = f"{_OPS.get(op, 'ROW'):8} {plain(table_of(envelope))}"
+        return " ".join([head, *_values(seen, envelope)])
+    at = (_EPOCH + timedelta(milliseconds=int(ts_ms))).isoformat(sep=" ", timespec="milliseconds")
     head = f"{at.removesuffix('+00:00')} {_OPS.get(op, plain(str(op))):8} {plain(table_of(envelope))}"
     if op == "m":
         message = envelope.get("message") or {}

@@ -92,10 +92,20 @@ def _poll_for(stream: TextIO | None) -> "select.poll | None":
     return poll
 
 
-def filter_of(tables: tuple[str, ...], where: str) -> Filter:
-    """Raises ConfigError: a pattern or the condition cannot be read."""
+def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = None) -> Filter:
+    """Which records are shown. `flattened`: the configuration of a pipeline whose topics may have flattened records.
+
+    Raises ConfigError: a pattern or the condition cannot be read.
+    """
     patterns = tuple(parse_pattern(table, "--table") for table in tables)
-    return Filter(patterns, parse_condition(where) if where else None)
+    condition = parse_condition(where) if where else None
+    if flattened is None or not flattened.event_flattening.enabled:
+        return Filter(patterns, condition)
+    topics = flattened.topics
+    named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
+    return Filter(
+        patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
+    )
 
 
 def follow_topics(
@@ -206,6 +216,8 @@ class RecordDecoder:
 
     def __init__(self, config: Config, database: str) -> None:
         settings = replace(encoder_settings(config, database), schemas_topic=None, tombstones=False)
+        # An envelope says more to a person than a row.
+        settings = replace(settings, flattening=None)
         value_format = config.format.value
         if FORMATS[value_format].registered:
             # What is shown to a person is JSON, also where the daemon writes Avro.

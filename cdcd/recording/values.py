@@ -16,6 +16,7 @@ from cdcd.engine.exported import ExportedTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import TransientError
 from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
 from cdcd.rows.modes import Modes
@@ -33,7 +34,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable,
+        TypeDescription, Outbox, OutboxTable, Flattening, AddedField,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

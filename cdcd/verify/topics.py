@@ -106,6 +106,12 @@ class TopicsTarget:
     """
 
     def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
+        if config.event_flattening.enabled:
+            raise ConfigError(
+                "The pipeline's records are flattened (event_flattening), so they do not tell which transactions they"
+                " are of.",
+                hint="Compare the rows with a consumer of your own, or verify a pipeline without event_flattening.",
+            )
         skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
         if skipped:
             raise ConfigError(

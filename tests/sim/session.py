@@ -88,7 +88,7 @@ class Parts:
     first_tables: FirstTables = first_tables
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
-    encoder: type[DebeziumJsonEncoder] = DebeziumJsonEncoder
+    encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
 
 
 @dataclass(slots=True)

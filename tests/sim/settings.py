@@ -142,6 +142,15 @@ SKIPPING: Final[dict[str, Any]] = {
 }
 """Operations without records, with restarts inside of transactions that have some."""
 
+FLATTENED: Final[dict[str, Any]] = {
+    **SKIPPING,
+    "skipped": (),
+    "truncate_records": False,
+    "p_full": 0.0,
+    "ddl": ("add_column", "drop_column"),
+}
+"""Flattened records (`flattened.py`), which have no TRUNCATE and no row before an update."""
+
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""
 

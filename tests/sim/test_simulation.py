@@ -5,6 +5,7 @@ import pytest
 from cdcd.build import is_compiled
 from tests.sim import __main__ as command
 from tests.sim.expected import PUBLISHED
+from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
@@ -13,7 +14,8 @@ from tests.sim.planted_focuses import (
     PUBLISHING,
     PUBLISHING_AND_CUT,
 )
-from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
+from tests.sim.session import Parts
+from tests.sim.settings import FLATTENED, PARTITIONED, REFUSED, SKIPPING
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -114,6 +116,16 @@ def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path
             except Exception as error:
                 error.add_note(f"seed {seed} with the focus SKIPPING, without records of {skipped}")
                 raise
+
+
+@pytest.mark.again
+def test_flattened_records_keep_the_promises_of_the_stream(tmp_path):
+    for seed in range(30):
+        try:
+            World(seed, str(tmp_path), parts=Parts(encoder=InflatedEncoder), focus=FLATTENED).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus FLATTENED")
+            raise
 
 
 @pytest.mark.again

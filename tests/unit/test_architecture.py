@@ -177,6 +177,7 @@ def test_what_makes_records_is_known_by_its_interface_only(module: str):
     own = (
         "cdcd.formats.encoder",
         "cdcd.formats.available",
+        "cdcd.formats.flattening",
         "cdcd.formats.schemas",
         "cdcd.formats.schema_registrations",
     )

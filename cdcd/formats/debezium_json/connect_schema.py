@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
+from cdcd.formats.flattening import DELETED_FIELD, AddedField
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.logical import LogicalType
 from cdcd.rows.modes import DEFAULTS, Modes, logical_type_under
@@ -250,33 +251,30 @@ _MARKERS: Final = "true,first,first_in_data_collection,last_in_data_collection,l
 
 _NUMBER: Final = primitive("int64")
 _TEXT: Final = primitive("string", optional=False)
-_SOURCE: Final = struct(
-    {
-        "version": _TEXT,
-        "connector": _TEXT,
-        "name": _TEXT,
-        "ts_ms": primitive("int64", optional=False),
-        "snapshot": primitive("string", name="io.debezium.data.Enum", parameters={"allowed": _MARKERS})
-        | {"default": "false"},
-        "db": _TEXT,
-        "sequence": primitive("string"),
-        "ts_us": _NUMBER,
-        "ts_ns": _NUMBER,
-        "schema": _TEXT,
-        "table": _TEXT,
-        "txId": _NUMBER,
-        "lsn": _NUMBER,
-        "xmin": _NUMBER,
-        "origin": primitive("string"),
-        "origin_lsn": _NUMBER,
-        "commit_lsn": _NUMBER,
-        "event_serial_no": _NUMBER,
-        "schema_id": primitive("string"),
-    },
-    "io.debezium.connector.postgresql.Source",
-    optional=False,
-    version=1,
-)
+_SOURCE_FIELDS: Final[Mapping[str, Schema]] = {
+    "version": _TEXT,
+    "connector": _TEXT,
+    "name": _TEXT,
+    "ts_ms": primitive("int64", optional=False),
+    "snapshot": primitive("string", name="io.debezium.data.Enum", parameters={"allowed": _MARKERS})
+    | {"default": "false"},
+    "db": _TEXT,
+    "sequence": primitive("string"),
+    "ts_us": _NUMBER,
+    "ts_ns": _NUMBER,
+    "schema": _TEXT,
+    "table": _TEXT,
+    "txId": _NUMBER,
+    "lsn": _NUMBER,
+    "xmin": _NUMBER,
+    "origin": primitive("string"),
+    "origin_lsn": _NUMBER,
+    "commit_lsn": _NUMBER,
+    "event_serial_no": _NUMBER,
+    "schema_id": primitive("string"),
+}
+_SOURCE: Final = struct(_SOURCE_FIELDS, "io.debezium.connector.postgresql.Source", optional=False, version=1)
+_ENVELOPE: Final[Mapping[str, Schema]] = {"op": _TEXT, "ts_ms": _NUMBER, "ts_us": _NUMBER, "ts_ns": _NUMBER}
 _TRANSACTION: Final = struct(
     {
         "id": _TEXT,
@@ -328,26 +326,56 @@ def envelope_schema(
     modes: Modes = DEFAULTS,
 ) -> Schema:
     """Of the envelopes of a table's records; `rules`: how each column of the relation is protected."""
-    rules = rules or [None] * len(relation.columns)
-    row = struct(
-        {
-            column.name: {**_column(column, types, rule, modes), "optional": place not in key}
-            for place, (column, rule) in enumerate(zip(relation.columns, rules, strict=True))
-            if rule is None or rule.action != EXCLUDE
-        },
-        f"{topic}.Value",
-    )
+    row = struct(_columns(relation, key, types, rules, modes), f"{topic}.Value")
     fields = {
         "before": row,
         "after": row,
         "source": _SOURCE,
         "transaction": _TRANSACTION,
-        "op": _TEXT,
-        "ts_ms": _NUMBER,
-        "ts_us": _NUMBER,
-        "ts_ns": _NUMBER,
+        **_ENVELOPE,
     }
     return struct(fields, f"{topic}.Envelope", optional=False, version=2)
+
+
+def flat_schema(
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    topic: str,
+    rules: Sequence[ColumnRule | None] = (),
+    *,
+    modes: Modes = DEFAULTS,
+    added: Sequence[AddedField] = (),
+    has_deleted: bool = False,
+) -> Schema:
+    """Of flattened records of a table: the row, `__deleted` if `has_deleted`, and what is added."""
+    fields = _columns(relation, key, types, rules, modes)
+    if has_deleted:
+        fields[DELETED_FIELD] = primitive("string")
+    for each in added:
+        known = _SOURCE_FIELDS if each.field.startswith("source.") else _ENVELOPE
+        schema = known[each.field.removeprefix("source.")]
+        fields[each.name] = {name: said for name, said in schema.items() if name != "default"} | {
+            "optional": True
+        }
+    # A row to which nothing is added keeps the schema that it has in an envelope, where it may be missing.
+    return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
+
+
+def _columns(
+    relation: Relation,
+    key: Collection[int],
+    types: Mapping[int, TypeDescription],
+    rules: Sequence[ColumnRule | None],
+    modes: Modes,
+) -> dict[str, Schema]:
+    return {
+        column.name: {**_column(column, types, rule, modes), "optional": place not in key}
+        for place, (column, rule) in enumerate(
+            zip(relation.columns, rules or [None] * len(relation.columns), strict=True)
+        )
+        if rule is None or rule.action != EXCLUDE
+    }
 
 
 MESSAGE_KEY: Final = struct(

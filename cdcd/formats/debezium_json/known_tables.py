@@ -128,6 +128,7 @@ class KnownTables:
             rules,
             modes=modes,
             skipped=self._settings.skipped,
+            flattened=self._settings.flattening is not None,
         )
         self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:
@@ -152,7 +153,7 @@ class KnownTables:
             announcement=announcement,
             form=self._forms.setdefault(rows, len(self._forms)),
             key_schema=self._settings.key_format == WITH_SCHEMA,
-            value_schema=self._settings.value_format == WITH_SCHEMA,
+            value_schema=self._settings.value_format == WITH_SCHEMA and self._settings.flattening is None,
             modes=modes,
             name_adjustment=self._settings.name_adjustment,
             metadata=self.metadata,

@@ -30,6 +30,9 @@ LSN_MAX: Final = 2**63 - 1
 _BUFFER_BYTES_MAX: Final = 1 << 20
 """A buffer that a large record has made larger is given back."""
 
+WITHOUT_OLD: Final = b'{"before":null,"after":'
+"""What an event begins with that has no old row."""
+
 _BRACE: Final = 0x7D  # }
 
 
@@ -39,6 +42,8 @@ class RowWriter:
     def __init__(self) -> None:
         self._out = BytesWriter()
         self._part = BytesWriter()
+        self.row_at: i64 = 0
+        """Where the new row begins in the event that was begun, if an old one stands before it."""
         self.key: bytes | None = None
         """Of the event that was begun; None: its table has none."""
 
@@ -86,7 +91,7 @@ class RowWriter:
             elif kind != NEW_ROW:
                 raise ValueError("unknown kind of row")
             else:
-                out.write(b'{"before":null,"after":')
+                out.write(WITHOUT_OLD)
         end = write_row(frame, end, table.places, out)
         if end == LEFT:
             return LEFT
@@ -113,6 +118,7 @@ class RowWriter:
         if end != LEFT:
             self.key = self._key(table)
             out.write(b'},"after":')
+            self.row_at = len(out)
             if frame[end] != NEW_ROW:
                 raise ValueError("unknown kind of row")
             if row_width(frame, end) != table.width:

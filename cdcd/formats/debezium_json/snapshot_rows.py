@@ -84,12 +84,26 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         else:
             number = len(lines)
         numbers = [b"%d" % each for each in range(event_no + 1, event_no + 1 + number)]
-        form = _form(table, columns, position, now_us)
+        form = self._form(table, columns, position, now_us)
         topic = table.topic
         rows = zip(*values, numbers, strict=True)
+        records: list[Record]
         if keys is None:
-            return [(topic, None, form % row, None) for row in rows], None
-        return [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)], keys
+            records = [(topic, None, form % row, None) for row in rows]
+        else:
+            records = [(topic, key, form % row, None) for key, row in zip(keys, rows, strict=True)]
+        return self._completed(table, records, position, now_us, event_no), keys
+
+    def _completed(
+        self,
+        table: TableFragments,
+        records: list[Record],
+        position: SnapshotPosition,
+        now_us: int,
+        event_no: int,
+    ) -> list[Record]:
+        """The records of rows as they were written by `_form`; the first has the number after `event_no`."""
+        return records
 
     def _encode_each(  # noqa: PLR0917 - as `encode_rows`
         self,
@@ -120,6 +134,20 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             keys += appended or []
         return records, keys if table.key_columns else None
 
+    def _form(
+        self,
+        table: TableFragments,
+        columns: list[tuple[list[bytes], bool]],
+        position: SnapshotPosition,
+        now_us: int,
+    ) -> bytes:
+        """A record with places for the values of the columns and the row's number."""
+        row = b'{"before":null,"after":' + row_form(table, columns)
+        lsn = str(int(position.lsn)).encode("ascii")
+        before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
+        begin, _, end = before.partition(_ROW)
+        return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
+
     def has_key(self, oid: int) -> bool:
         """Whether rows of this table can be told apart."""
         return bool(self._tables[oid].key_slots)
@@ -143,21 +171,15 @@ def runs(count: int, position: SnapshotPosition) -> list[tuple[int, int, str]]:
     return runs
 
 
-def _form(
-    table: TableFragments, columns: list[tuple[list[bytes], bool]], position: SnapshotPosition, now_us: int
-) -> bytes:
-    """A record with places for the values of the columns and the row's number."""
+def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> bytes:
+    """A row with places for the values of the columns."""
     parts: list[bytes] = []
     for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
         if not shown:
             continue
         start = b",%b:" if parts else b"{%b:"
         parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
-    row = b'{"before":null,"after":' + (b"".join(parts) or b"{") + b"}"
-    lsn = str(int(position.lsn)).encode("ascii")
-    before, after = table.source.around_number(_ROW, lsn, READ, processed_at(now_us))
-    begin, _, end = before.partition(_ROW)
-    return _literal(begin) + row + _literal(end) + b"%b" + _literal(after)
+    return (b"".join(parts) or b"{") + b"}"
 
 
 def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:

@@ -57,6 +57,7 @@ class SourceBlock:
         self._unix_us = 0
         self._last = ""
         self._origin = _NO_ORIGIN
+        self._origin_values = ("null", "null")
 
     def begin(
         self,
@@ -73,11 +74,44 @@ class SourceBlock:
         self._unix_us = unix_us
         self._last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
         self._origin = _NO_ORIGIN
+        self._origin_values = ("null", "null")
 
     def set_origin(self, name: str | None, lsn: int | None) -> None:
         """The transaction was made on another server; `lsn` is where it was committed there."""
         origin = "null" if name is None else quote(wire(name))
-        self._origin = _origin(origin, "null" if lsn is None else str(lsn))
+        self._origin_values = (origin, "null" if lsn is None else str(lsn))
+        self._origin = _origin(*self._origin_values)
+
+    @staticmethod
+    def constants(settings: EncoderSettings) -> dict[str, bytes]:
+        """JSON of the fields that are the same for all records of a pipeline."""
+        return {
+            "version": quote(wire(settings.version)).encode("latin-1"),
+            "connector": b'"postgresql"',
+            "name": quote(wire(settings.prefix)).encode("latin-1"),
+            "db": quote(wire(settings.database)).encode("latin-1"),
+            "xmin": b"null",
+        }
+
+    def values(self) -> dict[str, bytes]:
+        """JSON of the fields that are the same for all events of the transaction.
+
+        `last` is the first part of `sequence` as it stands within that text.
+        """
+        origin, origin_lsn = self._origin_values
+        micros = self._unix_us
+        found = {
+            "ts_ms": str(micros // 1000),
+            "ts_us": str(micros),
+            "ts_ns": str(micros * 1000),
+            "snapshot": f'"{self._snapshot}"',
+            "txId": self._txid,
+            "commit_lsn": str(self._commit_lsn),
+            "origin": origin,
+            "origin_lsn": origin_lsn,
+            "last": self._last,
+        }
+        return {name: value.encode("latin-1") for name, value in found.items()}
 
     def pieces(self, table: str) -> tuple[bytes, bytes, bytes]:
         """What stands before the event's LSN, between it and its repetition, and from there to the serial number.

@@ -239,6 +239,12 @@ class Descriptions:
             else:
                 columns.append(column)
         form = replace(form, columns=tuple(columns))
+        if form.flattened:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its records are flattened (event_flattening), so they do not tell which"
+                " change of a row comes first.",
+                hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
+            )
         if form.skipped:
             raise SourceError(
                 f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"

@@ -30,8 +30,9 @@ OPTIONS_FILE = {
     **EQUAL,
     "database.password": SECRET,
     "table.include.list": r"public\.(orders|customers)",
-    "transforms": "unwrap",
+    "transforms": "unwrap,route",
     "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    "transforms.route.type": "io.debezium.transforms.ByLogicalTableRouter",
     "frobnicate": SECRET,
     "driver.password": SECRET,
     "producer.override.security.protocol": "SASL_SSL",
@@ -95,6 +96,23 @@ def test_without_brokers_or_without_a_host_there_is_no_configuration() -> None:
         adopt(MINIMAL, {}, "f", asks_database=False)
     with pytest.raises(ConfigError, match=r"no database\.hostname"):
         adopt({"topic.prefix": "a"}, {"kafka.bootstrap_servers": "k:1"}, "f", asks_database=False)
+
+
+def test_a_connector_that_flattens_becomes_a_pipeline_that_does() -> None:
+    found = adoption(
+        transforms="unwrap",
+        transforms__unwrap__type="io.debezium.transforms.ExtractNewRecordState",
+        **{
+            "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
+            "transforms.unwrap.add.fields": "op,source.ts_ms",
+        },
+    )
+    assert found.exit_code(()) == 0
+    flattening = parse_config(
+        settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"}
+    ).event_flattening
+    assert (flattening.enabled, flattening.delete_tombstone_handling_mode) == (True, "rewrite")
+    assert flattening.add_fields == ("op", "source.ts_ms")
 
 
 def test_what_stands_in_the_way_must_be_accepted_by_name() -> None:
@@ -172,7 +190,7 @@ def test_the_command_writes_and_lists_without_any_secret(form: str, tmp_path: Pa
     else:
         lines = [line for line in result.output.splitlines() if str(tmp_path) not in line]
         assert max(map(len, lines)) <= 80
-        assert "IMPOSSIBLE transforms = unwrap" in lines
+        assert "IMPOSSIBLE transforms = unwrap,route" in lines
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ({"transforms": "unwrap"}, Kind.IMPOSSIBLE, {}),
         (
             {"transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState"},
-            Kind.IMPOSSIBLE,
+            Kind.IRRELEVANT,
             {},
         ),
         ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
@@ -358,3 +358,63 @@ def test_a_worker_gives_what_the_connector_has_not() -> None:
         "producer.override.acks": "all",
         "value.converter": "Other",
     }
+
+
+FLATTENED = {
+    "transforms": " unwrap ",
+    "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+    "transforms.unwrap.delete.tombstone.handling.mode": "rewrite",
+    "transforms.unwrap.add.fields": "op, source.lsn:pos",
+    "transforms.unwrap.add.fields.prefix": "meta_",
+    "transforms.unwrap.add.headers": "table",
+}
+
+
+def test_the_transform_that_flattens_is_carried_over() -> None:
+    found = {
+        name: finding.verdict for name, finding in of(FLATTENED).items() if name.startswith("transforms")
+    }
+    assert {verdict.kind for verdict in found.values()} == {Kind.SAME}
+    keys: dict[str, object] = {}
+    for verdict in found.values():
+        keys |= verdict.keys
+    assert keys == {
+        "event_flattening.enabled": True,
+        "event_flattening.delete_tombstone_handling_mode": "rewrite",
+        "event_flattening.add_fields": ["op", "source.lsn:pos"],
+        "event_flattening.add_fields_prefix": "meta_",
+        "event_flattening.add_headers": ["table"],
+    }
+
+
+def test_beside_another_transform_nothing_is_flattened_and_that_stands_in_the_way() -> None:
+    found = of(
+        {
+            **FLATTENED,
+            "transforms": "unwrap,route",
+            "transforms.route.type": "io.debezium.transforms.ByLogicalTableRouter",
+        }
+    )
+    assert found["transforms"].verdict.kind is Kind.IMPOSSIBLE
+    assert "event_flattening" in found["transforms"].verdict.why
+    assert not any(
+        key.startswith("event_flattening") for finding in found.values() for key in finding.verdict.keys
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("add.fields", "before.id"),
+        ("add.headers", "transaction.id"),
+        ("drop.tombstones", "false"),
+        ("delete.handling.mode", "none"),
+        ("route.by.field", "kind"),
+        ("drop.fields.header.name", "h"),
+        ("predicate", "isOrder"),
+    ],
+)
+def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str, value: str) -> None:
+    verdict = of({**FLATTENED, f"transforms.unwrap.{option}": value})[f"transforms.unwrap.{option}"].verdict
+    assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
+    assert "accept" in verdict.why.lower()

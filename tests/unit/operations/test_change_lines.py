@@ -160,3 +160,31 @@ def test_a_condition_that_does_not_fit_a_column_names_the_table():
 
 def test_the_table_of_a_message_is_none():
     assert table_of({"source": {}}) == ""
+
+
+def flattened(record: Seen, **others: Any) -> str | None:
+    shown = Filter(flattened=lambda topic: topic.removeprefix("shop."), **others)
+    envelope = shown.wanted(record)
+    return None if envelope is None else as_line(record, envelope)
+
+
+@pytest.mark.parametrize("value", [None, b'{"id":5,"__deleted":"true"}'])
+def test_a_flattened_delete_is_shown_as_one(value):
+    assert flattened(Seen("shop.public.orders", b'{"id":5}', value)) == "DELETE   public.orders id=5"
+
+
+def test_a_flattened_row_is_shown_with_what_is_added_to_it():
+    value = b'{"id":5,"big":"x","__deleted":"false","__op":"u"}'
+    record = Seen("shop.public.orders", b'{"id":5}', value, (("cdcd.unchanged", b'["big"]'),))
+    assert flattened(record) == 'ROW      public.orders id=5 big=(unchanged) __op="u"'
+    assert flattened(record, condition=parse_condition("id = 6")) is None
+    assert flattened(record, condition=parse_condition("id = 5")) is not None
+    assert flattened(record, tables=(parse_pattern("public.other", "t"),)) is None
+    with_schema = b'{"schema":{"type":"struct"},"payload":{"id":5}}'
+    assert flattened(Seen("shop.public.orders", None, with_schema)) == "ROW      public.orders id=5"
+
+
+def test_among_flattened_records_an_envelope_is_shown_as_one_and_what_is_no_object_is_left_out():
+    assert (flattened(seen("c", after={"id": 5})) or "").endswith("INSERT   public.orders id=5")
+    for data in (b"[]", b"x", None):
+        assert flattened(Seen("shop.public.orders", None, data)) is None

@@ -1,0 +1,64 @@
+import pytest
+
+from cdcd.checks.settings import encoder_settings
+from cdcd.config.loading import Config, parse_config
+from cdcd.errors import ConfigError
+from cdcd.formats.flattening import AddedField, Flattening
+from cdcd.recording.values import Reader, write_value
+
+MINIMAL = """
+name: shop
+postgres: {dsn: "postgresql://127.0.0.1/shop"}
+kafka: {bootstrap_servers: "127.0.0.1:9092"}
+"""
+
+
+def configured(flattening: str, more: str = "") -> Config:
+    return parse_config(f"{MINIMAL}event_flattening: {{{flattening}}}\n{more}", {})
+
+
+def test_records_are_envelopes_by_default():
+    assert encoder_settings(parse_config(MINIMAL, {}), "shop").flattening is None
+    assert encoder_settings(configured("delete_tombstone_handling_mode: drop"), "shop").flattening is None
+
+
+def test_flattening_is_what_is_configured_and_is_recorded():
+    config = configured(
+        "enabled: true, delete_tombstone_handling_mode: rewrite, add_fields: [op, 'source.lsn:pos'], "
+        "add_headers: [table], add_headers_prefix: x_"
+    )
+    settings = encoder_settings(config, "shop")
+    assert settings.flattening == Flattening(
+        "rewrite",
+        (AddedField("__op", "op"), AddedField("__pos", "source.lsn")),
+        (AddedField("x_table", "source.table"),),
+    )
+    assert Reader(write_value(settings)).value() == settings
+
+
+@pytest.mark.parametrize(
+    ("flattening", "why"),
+    [
+        ("enabled: true, add_fields: [foo]", r"add_fields.*no such field"),
+        ("enabled: true, add_headers: [transaction.id]", r"no transaction metadata"),
+        ("enabled: true, add_fields: [op, 'table:op']", r"__op is there twice"),
+        ("enabled: true, add_headers: ['op:a'], add_headers_prefix: 'cdcd.'", r"must not begin with cdcd"),
+        ("enabled: true, add_headers: ['op:oldkey'], add_headers_prefix: '__debezium.'", r"must not begin"),
+        (
+            "enabled: true, delete_tombstone_handling_mode: rewrite, add_fields: ['op:deleted']",
+            r"__deleted is a field of rewritten rows",
+        ),
+        ("add_fields: [op]", r"need enabled: true"),
+        ("enabled: true, delete_tombstone_handling_mode: none", r"delete_tombstone_handling_mode"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_key(flattening, why):
+    with pytest.raises(ConfigError, match=rf"event_flattening.*{why}"):
+        configured(flattening)
+
+
+def test_avro_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"event_flattening\.enabled needs format\.value: json or json_schema"
+    ):
+        configured("enabled: true", 'format: {value: avro}\nregistry: {url: "http://127.0.0.1:8081"}\n')
