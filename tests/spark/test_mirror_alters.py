@@ -312,16 +312,19 @@ def run(
 
 
 def is_refused(forms: Sequence[TableForm]) -> bool:
-    """Whether a mirror that takes one form after the other is stopped by one."""
-    has = table_schema("0", forms[0])
+    """Whether a mirror is stopped that takes one form after the other, or all of them in one batch."""
+    schemas = [table_schema(str(number), form) for number, form in enumerate(forms)]
+    has = schemas[0]
     kind = kind_of(has)
-    for number, form in enumerate(forms[1:], 1):
-        new = numbered(has, table_schema(str(number), form))
-        try:
+    try:
+        for schema in schemas[1:]:
+            new = numbered(has, schema)
             plan(has, new, kind)
-        except IncompatibleSchemaError:
-            return True
-        has = new
+            has = new
+        for schema in schemas:
+            plan(schema, has, kind)
+    except IncompatibleSchemaError:
+        return True
     return False
 
 

@@ -79,6 +79,11 @@ def _micros(number: Column, infinite: tuple[int, int], otherwise: Column) -> Col
     return known.when(number == infinite[1], sf.lit(INFINITE_US["-infinity"])).otherwise(otherwise)
 
 
+def micros_of_ms(millis: Column) -> Column:
+    """NULL for years after 294246, which PostgreSQL has and Spark has not: multiplication would end the batch."""
+    return sf.try_multiply(millis, sf.lit(1000))
+
+
 def _timestamp_us(micros: Column) -> Column:
     return _timestamp(_micros(micros, (_MAX_64, _MIN_64), micros))
 
@@ -89,7 +94,7 @@ def _timestamp_ns(nanos: Column) -> Column:
 
 def _timestamp_connect(millis: Column) -> Column:
     infinite = (INFINITE_US["infinity"], INFINITE_US["-infinity"])
-    return _timestamp(_micros(millis, infinite, millis * 1000))
+    return _timestamp(_micros(millis, infinite, micros_of_ms(millis)))
 
 
 def _timestamp_iso(text: Column) -> Column:

@@ -48,7 +48,7 @@ from pyspark.sql.types import (
 )
 
 from cdcd.formats.schemas import TableForm
-from cdcd.spark.records.mode_types import INFINITE_US, mode_rule
+from cdcd.spark.records.mode_types import INFINITE_US, micros_of_ms, mode_rule
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 
@@ -88,7 +88,7 @@ def _timestamp(micros: Column) -> Column:
 
 
 def _timestamp_of_ms(millis: Column) -> Column:
-    return sf.timestamp_millis(millis).cast(TimestampNTZType())
+    return _timestamp(micros_of_ms(millis))
 
 
 def _timestamptz(text: Column) -> Column:

@@ -14,7 +14,6 @@ again, at a later snapshot.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from cdcd.errors import SourceError, TransientError
+from cdcd.errors import TransientError
 from cdcd.formats.schemas import table_form
 from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import SharedSnapshot
@@ -39,6 +38,7 @@ from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.types import rules, table_schema
 from cdcd.spark.session import check_classic, check_time_zone
+from cdcd.spark.snapshot.failures import raised_by_task
 from cdcd.spark.snapshot.page_source import NAME, Plan, SnapshotPages, page_ranges
 from cdcd.spark.targets.evolution import IncompatibleSchemaError
 from cdcd.spark.targets.layout import DELETED, PLAIN, Layout
@@ -55,7 +55,6 @@ PARTITION_BYTES: Final = 128 << 20
 NOWHERE: Final = -1
 """The partition of rows that are in no topic."""
 
-_OURS: Final = re.compile(r"cdcd\.errors\.(\w+): (.*)")
 _REGISTERING: Final = Lock()
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
@@ -331,7 +330,7 @@ def load_snapshot(
         problems, rows = counts.get["problems"], counts.get["rows"]
         quarantined = _quarantine(target, table, changes) if problems else 0
     except (PySparkException, Py4JError) as error:
-        raise _reason(table, error) from error
+        raise raised_by_task(table, error) from error
     return Loaded(rows - problems, quarantined, snapshot.lsn)
 
 
@@ -384,14 +383,3 @@ def _quarantine(target: Target, table: str, changes: DataFrame) -> int:
         sf.col("schema_id"),
     )
     return target.append(target.own_name(QUARANTINE), rows, list(PLACE))
-
-
-def _reason(table: str, error: Exception) -> Exception:
-    """What an executor raised of ours, without the traces of Spark around it."""
-    found = _OURS.findall(str(error))
-    if not found:
-        return error
-    kind, text = found[-1]
-    message, _, hint = text.partition(" Hint: ")
-    error_type = TransientError if kind == TransientError.__name__ else SourceError
-    return error_type(f"The snapshot of {table} was not read: {message}", hint=hint)

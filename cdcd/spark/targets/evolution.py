@@ -322,7 +322,12 @@ def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, Co
         # Of the same name, but both ids known and different: dropped, and added again.
         if before is None or (before.id is not None and (column.id is not None or before.id in taken)):
             continue
-        if _fits(old.columns, old.columns.index(before), column.id) and _fits(new.columns, place, before.id):
+        was = old.columns.index(before)
+        if not (_fits(old.columns, was, column.id) and _fits(new.columns, place, before.id)):
+            continue
+        # Of another type: the column was altered, unless what stands after it shows that it was dropped and added.
+        holds = before.spark == column.spark or widens(before.spark, column.spark)
+        if holds or _fits(_by_names(old, new), was, column.id):
             yield before, column
 
 
@@ -332,6 +337,16 @@ def _fits(columns: Sequence[ColumnSchema], place: int, id_: int | None) -> bool:
         all(column.id is None or column.id < id_ for column in columns[:place])
         and all(column.id is None or column.id > id_ for column in columns[place + 1 :])
     )
+
+
+def _by_names(old: TableSchema, new: TableSchema) -> list[ColumnSchema]:
+    """The columns of `old`, with ids of `new` where `old` has none for a column with that name and type."""
+    known = {column.id for column in old.columns}
+    ids = {(column.name, column.type_oid): column.id for column in new.columns if column.id not in known}
+    return [
+        replace(column, id=ids.get((column.name, column.type_oid))) if column.id is None else column
+        for column in old.columns
+    ]
 
 
 def _renames(names: dict[str, str]) -> list[Step]:

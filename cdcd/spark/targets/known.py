@@ -131,7 +131,7 @@ class KnownTables:
                 ) from error
             newest = self.check_writer(spark, name)
             if newest is None:
-                self.check_whole(spark, name)
+                self.check_whole(spark, name, new.schema.table)
             self.tables[name] = Table(
                 new.schema,
                 (lsn, event),
@@ -143,13 +143,14 @@ class KnownTables:
             )
         return self.tables.get(name)
 
-    def check_whole(self, spark: SparkSession, name: str) -> None:
-        """That a table has every version since it was empty. PositionError: it has not."""
+    def check_whole(self, spark: SparkSession, name: str, table: str) -> None:
+        """That a table, the mirror of `table`, has every version since it was empty. PositionError: it has not."""
         if not self._format.is_whole(spark, name):
             raise PositionError(
                 f"No version of {name} that says how far it has come is left.",
-                hint="Another program let go of the mirror's versions. Drop the table, and start the mirror for it "
-                "again from the beginning of its topic; keep versions for longer than the mirror may be down.",
+                hint=f"Another program let go of the mirror's versions. Drop {name}, then read the table again: "
+                f"cdcd mirror --config FILE --snapshot {table} --source FILE (the daemon's configuration)."
+                " From then on, let that program keep versions for longer than the mirror may be down.",
             )
 
     def record(self, spark: SparkSession, name: str, properties: Mapping[str, str]) -> None:

@@ -35,9 +35,9 @@ class Reading:
                 break
             # Commits that change no row carry the state on: the oldest one with these places brought the changes.
             state, at = state or commit.state, commit.at
-        if state is None:
-            self._known.check_whole(spark, name)
         new = made(properties)
+        if state is None:
+            self._known.check_whole(spark, name, new.schema.table)
         return Inspected(name, new.schema, new.kind, state, at, self._format.files(spark, name), new.layout)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:

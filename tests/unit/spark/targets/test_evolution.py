@@ -79,6 +79,19 @@ def test_a_column_without_an_id_is_another_one_if_its_place_does_not_allow_the_i
     assert plan(old, table(ID, column("a", 5), column("b", 7))) == ()
 
 
+def test_a_column_of_another_type_is_another_one_if_what_stands_after_it_has_a_lower_id():
+    # No id of the two is known, but b has its name and type still: a stood before 7, and is not 9.
+    old = table(ID, column("a", None), column("b", None))
+    again = column("a", 9, IntegerType())
+    assert plan(old, table(ID, column("b", 7), again)) == (Drop("a"), Add(again))
+    # Where nothing shows it, the column may have been altered, and what its rows have by now is not known.
+    for new in (table(ID, again), table(ID, column("c", 7), again), table(ID, again, column("b", 10))):
+        with pytest.raises(IncompatibleSchemaError, match="column a changed"):
+            plan(old, new)
+    # A column of the same type keeps its values.
+    assert plan(old, table(ID, column("b", 7), column("a", 9))) == ()
+
+
 def test_a_column_without_an_id_is_not_one_that_has_another_name_by_now():
     old = table(ID, column("m", 4), column("o", 5))
     new = table(ID, column("o", 4), column("m", None))
