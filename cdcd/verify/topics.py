@@ -83,6 +83,40 @@ def is_meant(name: str, patterns: Sequence[TablePattern], outbox: Collection[str
     return name not in outbox and (not patterns or any(pattern.matches_name(name) for pattern in patterns))
 
 
+def check_operations(config: Config) -> None:
+    """ConfigError: the topics leave out operations."""
+    skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
+    if skipped:
+        raise ConfigError(
+            f"The topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they cannot"
+            " be equal to the tables.",
+            hint="Verify a pipeline that writes all operations.",
+        )
+
+
+def chosen(
+    config: Config,
+    published: Sequence[str],
+    patterns: Sequence[TablePattern],
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> list[str]:
+    """The published tables that are compared.
+
+    Args:
+        wanted: whether the target has a table.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    meant = [name for name in published if is_meant(name, patterns, config.outbox.tables) and wanted(name)]
+    if not meant:
+        raise ConfigError(
+            f"The publication {config.postgres.publication} publishes no table that is meant.",
+            hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
+        )
+    return meant
+
+
 class TopicsTarget:
     """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
 
@@ -92,13 +126,7 @@ class TopicsTarget:
     """
 
     def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
-        skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
-        if skipped:
-            raise ConfigError(
-                f"The topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they cannot"
-                " be equal to the tables.",
-                hint="Verify a pipeline that writes all operations.",
-            )
+        check_operations(config)
         self._config = config
         self._options = options
         self._notice = notice
@@ -159,12 +187,8 @@ class TopicsTarget:
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             self._look(shared)
-            meant = {name: _size(table) for name, table in shared.tables.items() if self._means(name)}
-        if not meant:
-            raise ConfigError(
-                f"The publication {self._config.postgres.publication} publishes no table that is meant.",
-                hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
-            )
+            names = chosen(self._config, list(shared.tables), self._patterns)
+            meant = {name: _size(shared.tables[name]) for name in names}
         self._fold(list(meant))
         return meant if choose is None else choose(meant)
 
@@ -201,9 +225,6 @@ class TopicsTarget:
                     except ChangedTableError as error:
                         changed[name] = error.message
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
-
-    def _means(self, name: str) -> bool:
-        return is_meant(name, self._patterns, self._config.outbox.tables)
 
     async def _snapshot(self, stack: AsyncExitStack) -> SharedSnapshot:
         """A snapshot of this moment, until the stack is closed."""
