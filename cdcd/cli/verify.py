@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 MEBIBYTE: Final = 1 << 20
 
+_FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "directory")
+"""Parameters that --target mirror does not take."""
+
 
 @click.command("verify")
 @config_option()
@@ -206,9 +209,6 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     return report.exit_code
 
 
-_FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "directory")
-
-
 def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
     """UsageError: an option is not for this target."""
     if target == "topics":
@@ -241,6 +241,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     notice: "Callable[[str], None]",
 ) -> "Report":
     """Compare the tables of a mirror."""
+    from cdcd.checks.settings import require_json  # noqa: PLC0415
     from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
     from cdcd.credentials.providers import access  # noqa: PLC0415
@@ -248,19 +249,27 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.verify.delivery import Delivery  # noqa: PLC0415
     from cdcd.verify.source import Forms  # noqa: PLC0415
-    from cdcd.verify.topics import check_operations, chosen  # noqa: PLC0415
+    from cdcd.verify.topics import check_operations, chosen, tell_outbox  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
     check_pyspark()
 
     from cdcd.spark.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
 
+    require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
     check_operations(config)
+    tell_outbox(config, notice)
     settings, target = settings_of(mirror), target_of(mirror)
     connection, _ = client.split(*access(config.kafka))
     delivery = Delivery(config, connection, timeout_s, notice)
     patterns = [parse_pattern(table, "--table") for table in tables]
-    meant = chosen(config, asyncio.run(delivery.published()), patterns, settings.wants)
+    published = asyncio.run(delivery.published())
+    meant = chosen(config, published, patterns, settings.wants)
+    for name in chosen(config, published, patterns):
+        if name not in meant:
+            notice(
+                f"{name} is not compared, because the mirror leaves it out (tables.include, tables.exclude)."
+            )
     spark = session_for(mirror, f"cdcd verify {config.name}")
     try:
         return MirrorTarget(

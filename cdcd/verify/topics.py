@@ -94,6 +94,12 @@ def check_operations(config: Config) -> None:
         )
 
 
+def tell_outbox(config: Config, notice: Notice) -> None:
+    """Say which tables are not compared because they are outboxes."""
+    for name in config.outbox.tables:
+        notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+
+
 def chosen(
     config: Config,
     published: Sequence[str],
@@ -130,8 +136,7 @@ class TopicsTarget:
         self._config = config
         self._options = options
         self._notice = notice
-        for name in config.outbox.tables:
-            notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+        tell_outbox(config, notice)
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
         )

@@ -371,12 +371,12 @@ def read_rows(
     """Each row as a change with op `r` (`changes.parse`), with the raw value, and the problem of what does not fit.
 
     Args:
-        rate_bytes_s: how much all tasks together may read each second, if there are as many as Spark runs at once;
-            0: without limit.
+        rate_bytes_s: how much all tasks together may read each second; 0: without limit.
     """
     form = snapshot.form(table, variant=variant)
     _register(spark)
-    task_rate = rate_bytes_s / spark.sparkContext.defaultParallelism
+    tasks = len(page_ranges(snapshot.shared.tables[table], partition_bytes))
+    task_rate = rate_bytes_s / max(1, min(tasks, spark.sparkContext.defaultParallelism))
     options = snapshot.options(table, partition_bytes, task_rate)
     pages = spark.read.format(NAME).options(**options).load()
     records = pages.select(

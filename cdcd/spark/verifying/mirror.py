@@ -226,9 +226,9 @@ class MirrorTarget:
             changed = changed.join(table.left, "k", "left_semi")
         changed.persist()
         try:
+            count = changed.count()
             if not changed.filter(sf.col("k").isNull()).isEmpty():
                 raise LaterError("its key was altered meanwhile")
-            count = changed.count()
             self._hold(at, table, what, theirs, changed)
         except BaseException:
             changed.unpersist()
@@ -283,7 +283,7 @@ class MirrorTarget:
         if table.left is None:
             outcome.source_rows, outcome.topic_rows, table.unfit = source.rows, mirror.rows, source.unfit
             if source.unfit:
-                outcome.not_compared["rows that fit no type of the mirror (quarantine)"] += source.unfit
+                outcome.not_compared["rows that fit no type of the mirror (quarantine)"] = source.unfit
         ranges = source.differing(mirror)
         outcome.ranges += len(ranges)
         if not ranges:

@@ -211,21 +211,21 @@ def tell(found: DataFrame, what: Compared, outcome: Outcome, excuses: Excuses) -
     counts: Counter[str] = Counter(
         {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     )
+    unsent = found.select(sf.explode("open").alias("at")).groupBy("at").count().collect()
     excused = {
         kind: why
         for kind, why in ((ONLY_SOURCE, excuses.only_source), (ONLY_MIRROR, excuses.only_mirror))
         if why
     }
+    named = [kind for kind in (DIFFERS, ONLY_SOURCE, ONLY_MIRROR) if counts[kind] and kind not in excused]
+    rows = found.filter(sf.col("kind").isin(named)).limit(SHOWN_MAX).collect() if named else []
+    # Nothing fails from here on, so that a table that is looked at again has nothing twice.
     for kind, why in excused.items():
         if counts[kind]:
             outcome.not_compared[f"rows that are {kind}: {why}"] += counts[kind]
-    for row in found.select(sf.explode("open").alias("at")).groupBy("at").count().collect():
+    for row in unsent:
         name = what.columns[row["at"]].name
         outcome.not_compared[f"values of {name} that the mirror never got (_cdcd_unknown)"] += row["count"]
-    named = [kind for kind in (DIFFERS, ONLY_SOURCE, ONLY_MIRROR) if counts[kind] and kind not in excused]
-    if not named:
-        return
-    rows = found.filter(sf.col("kind").isin(named)).limit(SHOWN_MAX).collect()
     for row in rows:
         outcome.add(_difference(row, what))
     outcome.differing += sum(counts[kind] for kind in named) - len(rows)
