@@ -29,7 +29,7 @@ from cdcd.formats.schemas import TableForm
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.slot import SlotWait
 from cdcd.spark.platform.kafka_admin import Admin
-from cdcd.spark.records.changes import parse
+from cdcd.spark.records.changes import PROBLEM, parse
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.snapshot.reading import Snapshot, SnapshotSource, open_snapshot, read_rows, reason
 from cdcd.spark.stream.settings import MirrorSettings
@@ -221,18 +221,19 @@ class MirrorTarget:
             table.done = True
             return
         theirs = mirror_side(newest.rows, what)
-        changed = self._changed(at, what, theirs)
-        if table.left is not None:
-            changed = changed.join(table.left, "k", "left_semi")
-        changed.persist()
+        since = self._changed(at, what, theirs).persist()
+        changed = since if table.left is None else since.join(table.left, "k", "left_semi").persist()
         try:
+            if not since.filter(sf.col("k").isNull()).isEmpty():
+                raise LaterError("a record that came meanwhile cannot be read in the form that the table had")
             count = changed.count()
-            if not changed.filter(sf.col("k").isNull()).isEmpty():
-                raise LaterError("its key was altered meanwhile")
             self._hold(at, table, what, theirs, changed)
         except BaseException:
             changed.unpersist()
             raise
+        finally:
+            if changed is not since:
+                since.unpersist()
         if table.left is None:
             if count:
                 table.notes.append(
@@ -243,8 +244,8 @@ class MirrorTarget:
         table.left, table.left_rows, table.done = changed, count, not count
 
     def _changed(self, at: _At, what: Compared, theirs: DataFrame) -> DataFrame:
-        """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. A key is null if
-        the table was altered so that a delete does not tell it.
+        """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. One of them is null
+        if a record that may be a delete does not tell its key, because the table was altered.
         """
         later = theirs.filter(sf.col("lsn") >= at.lsn).select("k")
         topic = at.snapshot.topic(at.name)
@@ -258,10 +259,12 @@ class MirrorTarget:
         if ends:
             begins = {partition: had.get(partition, 0) for partition in ends}
             records = self._settings.kafka.read(self._spark, topic, begins, ends)
-            deletes = parse(records, at.form.schema, at.form.rules).filter(
-                (sf.col("op") == "d") & (sf.col("commit_lsn") >= at.lsn)
-            )
-            later = later.unionByName(deletes.select(key_text(sf.col("key"), what.key).alias("k")))
+            op, problem = sf.col("op"), sf.col(PROBLEM)
+            since = sf.coalesce(sf.col("commit_lsn") >= at.lsn, sf.lit(True))
+            may_delete = sf.coalesce(op == "d", problem.isNotNull()) & since
+            key = sf.when(problem.isNull(), key_text(sf.col("key"), what.key))
+            deletes = parse(records, at.form.schema, at.form.rules).filter(may_delete)
+            later = later.unionByName(deletes.select(key.alias("k")))
         return later.distinct()
 
     def _hold(self, at: _At, table: _Table, what: Compared, theirs: DataFrame, changed: DataFrame) -> None:
