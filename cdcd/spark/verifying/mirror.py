@@ -244,7 +244,7 @@ class MirrorTarget:
         table.left, table.left_rows, table.done = changed, count, not count
 
     def _changed(self, at: _At, what: Compared, theirs: DataFrame) -> DataFrame:
-        """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. One of them is null
+        """The keys (`k`, each once) that changed after the snapshot, as far as the version has that. One is null
         if a record that may be a delete does not tell its key, because the table was altered.
         """
         later = theirs.filter(sf.col("lsn") >= at.lsn).select("k")
