@@ -109,7 +109,7 @@ def command(
     _check_protected(pipeline)
     _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
-    _check_pyspark()
+    check_pyspark()
     say = log_to(config.log)
     try:
         _mirror(
@@ -157,7 +157,7 @@ def _mirror(
         signal.signal(number, lambda *_: stop.set())
     # First of all: it is wrong at once, and a session takes seconds.
     settings = settings_of(config, consistent=consistent, source=pipeline is not None)
-    spark, target = _session(config, f"cdcd mirror {config.name}"), target_of(config)
+    spark, target = session_for(config, f"cdcd mirror {config.name}"), target_of(config)
     read_from = None if pipeline is None else source_of(pipeline, settings)
     mirror = Mirror(spark, settings, target, observe, read_from)
     try:
@@ -178,7 +178,7 @@ def _mirror(
         raise error
 
 
-def _session(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
+def session_for(config: "MirrorConfig", name: str, *, kafka: bool = True) -> Any:
     """The session that the configuration asks for. `kafka`: with Spark's Kafka source."""
     from cdcd.spark.session import catalog_conf, session  # noqa: PLC0415  loads pyspark
 
@@ -212,13 +212,13 @@ def status(context: click.Context, file: Path | None, *, form: str, kafka: bool)
 
     assert context.parent is not None, "it is a command of `mirror`"
     config = load_mirror(_given(file or context.parent.params["file"]), os.environ)
-    _check_pyspark()
+    check_pyspark()
 
     from cdcd.spark.watching.status import look  # noqa: PLC0415  loads pyspark
     from cdcd.telemetry.mirror_status import lines  # noqa: PLC0415
 
     place = config.target
-    spark = _session(config, f"cdcd mirror status {config.name}", kafka=kafka)
+    spark = session_for(config, f"cdcd mirror status {config.name}", kafka=kafka)
     try:
         found = look(
             spark, target_of(config), settings_of(config), place.location or place.catalog, kafka=kafka
@@ -249,7 +249,7 @@ def _given(file: Path | None) -> Path:
     return file
 
 
-def _check_pyspark() -> None:
+def check_pyspark() -> None:
     """ConfigError: it is not installed."""
     if find_spec("pyspark") is None:
         raise ConfigError("PySpark is not installed.", hint="pip install 'cdcd[spark]'")

@@ -1,4 +1,4 @@
-"""`cdcd verify`: whether the topics have what the tables have."""
+"""`cdcd verify`: whether the topics, or the mirror, have what the tables have."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from cdcd.cli.options import config_option
 from cdcd.scratch import scratch_folder
@@ -23,9 +24,26 @@ if TYPE_CHECKING:
 
 MEBIBYTE: Final = 1 << 20
 
+_FOR_TOPICS: Final = ("since", "sample", "continuous", "interval_s", "port", "directory")
+"""Parameters that --target mirror does not take."""
+
 
 @click.command("verify")
 @config_option()
+@click.option(
+    "--target",
+    type=click.Choice(["topics", "mirror"]),
+    default="topics",
+    show_default=True,
+    help="What is held against the tables: the topics, or the lakehouse tables that `cdcd mirror` makes of them.",
+)
+@click.option(
+    "--mirror",
+    "mirror_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --target mirror: the mirror's configuration.",
+)
 @click.option(
     "--table",
     "tables",
@@ -112,6 +130,8 @@ MEBIBYTE: Final = 1 << 20
 )
 def command(  # noqa: PLR0917  click gives one argument for each option
     file: Path,
+    target: str,
+    mirror_file: Path | None,
     tables: tuple[str, ...],
     since: str | None,
     sample: float,
@@ -126,15 +146,17 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     no_values: bool,
     directory: Path | None,
 ) -> int:
-    """Compare the topics with the tables, at one moment.
+    """Compare the topics, or the mirror, with the tables, at one moment.
 
     A snapshot of PostgreSQL is taken, the topics are folded as far as that snapshot sees, and the two are compared,
     value by value, while writers and daemon go on. Nothing waits for it. The daemon must run.
 
+    With --target mirror, the tables of the lakehouse are compared, by Spark. The mirror must run too.
+
     \b
     Exits with
       0    equal: every row and every value was compared
-      9    the pipeline did not deliver in time (--timeout)
+      9    the pipeline or the mirror did not deliver in time (--timeout)
       10   there are differences; they are named
       12   no difference was found, but not everything could be compared; the output says what and why
     """  # noqa: D301  click wants the character, and not a backslash
@@ -142,6 +164,7 @@ def command(  # noqa: PLR0917  click gives one argument for each option
 
     if continuous and (repair or since is not None):
         raise click.UsageError("--continuous takes neither --repair nor --since.")
+    _check_target(target, mirror_file, file)
     config = load_config(file, os.environ)
 
     from cdcd.protocol.lsn import Lsn  # noqa: PLC0415  a wrong configuration is told first
@@ -158,6 +181,11 @@ def command(  # noqa: PLR0917  click gives one argument for each option
             for line in lines(report, shown=shown, values=not no_values):
                 click.echo(line)
 
+    if target == "mirror":
+        assert mirror_file is not None, "it was asked for"
+        report = _verify_mirror(config, mirror_file, tables, rate * MEBIBYTE, timeout_s, notice)
+        show(report)
+        return report.exit_code
     options = Options(
         tables=tables,
         rate_bytes_s=rate * MEBIBYTE,
@@ -166,19 +194,97 @@ def command(  # noqa: PLR0917  click gives one argument for each option
         since=0 if since is None else int(Lsn.parse(since)),
     )
     with scratch_folder("cdcd-verify-", directory) as folder:
-        target = TopicsTarget(config, options, Path(folder), notice)
+        topics = TopicsTarget(config, options, Path(folder), notice)
         try:
             if continuous:
                 return _go_on(
-                    config, target, options.rate_bytes_s * interval_s, interval_s, port, show, notice
+                    config, topics, options.rate_bytes_s * interval_s, interval_s, port, show, notice
                 )
-            report = asyncio.run(target.verify())
+            report = asyncio.run(topics.verify())
             if repair and report.differences and _repair(config, report, timeout_s, notice):
-                report = asyncio.run(target.verify())
+                report = asyncio.run(topics.verify())
         finally:
-            target.close()
+            topics.close()
     show(report)
     return report.exit_code
+
+
+def _check_target(target: str, mirror_file: Path | None, file: Path) -> None:
+    """UsageError: an option is not for this target."""
+    if target == "topics":
+        if mirror_file is not None:
+            raise click.UsageError("--mirror is for --target mirror.")
+        return
+    context = click.get_current_context()
+
+    def is_given(name: str) -> bool:
+        return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+    if is_given("repair"):
+        raise click.UsageError(
+            "--repair is for --target topics. To read a table of the mirror again, stop the mirror, and: "
+            f"cdcd mirror --config {mirror_file or 'FILE'} --snapshot SCHEMA.TABLE --source {file}"
+        )
+    for parameter in context.command.params:
+        if parameter.name in _FOR_TOPICS and is_given(parameter.name):
+            raise click.UsageError(f"{parameter.opts[0]} is for --target topics.")
+    if mirror_file is None:
+        raise click.UsageError("--target mirror needs --mirror FILE, the mirror's configuration.")
+
+
+def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
+    config: "Config",
+    mirror_file: Path,
+    tables: tuple[str, ...],
+    rate_bytes_s: float,
+    timeout_s: float,
+    notice: "Callable[[str], None]",
+) -> "Report":
+    """Compare the tables of a mirror."""
+    from cdcd.checks.settings import require_json  # noqa: PLC0415
+    from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
+    from cdcd.config.mirror import load_mirror  # noqa: PLC0415
+    from cdcd.credentials.providers import access  # noqa: PLC0415
+    from cdcd.kafka import client  # noqa: PLC0415
+    from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
+    from cdcd.verify.delivery import Delivery  # noqa: PLC0415
+    from cdcd.verify.source import Forms  # noqa: PLC0415
+    from cdcd.verify.topics import check_records, chosen, tell_outbox  # noqa: PLC0415
+
+    mirror = load_mirror(mirror_file, os.environ)
+    check_pyspark()
+
+    from cdcd.spark.verifying.mirror import MirrorTarget  # noqa: PLC0415  loads pyspark
+
+    require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
+    check_records(config)
+    tell_outbox(config, notice)
+    settings, target = settings_of(mirror), target_of(mirror)
+    connection, _ = client.split(*access(config.kafka))
+    delivery = Delivery(config, connection, timeout_s, notice)
+    patterns = [parse_pattern(table, "--table") for table in tables]
+    published = asyncio.run(delivery.published())
+    meant = chosen(config, published, patterns, settings.wants)
+    for name in chosen(config, published, patterns):
+        if name not in meant:
+            notice(
+                f"{name} is not compared, because the mirror leaves it out (tables.include, tables.exclude)."
+            )
+    spark = session_for(mirror, f"cdcd verify {config.name}")
+    try:
+        return MirrorTarget(
+            spark,
+            source_of(config, settings),
+            target,
+            settings,
+            delivery,
+            lambda shared, table: Forms(config, shared).form(table),
+            timeout_s,
+            rate_bytes_s,
+            notice,
+        ).verify(config.name, meant)
+    finally:
+        spark.stop()
 
 
 def _go_on(  # noqa: PLR0917  what is done, how often, and who is told

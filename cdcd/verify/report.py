@@ -32,6 +32,7 @@ class TableReport:
     Attributes:
         lsn: the snapshot saw every commit before it.
         limits: why not everything was compared, in sentences.
+        notes: what else a reader should know, in sentences.
         faults: records that are wrong in themselves; `faults_in_all` counts all of them.
     """
 
@@ -43,6 +44,7 @@ class TableReport:
     limits: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     faults_in_all: int = 0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -96,6 +98,8 @@ def lines(report: Report, *, shown: int, values: bool) -> Iterator[str]:
         name = cut(plain(table.name), _NAME_MAX).ljust(min(max(wide, _NAME_MIN), _NAME_MAX))
         rows = number(table.outcome.source_rows, "row")
         yield f"  {name}  {table.verdict:<12} {rows}"
+        for note in table.notes:
+            yield from _wrapped(note, 4)
         yield from _limits(table)
         for fault in table.faults[:shown]:
             yield from _wrapped(f"{fault.kind}: {fault.where} {fault.key if values else ''}".rstrip(), 4)
@@ -179,6 +183,7 @@ def _table_object(table: TableReport, *, shown: int, values: bool) -> dict[str, 
         "differing_rows": outcome.differing,
         "wrong_records": table.faults_in_all,
         "not_compared": [*table.limits, *(f"{count} {why}" for why, count in outcome.not_compared.items())],
+        "notes": table.notes,
         "differences": [
             {
                 "key": each.key,

@@ -1,7 +1,5 @@
 """Rows of the source at a shared snapshot, as the encoder writes them, read no faster than is allowed."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from random import Random
@@ -14,6 +12,7 @@ from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import SnapshotPosition
 from cdcd.formats.schemas import TableForm, table_form
 from cdcd.formats.unwritable import UnwritableError
+from cdcd.postgres.rate import Rate
 from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
@@ -34,21 +33,6 @@ ROWS_AT_ONCE: Final = 2000
 _MARK: Final = "true"
 
 
-class Rate:
-    """Waits so that no more than `bytes_per_s` pass on average; 0: without limit."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at = time.monotonic()
-
-    async def passed(self, size: int) -> None:
-        """So many bytes were read: wait until the next may be."""
-        if self._bytes_per_s:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size / self._bytes_per_s
-            await asyncio.sleep(max(0.0, self._free_at - now))
-
-
 RUN_PAGES: Final = 16
 """Pages of a sample that lie side by side."""
 
@@ -60,27 +44,15 @@ def left_out(pages: int, share: float, dice: Random) -> Pages:
     return gaps(tuple((run * RUN_PAGES, min(pages, (run + 1) * RUN_PAGES)) for run in sorted(drawn)), pages)
 
 
-class SourceRows:
-    """Reads tables at the snapshot, over a connection of its own. The caller owes `close`."""
+class Forms:
+    """How the daemon describes tables, with the modes and the protected columns of its configuration."""
 
-    def __init__(self, config: Config, shared: SharedSnapshot, reader: SnapshotReader, rate: Rate) -> None:
+    def __init__(self, config: Config, shared: SharedSnapshot) -> None:
         self._shared = shared
-        self._reader = reader
-        self._rate = rate
         self._names = config.topic_names()
-        settings = replace(
-            encoder_settings(config, shared.database),
-            # Rows alone are compared, without what stands around them.
-            schemas_topic=None,
-            key_format="json",
-            value_format="json",
-        )
-        self._modes = settings.modes
+        settings = encoder_settings(config, shared.database)
+        self.modes = settings.modes
         self._protections = Protections(settings.column_rules, settings.modes)
-        self._encoder = SnapshotEncoder(settings)
-
-    def close(self) -> None:
-        self._reader.close()
 
     def form(self, table: SharedTable) -> TableForm:
         """The description of the table at the snapshot."""
@@ -88,7 +60,32 @@ class SourceRows:
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
         rules = self._protections.of_columns(relation, key_columns(relation, table.description), types)
-        return table_form(relation, table.description, types, topic, rules, modes=self._modes)
+        return table_form(relation, table.description, types, topic, rules, modes=self.modes)
+
+
+class SourceRows:
+    """Reads tables at the snapshot, over a connection of its own. The caller owes `close`."""
+
+    def __init__(self, config: Config, shared: SharedSnapshot, reader: SnapshotReader, rate: Rate) -> None:
+        self._shared = shared
+        self._reader = reader
+        self._rate = rate
+        self._forms = Forms(config, shared)
+        settings = replace(
+            encoder_settings(config, shared.database),
+            # Rows alone are compared, without what stands around them.
+            schemas_topic=None,
+            key_format="json",
+            value_format="json",
+        )
+        self._encoder = SnapshotEncoder(settings)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def form(self, table: SharedTable) -> TableForm:
+        """The description of the table at the snapshot."""
+        return self._forms.form(table)
 
     def defaults(self, table: SharedTable) -> list[bytes | None]:
         """For each column, what rows have that are older than the column, as a record has it; None: NULL."""
@@ -96,7 +93,8 @@ class SourceRows:
         found: list[bytes | None] = []
         for column in table.source.relation.columns:
             text = missing.get(column.name)
-            converter = converter_for(column.type_oid, column.type_modifier, self._shared.types, self._modes)
+            modes = self._forms.modes
+            converter = converter_for(column.type_oid, column.type_modifier, self._shared.types, modes)
             try:
                 found.append(None if text is None else to_bytes(converter.json(wire(text))))
             except UnwritableError:

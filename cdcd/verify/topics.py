@@ -11,7 +11,6 @@ A table that is altered, rewritten or truncated meanwhile cannot be read at the 
 another one.
 """
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -22,50 +21,37 @@ from typing import Any, Final
 from cdcd.checks.settings import require_json
 from cdcd.config.loading import Config
 from cdcd.credentials.providers import access
-from cdcd.errors import ConfigError, SinkError, TransientError
+from cdcd.errors import ConfigError, SinkError
 from cdcd.formats.encoder import SKIPPABLE
 from cdcd.formats.schemas import TableForm
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader
-from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.descriptions import read_forms
-from cdcd.operations.sides import system_identifier
-from cdcd.postgres.connection import Dsn, connect, parse_dsn
-from cdcd.postgres.logical_message import emit_message
+from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import ChangedTableError
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.relations import key_columns
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
-from cdcd.snapshots.progress import Progress
-from cdcd.snapshots.signals import WATERMARK
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.terminal_text import number
-from cdcd.transactions.position import Checkpoint, refuse_other_server
+from cdcd.transactions.position import Checkpoint
 from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, TableComparison
 from cdcd.verify.cutting import NotARecordError, cut
+from cdcd.verify.delivery import ANSWER_S, Delivery, Notice, unread
 from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
 from cdcd.verify.report import Report, TableReport
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
-from cdcd.verify.source import Rate, SourceRows, left_out
+from cdcd.verify.source import SourceRows, left_out
 
-ANSWER_S: Final = 15.0
-LOOK_S: Final = 0.5
 ATTEMPTS: Final = 5
 """Snapshots that are taken, if tables are altered or truncated meanwhile."""
 
-Notice = Callable[[str], None]
 Choose = Callable[[Mapping[str, int]], Collection[str]]
-
-
-class NotDeliveredError(TransientError):
-    """The pipeline did not deliver in time what was to be compared."""
-
-    exit_code = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +83,52 @@ def is_meant(name: str, patterns: Sequence[TablePattern], outbox: Collection[str
     return name not in outbox and (not patterns or any(pattern.matches_name(name) for pattern in patterns))
 
 
+def check_records(config: Config) -> None:
+    """ConfigError: the records do not say which transactions they are of, or the topics leave out operations."""
+    if config.event_flattening.enabled:
+        raise ConfigError(
+            "The pipeline's records are flattened (event_flattening), so they do not tell which transactions they are"
+            " of.",
+            hint="Compare the rows with a consumer of your own, or verify a pipeline without event_flattening.",
+        )
+    skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
+    if skipped:
+        raise ConfigError(
+            f"The topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they cannot"
+            " be equal to the tables.",
+            hint="Verify a pipeline that writes all operations.",
+        )
+
+
+def tell_outbox(config: Config, notice: Notice) -> None:
+    """Say which tables are not compared because they are outboxes."""
+    for name in config.outbox.tables:
+        notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+
+
+def chosen(
+    config: Config,
+    published: Sequence[str],
+    patterns: Sequence[TablePattern],
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> list[str]:
+    """The published tables that are compared.
+
+    Args:
+        wanted: whether the target has a table.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    meant = [name for name in published if is_meant(name, patterns, config.outbox.tables) and wanted(name)]
+    if not meant:
+        raise ConfigError(
+            f"The publication {config.postgres.publication} publishes no table that is meant.",
+            hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
+        )
+    return meant
+
+
 class TopicsTarget:
     """The topics of a pipeline, folded further with each `verify`. The caller owes `close`.
 
@@ -106,24 +138,11 @@ class TopicsTarget:
     """
 
     def __init__(self, config: Config, options: Options, folder: Path, notice: Notice) -> None:
-        if config.event_flattening.enabled:
-            raise ConfigError(
-                "The pipeline's records are flattened (event_flattening), so they do not tell which transactions they"
-                " are of.",
-                hint="Compare the rows with a consumer of your own, or verify a pipeline without event_flattening.",
-            )
-        skipped = [op for op in SKIPPABLE if op in config.topics.skipped_operations]
-        if skipped:
-            raise ConfigError(
-                f"The topics leave out the operations {', '.join(skipped)} (topics.skipped_operations), so they cannot"
-                " be equal to the tables.",
-                hint="Verify a pipeline that writes all operations.",
-            )
+        check_records(config)
         self._config = config
         self._options = options
         self._notice = notice
-        for name in config.outbox.tables:
-            notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+        tell_outbox(config, notice)
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
         )
@@ -134,11 +153,10 @@ class TopicsTarget:
         )
         self._client, _ = client.split(*access(config.kafka))
         self._admin = Admin(self._client, ANSWER_S)
+        self._delivery = Delivery(config, self._client, options.timeout_s, notice)
         self._reader = BoundedReader(self._client, f"{config.name}-verify")
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
-        self._server = ""
-        """The system_identifier of the server that is compared."""
         self._folds: dict[str, TableFold] = {}
         self._forms: dict[str, dict[str, TableForm]] = {}
         self._rows_gone: dict[str, str] = {}
@@ -160,8 +178,7 @@ class TopicsTarget:
             SourceError, SinkError, TransientError: a side refuses or does not answer, or the pipeline does not deliver.
         """
         done: dict[str, TableReport] = {}
-        self._server = await system_identifier(self._config, "verify")
-        self._peek()
+        await self._delivery.begin()
         chosen = await self._fold_first(choose)
         for left in reversed(range(ATTEMPTS)):
             changed, gone, lsn = await self._verify(chosen, done)
@@ -183,12 +200,8 @@ class TopicsTarget:
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             self._look(shared)
-            meant = {name: _size(table) for name, table in shared.tables.items() if self._means(name)}
-        if not meant:
-            raise ConfigError(
-                f"The publication {self._config.postgres.publication} publishes no table that is meant.",
-                hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
-            )
+            names = chosen(self._config, list(shared.tables), self._patterns)
+            meant = {name: _size(shared.tables[name]) for name in names}
         self._fold(list(meant))
         return meant if choose is None else choose(meant)
 
@@ -204,13 +217,13 @@ class TopicsTarget:
         async with AsyncExitStack() as stack:
             shared = await self._snapshot(stack)
             tables = {name: table for name, table in sorted(shared.tables.items()) if name in chosen}
-            await self._nudge()
-            checkpoint = self._await_delivery(shared.position)
+            await self._delivery.nudge()
+            checkpoint = self._delivery.wait(shared.position)
             sight = self._look(shared)
             self._fold(list(tables))
             reader = await SnapshotReader.open(
-                self._dsn(),
-                application_name=self._application,
+                self._delivery.dsn(),
+                application_name=self._delivery.application,
                 connect_timeout_s=self._config.postgres.connect_timeout_s,
                 # Nothing else is to be done than to wait for who alters the table.
                 lock_timeout_s=0,
@@ -226,21 +239,11 @@ class TopicsTarget:
                         changed[name] = error.message
             return changed, sorted(set(chosen) - done.keys() - changed.keys()), sight.exact_lsn
 
-    @property
-    def _application(self) -> str:
-        return f"{self._config.name} verify"
-
-    def _means(self, name: str) -> bool:
-        return is_meant(name, self._patterns, self._config.outbox.tables)
-
-    def _dsn(self) -> Dsn:
-        return parse_dsn(*self._config.postgres.access())
-
     async def _snapshot(self, stack: AsyncExitStack) -> SharedSnapshot:
         """A snapshot of this moment, until the stack is closed."""
         postgres = self._config.postgres
         shared = await SharedSnapshot.now(
-            self._dsn(),
+            self._delivery.dsn(),
             publication=postgres.publication,
             slot=postgres.slot,
             connect_timeout_s=postgres.connect_timeout_s,
@@ -255,44 +258,6 @@ class TopicsTarget:
         for fold in self._folds.values():
             fold.look(self._sight)
         return self._sight
-
-    async def _nudge(self) -> None:
-        """Write a message into the WAL, so that an idle pipeline gets past the snapshot."""
-        sql = await connect(
-            self._dsn(),
-            application_name=self._application,
-            connect_timeout_s=self._config.postgres.connect_timeout_s,
-        )
-        try:
-            await emit_message(sql, WATERMARK, "verify")
-        finally:
-            await sql.close()
-
-    def _peek(self) -> Checkpoint | None:
-        """The newest checkpoint. PositionError: it is of another server, whose LSNs say nothing of this one."""
-        found = peek_checkpoint(self._client, self._config.topics.checkpoint, self._config.name, ANSWER_S)
-        refuse_other_server(found, self._server)
-        return found
-
-    def _await_delivery(self, lsn: int) -> Checkpoint:
-        """The checkpoint that says that everything before the LSN is in Kafka."""
-        deadline = time.monotonic() + self._options.timeout_s
-        said = False
-        while True:
-            found = self._peek()
-            if found is not None and found.position.end_lsn >= lsn:
-                return found
-            if time.monotonic() > deadline:
-                at = "no checkpoint" if found is None else f"at {Lsn(found.position.end_lsn)}"
-                raise NotDeliveredError(
-                    f"The pipeline has not delivered up to {Lsn(lsn)} within {self._options.timeout_s:g} s: "
-                    f"it is {at}.",
-                    hint="Look what holds it up (`cdcd status`), or give it more time (--timeout).",
-                )
-            if not said:
-                said = True
-                self._notice(f"Waits until the pipeline has delivered up to {Lsn(lsn)}.")
-            time.sleep(LOOK_S)
 
     def _fold(self, tables: Sequence[str]) -> None:
         """Fold what the topics of these tables have now."""
@@ -363,7 +328,7 @@ class TopicsTarget:
             fold,
             columns,
             rows_gone=self._rows_gone.get(form.topic, "")
-            or _unread(checkpoint, table)
+            or unread(checkpoint, table)
             or _unplaced(fold, form),
             values_gone=self._values_gone.get(form.topic, ""),
         )
@@ -402,16 +367,6 @@ class TopicsTarget:
 
 def _size(table: SharedTable) -> int:
     return sum(each.part.size for each in table.source.parts)
-
-
-def _unread(checkpoint: Checkpoint, table: SharedTable) -> str:
-    """Why the topic may lack rows that the pipeline has not read; "" if it has read the table, or was not to."""
-    progress = checkpoint.snapshot or Progress()
-    oid, name = table.source.oid, table.source.name
-    open_task = any(task.oid == oid or task.name == name for task in progress.tasks)
-    if open_task or oid in progress.waiting.oids[progress.begun :]:
-        return "the table is still being read (`cdcd snapshot status`)"
-    return ""
 
 
 def _unplaced(fold: TableFold, form: TableForm) -> str:

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 
 from cdcd.config.loading import Config, load_config
 from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.verify.columns import Columns
@@ -25,7 +26,7 @@ from cdcd.verify.comparing import Outcome, SourceRow, TableComparison
 from cdcd.verify.folding import Fault, FoldSettings, TableFold, TopicRecord
 from cdcd.verify.row_store import RowStore
 from cdcd.verify.sight import Sight
-from cdcd.verify.source import Rate, SourceRows
+from cdcd.verify.source import SourceRows
 from deploy.demo.daemon import parse_metrics
 from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Raw, Reader

@@ -1,11 +1,11 @@
 """Tables that Spark reads at a snapshot, into a mirror that goes on from there: nothing is missing or comes twice."""
 
 import random
-import threading
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Self
+from typing import Any
 
+import psycopg
 import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
@@ -21,6 +21,7 @@ from cdcd.spark.targets.target import Kind
 from deploy.demo.mirrored import compare
 from tests.spark.stage import Source, Stage, change, target_for
 from tests.spark.workload import MIRRORED, TABLES
+from tests.spark.writing import Writing
 
 SEED = 20_261_122
 ROWS = 8000
@@ -71,40 +72,12 @@ def pipeline(source: Source, *, kafka: bool = True) -> SnapshotSource:
     return SnapshotSource(source.dsn, name, name, source.name, KafkaSource(source.servers) if kafka else None)
 
 
-class Writing:
-    """The workload goes on in a thread, until it is told to end."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.rounds = 0
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            dice = random.Random(SEED)
-            with self._source.connect() as connection:
-                while not self._stop.wait(0.03):
-                    with connection.transaction():
-                        for _ in range(dice.randrange(1, 6)):
-                            statement = dice.choice(WRITES)
-                            connection.execute(
-                                statement.encode(), {"n": dice.randrange(ROWS), "m": dice.randrange(9)}
-                            )
-                    self.rounds += 1
-        except BaseException as failure:  # noqa: BLE001 - it is raised where it is seen
-            self._failure = failure
+def write(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random) -> None:
+    """One transaction of the workload."""
+    with connection.transaction():
+        for _ in range(dice.randrange(1, 6)):
+            statement = dice.choice(WRITES)
+            connection.execute(statement.encode(), {"n": dice.randrange(ROWS), "m": dice.randrange(9)})
 
 
 @pytest.mark.timeout(900)
@@ -117,7 +90,7 @@ def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_t
     file.write_text(yaml.safe_dump(source.daemon.config))
     mirror = source.mirror(table_format)
     said: list[str] = []
-    with Writing(source) as writing:
+    with Writing(source, SEED, write) as writing:
         # WHEN they are read into the mirror meanwhile
         tables = [part for table in MIRRORED for part in ("--snapshot", table)]
         assert mirror.once(*tables, "--source", str(file), say=said.append) == 0, mirror.errors()[-3000:]

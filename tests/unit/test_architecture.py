@@ -57,12 +57,17 @@ LAYERS["spark"] = set(PATH)
 # The commands that bring in what the others do not need.
 ALSO = {
     "cdcd.cli.mirror": {"spark"},
+    "cdcd.cli.verify": {"spark"},
     "cdcd.spark.watching.observed": {"telemetry"},
     "cdcd.spark.watching.status": {"telemetry"},
     # What reads tables, and not topics, is a client of PostgreSQL.
     "cdcd.spark.snapshot.page_source": {"postgres"},
     "cdcd.spark.stream.reload": {"postgres"},
     "cdcd.spark.snapshot.reading": {"postgres"},
+    # What holds a mirror against its source tells it as `cdcd verify` does.
+    "cdcd.spark.verifying.mirror": {"postgres", "telemetry", "verify"},
+    "cdcd.spark.verifying.rows": {"verify"},
+    "cdcd.spark.verifying.waiting": {"verify"},
 }
 PURE = {
     "errors",

@@ -22,6 +22,7 @@ from cdcd import __version__
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings, SnapshotPosition
 from cdcd.postgres.connection import parse_dsn
+from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
@@ -52,6 +53,7 @@ class Plan:
         snapshot, position: as `SharedSnapshot` has them.
         database, prefix: of the records.
         table: without its parts, of which each task has a range.
+        rate_bytes_s: how much of the table's rows a task may read each second; 0: without limit.
     """
 
     dsn: str
@@ -64,6 +66,7 @@ class Plan:
     table: SourceTable
     description: TableDescription
     types: Sequence[TypeDescription]
+    rate_bytes_s: float = 0.0
 
     def options(self, ranges: Sequence[Range]) -> dict[str, str]:
         """For `spark.read.format(NAME).options(...)`; each range is a task's."""
@@ -86,6 +89,7 @@ class Plan:
             "keys": [list(self.description.primary_key), list(self.description.unique_key)],
             "catalog": [astuple(column) for column in self.description.columns],
             "types": [astuple(each) for each in self.types],
+            "rate_bytes_s": self.rate_bytes_s,
         }
         # Spark leaves out of its plans and pages what is called so (spark.redaction.regex).
         return {"secret": json.dumps(fields), "ranges": json.dumps(list(ranges))}
@@ -118,6 +122,7 @@ class Plan:
                 tuple(primary), tuple(unique), tuple(CatalogColumn(*column) for column in fields["catalog"])
             ),
             [_type(each) for each in fields["types"]],
+            fields["rate_bytes_s"],
         )
 
 
@@ -185,13 +190,16 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
     def partitions(self) -> Sequence[PageRange]:
         return [PageRange((str(name), *numbers)) for name, *numbers in json.loads(self._ranges)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         """Rows of the range, a batch for each chunk.
 
         Raises:
             SourceError: the table may not be read.
             TransientError: the connection or the snapshot is lost, or the table was altered, truncated or dropped.
         """
+        if partition is None:
+            # Where there are no partitions, because the table has no pages, Spark reads one that is None.
+            return
         assert isinstance(partition, PageRange), "it is one of ours"
         plan = Plan.read(self._secret)
         encoder = SnapshotEncoder(EncoderSettings(__version__, plan.prefix, plan.database))
@@ -211,12 +219,14 @@ class PagesReader(DataSourceReader):  # type: ignore[misc,unused-ignore]
             )
             try:
                 runner.run(reader.import_snapshot(plan.snapshot))
+                rate = Rate(plan.rate_bytes_s)
                 for lines in _chunks(plan, partition.pages, reader, runner):
                     records: list[Any] = []
                     now_us = time.time_ns() // 1000
                     encoder.encode_rows(relation.oid, lines, place, now_us, records, set())
                     values = pa.array([record[2] for record in records], pa.binary())
                     yield pa.RecordBatch.from_arrays([values], names=["value"])
+                    runner.run(rate.passed(sum(map(len, lines))))
             finally:
                 reader.close()
 

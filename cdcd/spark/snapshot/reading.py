@@ -135,7 +135,12 @@ class Snapshot:
         """The bytes of `schema.table` on the database's disk, with its leaves; TOAST is not among them."""
         return sum(each.part.size for each in self._shared.tables[table].source.parts)
 
-    def options(self, table: str, partition_bytes: int) -> dict[str, str]:
+    @property
+    def shared(self) -> SharedSnapshot:
+        """What the catalog says at the snapshot."""
+        return self._shared
+
+    def options(self, table: str, partition_bytes: int, task_rate_bytes_s: float = 0.0) -> dict[str, str]:
         """What the tasks of a table are told."""
         source, shared = self._source, self._shared
         found = shared.tables[table]
@@ -150,6 +155,7 @@ class Snapshot:
             replace(found.source, parts=()),
             found.description,
             [shared.types[oid] for oid in sorted(shared.types)],
+            task_rate_bytes_s,
         )
         return plan.options(page_ranges(found, partition_bytes))
 
@@ -251,7 +257,7 @@ def read_snapshot(
         ConfigError: the session's time zone is not UTC.
     """
     check_time_zone(spark)
-    changes = _changes(spark, snapshot, table, variant, partition_bytes)
+    changes = read_rows(spark, snapshot, table, variant=variant, partition_bytes=partition_bytes)
     fits = sf.when(sf.col(PROBLEM).isNull(), sf.lit(True)).otherwise(
         sf.raise_error(sf.col(PROBLEM)).cast("boolean")
     )
@@ -296,7 +302,7 @@ def load_snapshot(
     """
     form = snapshot.form(table, variant=variant)
     counts = Observation()
-    changes = _changes(spark, snapshot, table, variant, partition_bytes)
+    changes = read_rows(spark, snapshot, table, variant=variant, partition_bytes=partition_bytes)
     counted = changes.observe(counts, sf.count(PROBLEM).alias("problems"), sf.count(sf.lit(1)).alias("rows"))
     sound = counted.filter(sf.col(PROBLEM).isNull())
     kinds = [kind_of(form.schema)]
@@ -352,13 +358,26 @@ def _register(spark: SparkSession) -> None:
                 raise
 
 
-def _changes(
-    spark: SparkSession, snapshot: Snapshot, table: str, variant: bool, partition_bytes: int
+def read_rows(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    table: str,
+    *,
+    variant: bool = False,
+    partition_bytes: int = PARTITION_BYTES,
+    rate_bytes_s: float = 0.0,
 ) -> DataFrame:
-    """Each row as a change with op `r`; with the raw value, and the problem of what does not fit."""
+    """Each row as a change with op `r` (`changes.parse`), with the raw value, and the problem of what does not fit.
+
+    Args:
+        rate_bytes_s: how much all tasks together may read each second; 0: without limit.
+    """
     form = snapshot.form(table, variant=variant)
     _register(spark)
-    pages = spark.read.format(NAME).options(**snapshot.options(table, partition_bytes)).load()
+    tasks = len(page_ranges(snapshot.shared.tables[table], partition_bytes))
+    task_rate = rate_bytes_s / max(1, min(tasks, spark.sparkContext.defaultParallelism))
+    options = snapshot.options(table, partition_bytes, task_rate)
+    pages = spark.read.format(NAME).options(**options).load()
     records = pages.select(
         sf.lit(None).cast("binary").alias("key"),
         "value",

@@ -269,6 +269,12 @@ class DeltaTables(TableFormat):
         first = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.min("version")).head()
         return first is not None and first[0] == 0
 
+    def current(self, spark: SparkSession, name: str) -> int | None:
+        with suppress(PySparkException, Py4JError):
+            return int(self._load(spark, name).update().version())
+        newest = spark.sql(f"DESCRIBE HISTORY {name}").agg(sf.max("version")).head()
+        return None if newest is None else newest[0]
+
     def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 

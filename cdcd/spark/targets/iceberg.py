@@ -273,6 +273,12 @@ class IcebergTables(TableFormat):
             snapshot = parent
         return True
 
+    def current(self, spark: SparkSession, name: str) -> int | None:
+        table = self._load(spark, name)
+        table.refresh()
+        snapshot = table.currentSnapshot()
+        return None if snapshot is None else int(snapshot.snapshotId())
+
     def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return spark.sql(f"SELECT * FROM {name} VERSION AS OF {version}")
 

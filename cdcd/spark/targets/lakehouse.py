@@ -51,6 +51,7 @@ from cdcd.spark.targets.target import (
     Maintained,
     Maintenance,
     New,
+    Newest,
     UnfitError,
 )
 
@@ -332,6 +333,9 @@ class Lakehouse:
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         return self._reading.read(spark, name, consistent_lsn)
+
+    def newest(self, spark: SparkSession, name: str) -> Newest | None:
+        return self._reading.newest(spark, name)
 
     def inspect(self, spark: SparkSession, name: str) -> Inspected | None:
         return self._reading.inspect(spark, name)

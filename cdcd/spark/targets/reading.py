@@ -14,8 +14,9 @@ from cdcd.spark.targets.making import (
     made,
 )
 from cdcd.spark.targets.pinned import CONTROL, listed_point
+from cdcd.spark.targets.state import State
 from cdcd.spark.targets.table_format import TableFormat
-from cdcd.spark.targets.target import Inspected
+from cdcd.spark.targets.target import Inspected, Newest
 
 
 class Reading:
@@ -39,6 +40,30 @@ class Reading:
         if state is None:
             self._known.check_whole(spark, name, new.schema.table)
         return Inspected(name, new.schema, new.kind, state, at, self._format.files(spark, name), new.layout)
+
+    def newest(self, spark: SparkSession, name: str) -> Newest | None:
+        if not self._format.exists(spark, name):
+            return None
+        while True:
+            version, properties = self._format.current(spark, name), self._format.properties(spark, name)
+            commit = next(self._format.commits(spark, name), None)
+            # All of it is of one moment, unless somebody made a commit between the looks.
+            same_form = self._format.properties(spark, name).get(SCHEMA) == properties.get(SCHEMA)
+            if same_form and self._format.current(spark, name) == version:
+                break
+        try:
+            new = made(properties)
+        except (KeyError, ValueError) as error:
+            raise PositionError(
+                f"The table {name} is there, but was not made by this program: it lacks the property {SCHEMA}.",
+                hint="Name the catalog, namespace or path of the mirror.",
+            ) from error
+        if commit is None:
+            self._known.check_whole(spark, name, new.schema.table)
+        state = State() if commit is None else commit.state
+        # What somebody else committed after the mirror's own is what readers see.
+        rows = spark.table(name) if version is None else self._format.version(spark, name, version)
+        return Newest(new.schema, new.kind, state, rows)
 
     def read(self, spark: SparkSession, name: str, consistent_lsn: int | None = None) -> DataFrame:
         if consistent_lsn is None:

@@ -131,6 +131,10 @@ class TableFormat(ABC):
         """No version is gone yet, from the empty table on."""
 
     @abstractmethod
+    def current(self, spark: SparkSession, name: str) -> int | None:
+        """The newest version, whoever made it and whether or not it carries a state. None: there is none yet."""
+
+    @abstractmethod
     def version(self, spark: SparkSession, name: str, version: int) -> DataFrame: ...
 
     @abstractmethod

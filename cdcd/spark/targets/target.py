@@ -147,6 +147,21 @@ class Inspected:
     layout: Layout = PLAIN
 
 
+class Newest(NamedTuple):
+    """The newest version of a table, whoever made it.
+
+    Attributes:
+        schema: the form of the table now. A version from before a change of the form may lack columns.
+        state: of the newest commit that carries one.
+        rows: of the version, however often they are read.
+    """
+
+    schema: TableSchema
+    kind: Kind
+    state: State
+    rows: DataFrame
+
+
 class Target(Protocol):
     """Tables of one format in one place."""
 
@@ -327,6 +342,13 @@ class Target(Protocol):
 
         Raises:
             PositionError: the version is gone, or the table is not as of that LSN.
+        """
+
+    def newest(self, spark: SparkSession, name: str) -> Newest | None:
+        """The newest version of a table; another process may write to it. None: it is not there.
+
+        Raises:
+            PositionError: it is not of this program, or no version says how far it has come.
         """
 
     def pin(self, spark: SparkSession, name: str, tag: Tag | None = None) -> int | None:

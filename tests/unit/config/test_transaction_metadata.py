@@ -18,7 +18,10 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
             "format: {value: avro}\nregistry: {url: 'http://127.0.0.1:1'}",
             "topics.transaction_metadata needs format.value: json or json_schema",
         ),
-        ("event_flattening: {enabled: true}", "event_flattening.enabled needs topics.transaction_metadata: false"),
+        (
+            "event_flattening: {enabled: true}",
+            "event_flattening.enabled needs topics.transaction_metadata: false",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(section: str, says: str):

@@ -28,6 +28,15 @@ def test_a_table_is_equal_only_if_everything_was_compared():
     assert table(different(), limits=["a limit"]).verdict == DIFFERENT
 
 
+def test_a_note_is_told_and_leaves_a_table_equal():
+    noted = table(Outcome(), notes=["7 rows changed meanwhile"])
+    assert noted.verdict == EQUAL
+    assert "    7 rows changed meanwhile" in lines(report(noted), shown=1, values=True)
+    assert as_object(report(noted), shown=1, values=True)["tables"][0]["notes"] == [
+        "7 rows changed meanwhile"
+    ]
+
+
 def test_the_exit_code_is_that_of_the_worst_table():
     equal, partial, worse = table(Outcome()), table(Outcome(), limits=["x"]), table(different())
     assert report(equal).exit_code == 0

@@ -27,6 +27,7 @@ PLAN = Plan(
     SourceTable(RELATION, "(id > 5)", (), 'public."ordérs"', False, '[[1, "id", 23, -1]]'),
     DESCRIPTION,
     [BUILTIN_TYPES[23], BUILTIN_TYPES[1700], BUILTIN_TYPES[3904]],
+    1e6,
 )
 RANGES = [("public.t", 7, 8, 0, 100, 130, 1 << 20), ("public.t", 7, 8, 100, 130, 130, 1 << 20)]
 
@@ -50,6 +51,12 @@ def test_there_is_a_task_for_each_range_and_it_is_handed_no_other():
     sent = pickle.loads(pickle.dumps(reader))
     assert sent.partitions() == []
     assert pickle.loads(pickle.dumps(reader.partitions()[1])).pages == RANGES[1]
+
+
+def test_a_table_without_pages_has_no_rows():
+    reader = SnapshotPages(PLAN.options([])).reader(SnapshotPages({}).schema())
+    assert reader.partitions() == []
+    assert list(reader.read(None)) == []
 
 
 @pytest.mark.parametrize("pages", [1, 99, 100, 101, 1000])

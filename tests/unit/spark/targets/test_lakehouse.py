@@ -61,6 +61,9 @@ class FakeFormat(TableFormat):
         self.tagged: list[tuple[int, Tag]] = []
         self.whole = True
         self.carried: list[State] = []
+        self.looks = 0
+        self.foreign: dict[int, int] = {}
+        """By the number of the look at the newest version: the version of a commit without a state."""
 
     def exists(self, spark: SparkSession, name: str) -> bool:
         return name in self.tables
@@ -98,6 +101,10 @@ class FakeFormat(TableFormat):
 
     def is_whole(self, spark: SparkSession, name: str) -> bool:
         return self.whole
+
+    def current(self, spark: SparkSession, name: str) -> int | None:
+        self.looks += 1
+        return self.foreign.get(self.looks) or next((version for version, _ in self.versions), None)
 
     def version(self, spark: SparkSession, name: str, version: int) -> DataFrame:
         return cast("DataFrame", f"{name}@{version}")
@@ -202,6 +209,23 @@ def test_what_a_table_has_is_looked_up_once_and_again_after_an_error(spark_: Any
     assert target.reached(spark_, "t").commit_lsn == 70
     target.forget("t")
     assert target.reached(spark_, "t").commit_lsn == 0
+
+
+def test_the_newest_version_is_whoevers_and_its_state_the_mirrors_own(spark_: Any):
+    target = Fake()
+    assert target.newest(spark_, "t") is None
+    target.its.tables["t"] = made()
+    target.its.versions = [(7, State(commit_lsn=70)), (6, State(commit_lsn=60))]
+    # GIVEN a commit of somebody else, which comes between two looks
+    target.its.foreign = {2: 8, 3: 8, 4: 8}
+    newest = target.newest(spark_, "t")
+    # THEN it is looked once more, and the version is that commit's
+    assert newest is not None
+    assert (str(newest.rows), newest.state.commit_lsn, newest.schema) == ("t@8", 70, FORM)
+    target.its.versions = []
+    target.its.whole = False
+    with pytest.raises(PositionError):
+        target.newest(spark_, "t")
 
 
 def test_a_table_that_somebody_else_made_is_refused(spark_: Any):
