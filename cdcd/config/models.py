@@ -150,8 +150,8 @@ class Config(Section):
             raise ValueError("event_flattening.enabled needs format.value: json or json_schema")
         if self.event_flattening.enabled and self.topics.transaction_metadata:
             raise ValueError(
-                "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does not "
-                "say its place in the transaction"
+                "event_flattening.enabled needs topics.transaction_metadata: false, because a flattened record does "
+                "not say its place in the transaction"
             )
         return self
 
