@@ -29,7 +29,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "tail": "Show changes as they come, from the topics or a slot.",
     "record": "Record the stream into files, by a temporary slot.",
     "replay": "Replay a recording through the engine, or redact it.",
-    "verify": "Compare the topics, or the mirror, with the tables, at one moment.",
+    "verify": "Compare the topics, or a mirror, with the tables at one moment.",
     "drop": "Take away the slot and all else that a pipeline left.",
     "reset": "Let a pipeline begin anew: its slot and checkpoint go.",
     "config": "Show what is in effect, schema or reference; or write examples.",

@@ -146,7 +146,7 @@ def command(  # noqa: PLR0917  click gives one argument for each option
     no_values: bool,
     directory: Path | None,
 ) -> int:
-    """Compare the topics, or the mirror, with the tables, at one moment.
+    """Compare the topics, or a mirror, with the tables at one moment.
 
     A snapshot of PostgreSQL is taken, the topics are folded as far as that snapshot sees, and the two are compared,
     value by value, while writers and daemon go on. Nothing waits for it. The daemon must run.
