@@ -118,6 +118,7 @@ def test_a_table_that_is_added_while_the_slot_is_made_is_read_with_the_first_sna
         database.execute(f"ALTER PUBLICATION {unique} ADD TABLE late")
     # THEN it belongs to the tables that are there at the first start
     process.await_event("table.read", table="public.late")
+    process.await_event("snapshot.finished")
     assert not process.saw("table.added")
     database.execute("UPDATE late SET note = 'changed' WHERE id < 10")
     assert_equal(database, broker, unique, "public.docs", "public.late")
