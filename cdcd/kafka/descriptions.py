@@ -6,14 +6,14 @@ itself describes, its encoder knows.
 
 import threading
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdcd.formats.schema_registrations import SchemaIds
-from cdcd.formats.schemas import TableForm, read_form
+from cdcd.formats.schemas import read_form
 from cdcd.kafka.assigned import answers, consumer_properties
 from cdcd.kafka.checkpoint import NO_TOPIC
 from cdcd.kafka.client import Properties
@@ -57,25 +57,6 @@ def read_described_topics(client: Properties, topic: str, group: str, timeout_s:
         with suppress(ValueError):
             _, form = read_form(value)
             found[form.topic] = f"{form.schema}.{form.table}"
-
-    _read(client, topic, group, timeout_s, threading.Event(), take)
-    return found
-
-
-def read_forms(
-    client: Properties, topic: str, group: str, timeout_s: float, topics: Collection[str]
-) -> dict[str, dict[str, TableForm]]:
-    """The descriptions of the tables whose records are in `topics`: by topic, and by fingerprint; {} without the topic.
-
-    Raises as `read_descriptions`.
-    """
-    found: dict[str, dict[str, TableForm]] = {}
-
-    def take(value: bytes) -> None:
-        with suppress(ValueError):
-            fingerprint, form = read_form(value)
-            if form.topic in topics:
-                found.setdefault(form.topic, {})[fingerprint] = form
 
     _read(client, topic, group, timeout_s, threading.Event(), take)
     return found

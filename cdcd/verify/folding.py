@@ -13,7 +13,7 @@ What is wrong with the records themselves, whatever rows they make, is a `Fault`
 order, one that is no record, a key that is not the row's, a delete without its tombstone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -73,6 +73,8 @@ class TableFold:
     Args:
         number: of the table in the store.
         former: descriptions of the table by their fingerprints, as far as they are known.
+        describe: called when a record names a description that is not in `former`, to add what there is by now. It is
+            asked once for each form of the rows.
     """
 
     def __init__(
@@ -82,12 +84,15 @@ class TableFold:
         topic: str,
         settings: FoldSettings,
         former: Mapping[str, TableForm] | None = None,
+        *,
+        describe: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
         self.topic = topic
         self.settings = settings
         self.store = store
         self.former = {} if former is None else former
+        self._describe = describe
         self.shapes: list[Shape] = []
         self.truncated: Place = (-1, -1)
         """The place of the last TRUNCATE."""
@@ -147,6 +152,8 @@ class TableFold:
         shape = (row.names, schema_id)
         number = self._shape_numbers.get(shape)
         if number is None:
+            if schema_id and schema_id not in self.former:
+                self._describe()
             number = self._shape_numbers[shape] = len(self.shapes)
             self.shapes.append(shape)
         return number

@@ -27,7 +27,6 @@ from cdcd.formats.schemas import TableForm
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.bounded_reading import BoundedReader
-from cdcd.kafka.descriptions import read_forms
 from cdcd.postgres.rate import Rate
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
@@ -42,6 +41,7 @@ from cdcd.verify.columns import Columns
 from cdcd.verify.comparing import Outcome, TableComparison
 from cdcd.verify.cutting import NotARecordError, cut
 from cdcd.verify.delivery import ANSWER_S, Delivery, Notice, unread
+from cdcd.verify.descriptions import Descriptions
 from cdcd.verify.folding import FoldSettings, TableFold, TopicRecord
 from cdcd.verify.report import Report, TableReport
 from cdcd.verify.row_store import RowStore
@@ -154,15 +154,17 @@ class TopicsTarget:
         self._client, _ = client.split(*access(config.kafka))
         self._admin = Admin(self._client, ANSWER_S)
         self._delivery = Delivery(config, self._client, options.timeout_s, notice)
-        self._reader = BoundedReader(self._client, f"{config.name}-verify")
+        group = f"{config.name}-verify"
+        self._reader = BoundedReader(self._client, group)
+        self._descriptions = Descriptions(self._client, group, config.topics.schemas, options.timeout_s)
         self._store = RowStore(folder)
         self._sight = Sight(Visibility(0, 0), 0, 0)
         self._folds: dict[str, TableFold] = {}
-        self._forms: dict[str, dict[str, TableForm]] = {}
         self._rows_gone: dict[str, str] = {}
         self._values_gone: dict[str, str] = {}
 
     def close(self) -> None:
+        self._descriptions.close()
         self._reader.close()
         self._store.close()
 
@@ -273,11 +275,6 @@ class TopicsTarget:
                 self._rows_gone[place[0]] = f"they have not changed since {Lsn(self._options.since)}"
                 self._reader.rewind(place, self._reader.find(place, self._is_before))
         ends = self._reader.ends()
-        if self._config.topics.schemas:
-            for topic, forms in read_forms(
-                self._client, self._config.topics.schemas, f"{self._config.name}-verify", ANSWER_S, topics
-            ).items():
-                self._forms[topic].update(forms)
         for message in self._reader.read(ends, self._options.timeout_s):
             topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
             record = TopicRecord(offset, _bytes(message.key()), _bytes(message.value()), _headers(message))
@@ -308,13 +305,15 @@ class TopicsTarget:
             compacted = "compact" in configs.get(topic, {}).get("cleanup.policy", "")
             if compacted:
                 self._values_gone[topic] = "the topic is compacted, or nobody may look whether it is"
-            self._forms[topic] = {}
             settings = FoldSettings(
                 exactly_once=self._config.kafka.delivery == "exactly_once",
                 tombstones=self._config.topics.tombstones,
                 compacted=compacted,
             )
-            fold = TableFold(len(self._folds), self._store, topic, settings, self._forms[topic])
+            known = self._descriptions
+            fold = TableFold(
+                len(self._folds), self._store, topic, settings, known.of(topic), describe=known.read
+            )
             fold.look(self._sight)
             self._folds[topic] = fold
 

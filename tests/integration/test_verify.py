@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from cdcd.config.loading import load_config
+from cdcd.formats.schemas import TableForm
+from cdcd.verify.descriptions import Descriptions
 from cdcd.verify.report import EQUAL, Report, lines
 from cdcd.verify.topics import Options, TopicsTarget
 from deploy.demo.workload import Features, Workload
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import Daemon, configuration
+from tests.integration.created_topics import create_topics
+from tests.integration.daemon import WAIT_S, Daemon, configuration
 
 Verify = Callable[..., Report]
 
@@ -67,3 +72,26 @@ def test_nothing_differs_while_everything_is_written_and_the_daemon_is_killed(
             process.kill()
             process.start()
     assert workload.stats["committed"] > 0 or workload.stats
+
+
+@pytest.mark.postgres(only=18)
+def test_a_description_whose_transaction_is_still_open_is_waited_for(broker: KafkaBroker, unique: str):
+    # GIVEN a description that no read_committed reader sees yet
+    topic, described = f"{unique}.schemas", TableForm("public", "t", f"{unique}.public.t", (), (), 16384)
+    create_topics(broker.bootstrap_servers, topic)
+    writer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": unique})
+    writer.init_transactions(WAIT_S)
+    writer.begin_transaction()
+    key, value = described.record()
+    writer.produce(topic, key=key, value=value)
+    writer.flush(WAIT_S)
+    descriptions = Descriptions({"bootstrap.servers": broker.bootstrap_servers}, unique, topic, WAIT_S)
+    forms = descriptions.of(described.topic)
+    with closing(descriptions), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(descriptions.read)
+        with pytest.raises(TimeoutError):
+            reading.result(1)
+        # WHEN it is committed, THEN it was read
+        writer.commit_transaction(WAIT_S)
+        reading.result(WAIT_S)
+    assert forms == {described.fingerprint: described}

@@ -43,8 +43,15 @@ class Topic:
     def __init__(self, folder: Path, former: tuple[TableForm, ...] = (FORM,), **settings: Any) -> None:
         folder.mkdir(exist_ok=True)
         self.store = RowStore(folder)
-        known = {each.fingerprint: each for each in former}
-        self.fold = TableFold(0, self.store, "p.public.t", FoldSettings(**settings), known)
+        self.asked = 0
+        """How often descriptions were asked for."""
+        known: dict[str, TableForm] = {}
+
+        def describe() -> None:
+            self.asked += 1
+            known.update({each.fingerprint: each for each in former})
+
+        self.fold = TableFold(0, self.store, "p.public.t", FoldSettings(**settings), known, describe=describe)
         self.fold.look(EVERYTHING)
         self._records: dict[int, list[TopicRecord]] = {}
 

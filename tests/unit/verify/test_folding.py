@@ -214,3 +214,13 @@ def test_unsent_values_are_found_in_a_column_that_was_renamed(tmp_path: Path):
     topic.change("c", 10, {"id": 1, "note": LONG})
     topic.change("u", 20, {"id": 1, "text": "?"}, unchanged=("text",), schema=renamed)
     assert topic.compare([{"id": 1, "text": LONG}], renamed).differing == 0
+    assert topic.asked == 1, "what the first one brought has the other one too"
+
+
+def test_descriptions_are_asked_for_once_for_each_form_of_the_rows(tmp_path: Path):
+    topic = Topic(tmp_path / "store", former=())
+    for lsn in (10, 20, 30):
+        topic.change("c", lsn, {"id": lsn, "note": LONG})
+    topic.change("c", 40, {"id": 40}, schema=None)
+    topic.compare([])
+    assert topic.asked == 1
