@@ -170,7 +170,8 @@ def refusal(server: PipelineState) -> CdcdError | None:
             f"An instance of the pipeline is active ({active.application_name}{where}, server process {active.pid}).",
             hint="Stop all instances of the pipeline first, those that stand by too, then run the command again.",
         )
-    if slot is not None and slot.active and slot.plugin == PLUGIN:
+    # While a logical slot is being created, it has no plugin yet.
+    if slot is not None and slot.active and not slot.is_physical and slot.plugin in (PLUGIN, ""):
         reader = server.slot_reader or "a session that this role cannot see"
         return SourceError(
             f"Slot {slot.name} is being read by {reader} (server process {slot.active_pid}).",
@@ -189,14 +190,13 @@ def _slot(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[Step | L
     if slot is None:
         return
     if slot.plugin != PLUGIN or slot.database != found.server.database:
-        of = (
-            f"uses {slot.plugin}"
-            if slot.plugin != PLUGIN and slot.plugin
-            else f"is of database {slot.database}"
-        )
-        yield Left(
-            f"slot {slot.name}", f"it {of if slot.plugin else 'is a physical slot'}, so cdcd did not make it"
-        )
+        if slot.is_physical:
+            of = "is a physical slot"
+        elif slot.plugin != PLUGIN:
+            of = f"uses {slot.plugin}"
+        else:
+            of = f"is of database {slot.database}"
+        yield Left(f"slot {slot.name}", f"it {of}, so cdcd did not make it")
     elif slot.name == f"cdcd_{pipeline.name}" or (found.checkpoint is not None and not elsewhere):
         yield Step("slot", f"slot {slot.name}", f"{size(slot.retained_bytes)} of WAL")
     else:

@@ -40,8 +40,9 @@ class SlotState:
 
     name: str
     plugin: str
+    """Empty for a physical slot, and for a logical one whose creation has just begun (`is_physical`)."""
     database: str
-    """Empty, as `plugin`, for a physical slot."""
+    """Empty for a physical slot."""
     temporary: bool
     active: bool
     active_pid: int | None
@@ -60,6 +61,14 @@ class SlotState:
     """WAL that the server keeps for this slot."""
     current_lsn: int
     """The server's flush position at the same moment."""
+
+    @property
+    def is_physical(self) -> bool:
+        """Whether the slot has no database, as only a physical one (slot.h, SlotIsPhysical).
+
+        A logical slot has its database at once, and its plugin a moment later (logical.c, CreateInitDecodingContext).
+        """
+        return not self.database
 
 
 _READ: Final = """
@@ -117,8 +126,10 @@ def check_slot(state: SlotState, database: str) -> None:
 
     SlotActiveError (transient): another session is still creating it.
     """
+    if not state.is_physical and not state.plugin:
+        raise _unfinished(state)
     if state.plugin != PLUGIN:
-        kind = f"uses the plugin {state.plugin}" if state.plugin else "is a physical one"
+        kind = "is a physical one" if state.is_physical else f"uses the plugin {state.plugin}"
         raise SourceError(
             f"Slot {state.name} {kind}, not {PLUGIN}.",
             hint="Choose another name in postgres.slot: cdcd creates it.",
@@ -141,10 +152,14 @@ def check_slot(state: SlotState, database: str) -> None:
             "create a new slot with `cdcd run --accept-gap`; against a repetition raise max_slot_wal_keep_size.",
         )
     if state.confirmed_flush_lsn is None:
-        raise SlotActiveError(
-            f"Slot {state.name} is still being created by the session with PID {state.active_pid}.",
-            hint="It waits for open transactions to end; see pg_stat_activity and pg_prepared_xacts.",
-        )
+        raise _unfinished(state)
+
+
+def _unfinished(state: SlotState) -> SlotActiveError:
+    return SlotActiveError(
+        f"Slot {state.name} is still being created by the session with PID {state.active_pid}.",
+        hint="It waits for open transactions to end; see pg_stat_activity and pg_prepared_xacts.",
+    )
 
 
 def seen(state: SlotState, database: str) -> SlotSeen:

@@ -11,7 +11,15 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 POLL_S: Final = 0.2
 AT_ONCE: Final = 5_000
 PATIENCE_S: Final = 20.0
-_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+# What a broker and its client say while the broker comes back: rd_kafka_query_watermark_offsets has no leader, or the
+# metadata of a moment in which the broker listed no topic yet.
+_NO_LEADER: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+)
 
 
 @dataclass(frozen=True, slots=True)

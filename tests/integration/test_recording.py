@@ -130,7 +130,7 @@ def test_a_replay_writes_what_the_daemon_wrote(
     )
     await_flushed(database.dsn(), f"cdcd_{unique}")
     assert process.metrics()["cdcd_recording_stopped"][()] == 0
-    assert process.metrics()["cdcd_recorded_bytes_total"][()] > 0
+    process.await_metric("cdcd_recorded_bytes_total", lambda size: size > 0)
     assert process.stop() == 0
     # THEN the replay has the same bytes, but for what the killed process had not written yet, which it tells
     found, notes = replayed(folder)

@@ -125,4 +125,5 @@ def quarantined(spark: SparkSession, target: Target, topic: str) -> int:
     name = target.own_name(QUARANTINE)
     if not target.has(spark, name):
         return 0
-    return spark.table(name).filter(sf.col("topic") == topic).count()
+    count: int = spark.table(name).filter(sf.col("topic") == topic).count()
+    return count

@@ -6,7 +6,7 @@ from cdcd.errors import CdcdError, FencedError, PositionError, SourceError
 from cdcd.operations.removal_plan import Command, Found, Pipeline, Plan, decide, lines
 from cdcd.postgres.pipeline_state import Instance
 from cdcd.transactions.position import Seal
-from tests.unit.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, UNREAD
+from tests.unit.operations.test_pipeline_status import CHECKPOINT, DOWN, SERVER, SLOT, UNREAD
 
 PIPELINE = Pipeline(
     name="shop",
@@ -109,7 +109,7 @@ def test_a_publication_of_somebody_else_is_left_and_the_command_for_it_named():
         (replace(UNREAD, name="debezium"), CHECKPOINT, True),
         (replace(UNREAD, name="debezium"), None, False),
         (replace(UNREAD, plugin="test_decoding"), CHECKPOINT, False),
-        (replace(UNREAD, plugin=""), CHECKPOINT, False),
+        (replace(UNREAD, plugin="", database=""), CHECKPOINT, False),
         (replace(UNREAD, database="bank"), CHECKPOINT, False),
         (None, CHECKPOINT, False),
     ],
@@ -119,6 +119,20 @@ def test_a_slot_is_dropped_if_its_name_or_the_checkpoint_says_that_it_is_ours(sl
     assert ("slot" in [kind for kind, _, _ in steps(planned)]) == dropped
     if slot is not None:
         assert (f"slot {slot.name}" in left(planned)) != dropped
+
+
+@pytest.mark.parametrize(
+    ("slot", "why"),
+    [
+        (replace(UNREAD, plugin="test_decoding"), "it uses test_decoding"),
+        (replace(UNREAD, plugin="", database=""), "it is a physical slot"),
+        (replace(UNREAD, database="bank"), "it is of database bank"),
+    ],
+)
+def test_a_slot_that_is_left_is_left_for_a_reason(slot, why):
+    assert f"{why}, so cdcd did not make it" in left(
+        plan("drop", replace(FOUND, server=replace(DOWN, slot=slot)))
+    )
 
 
 def test_a_checkpoint_that_cannot_be_read_is_taken_back_too():
@@ -133,6 +147,8 @@ def test_a_checkpoint_that_cannot_be_read_is_taken_back_too():
         (replace(DOWN, slot=None), None),
         (SERVER, FencedError),
         (replace(SERVER, slot=UNREAD), FencedError),
+        (replace(DOWN, slot=replace(SLOT, plugin="", confirmed_flush_lsn=None)), SourceError),
+        (replace(DOWN, slot=replace(SLOT, plugin="", database="")), None),
         (replace(SERVER, active=None, slot_reader="other"), SourceError),
         (replace(DOWN, standbys=(STANDBY,)), FencedError),
     ],
