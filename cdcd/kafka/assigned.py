@@ -2,19 +2,38 @@
 
 librdkafka needs the name of a group all the same, and looks for the group's coordinator. Its errors about the group are
 ignored, because an assigned partition needs no group.
+
+A broker that has just come back may have no leader for a partition, or may not list a topic that exists. So a reader
+that knows that the partition exists asks again for as long as the broker may take for an answer. If the time is over,
+the last error of the broker is raised.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.kafka.client import Properties, prepare
+from cdcd.retry import Backoff
 
 POLL_S: Final = 0.5
 """Maximum seconds of one blocking call. Between two calls, the reader checks whether it is to stop."""
+
+LEADER_S: Final = 0.05
+"""Seconds until a broker is asked again about a partition that has no leader, or that the broker does not list."""
+
+NO_TOPIC: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+"""The broker does not list the topic or the partition."""
+
+NO_ANSWER_YET: Final = frozenset(
+    {KafkaError._TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
+)
+"""The broker did not answer, or the partition has no leader, as for a moment after its topic was created."""
 
 
 def consumer_properties(client: Properties, group: str, *, committed: bool = True) -> dict[str, Any]:
@@ -37,6 +56,43 @@ def consumer_properties(client: Properties, group: str, *, committed: bool = Tru
     }
 
 
+def watermarks(
+    consumer: Consumer,
+    partition: TopicPartition,
+    timeout_s: float,
+    stopping: threading.Event | None = None,
+    *,
+    exists: bool = True,
+) -> tuple[int, int]:
+    """The first offset of the partition, and the offset after the last. Each attempt may take longer.
+
+    Args:
+        timeout_s: how long it is asked again.
+        stopping: another thread sets it to make the function raise soon.
+        exists: False: the topic may be missing, so an answer that it is missing is believed at once.
+
+    Raises:
+        KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
+    """
+    passing = NO_ANSWER_YET | NO_TOPIC if exists else NO_ANSWER_YET
+    stopping = stopping or threading.Event()
+    deadline = time.monotonic() + timeout_s
+    patience = Backoff(POLL_S, max(POLL_S, timeout_s))
+    while True:
+        try:
+            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
+            return ends
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code not in passing or stopping.is_set() or time.monotonic() > deadline:
+                raise
+        if code != KafkaError._TIMED_OUT:
+            stopping.wait(LEADER_S)
+            # Makes the consumer learn the topic and the leaders of now.
+            with suppress(KafkaException):
+                consumer.list_topics(partition.topic, timeout=POLL_S)
+
+
 def answers(
     consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
 ) -> Iterator[Message]:
@@ -53,17 +109,22 @@ def answers(
         KafkaException: the broker does not answer in time, or refuses; or `stopping` was set.
     """
     deadline = time.monotonic() + timeout_s
+    unlisted: KafkaError | None = None
     while True:
         message = consumer.poll(POLL_S)
         if message is None:
             if stopping.is_set() or time.monotonic() > deadline:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, why()))
+                raise KafkaException(unlisted or KafkaError(KafkaError._TIMED_OUT, why()))
             continue
         error = message.error()
         if error is None:
-            deadline = time.monotonic() + timeout_s
+            deadline, unlisted = time.monotonic() + timeout_s, None
             yield message
         elif error.code() == KafkaError._PARTITION_EOF:
+            unlisted = None
             yield message
+        elif error.code() in NO_TOPIC:
+            # librdkafka goes on with the partition when a broker lists the topic again.
+            unlisted = error
         elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not error.retriable():
             raise KafkaException(error)

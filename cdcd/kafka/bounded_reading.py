@@ -14,8 +14,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import SinkError, SinkUnavailableError, TransientError
-from cdcd.kafka.assigned import consumer_properties
-from cdcd.kafka.checkpoint import LEADER_S, NO_ANSWER_YET
+from cdcd.kafka.assigned import NO_TOPIC, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
@@ -183,26 +182,14 @@ class BoundedReader:
         return [message for message in found if not _may_pass(message)]
 
     def _ends_of(self, place: Place) -> tuple[int, int]:
-        deadline = time.monotonic() + ANSWER_S
-        while True:
-            try:
-                found: tuple[int, int] = self._all.get_watermark_offsets(
-                    TopicPartition(*place), timeout=ANSWER_S
-                )
-                return found
-            except KafkaException as error:
-                if error.args[0].code() not in NO_ANSWER_YET or time.monotonic() > deadline:
-                    raise
-                # Makes the consumer learn the leaders of now.
-                self._all.list_topics(place[0], timeout=ANSWER_S)
-                time.sleep(LEADER_S)
+        return watermarks(self._all, TopicPartition(*place), ANSWER_S)
 
     def _stuck(self, due: Collection[Place], timeout_s: float) -> SinkUnavailableError:
         where = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(due)[:3])
         return SinkUnavailableError(
             f"{self._where} gave nothing for {timeout_s:g} s, and there are records in {where}.",
             hint="A transaction may be open there: a daemon that was killed leaves one until it is started again, or "
-            "until kafka.transaction.timeout_s is over. Then run the command again.",
+            "until kafka.transaction.timeout_s is over. Or somebody deleted the topic. Then run the command again.",
         )
 
     def _mapped(self, error: KafkaException) -> Exception:
@@ -217,9 +204,13 @@ class BoundedReader:
 
 
 def _may_pass(message: Message) -> bool:
-    """Whether the message is an error that passes by itself, or one about the group, which is not used."""
+    """Whether the message is an error that passes by itself, or one about the group, which is not used.
+
+    A broker that has just come back may not list a topic. librdkafka goes on with it when the broker lists it again.
+    """
     error = message.error()
     return error is not None and (
         error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        or error.code() in NO_TOPIC
         or (error.retriable() and error.code() != KafkaError._PARTITION_EOF)
     )

@@ -9,17 +9,15 @@ one late; it is of an earlier epoch than its successor's, which stands shortly b
 """
 
 import threading
-import time
 from collections.abc import Sequence
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdcd.errors import PositionError, SinkError, TransientError
-from cdcd.kafka.assigned import POLL_S, answers, consumer_properties
+from cdcd.kafka.assigned import NO_TOPIC, answers, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
-from cdcd.retry import Backoff
 from cdcd.transactions.position import Checkpoint
 
 PARTITION: Final = 0
@@ -29,18 +27,6 @@ TAIL_RECORDS: Final = 64
 
 TAIL_GROWTH: Final = 32
 """Aborted transactions and markers may fill the tail; then look this many times further back."""
-
-NO_TOPIC: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
-
-NO_ANSWER_YET: Final = frozenset(
-    {KafkaError._TIMED_OUT, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}
-)
-"""A topic that was created a moment ago may have no leader yet."""
-
-LEADER_S: Final = 0.05
-"""How long until a partition is asked again that has no leader."""
 
 
 def read_checkpoint(
@@ -65,7 +51,7 @@ def read_checkpoint(
     group = f"{key}-checkpoint"
     anything = Consumer(consumer_properties(client, group, committed=False))
     try:
-        low, high = _ends(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
+        low, high = watermarks(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
     finally:
         anything.close()
     consumer = Consumer(consumer_properties(client, group))
@@ -113,7 +99,7 @@ def _peek(
     """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
     committed = Consumer(consumer_properties(client, f"{key}-checkpoint"))
     try:
-        low, high = _ends(committed, TopicPartition(topic, PARTITION), timeout_s, stopping)
+        low, high = watermarks(committed, TopicPartition(topic, PARTITION), timeout_s, stopping, exists=False)
         if low == high:
             return None
         return _search(committed, topic, key, low, high, low, timeout_s, stopping)
@@ -145,25 +131,6 @@ def _search(  # noqa: PLR0917  what is asked, of whom, and for how long
         if start.offset == low:
             return None
         reach *= TAIL_GROWTH
-
-
-def _ends(
-    consumer: Consumer, partition: TopicPartition, timeout_s: float, stopping: threading.Event
-) -> tuple[int, int]:
-    """The first offset and the one after the last. Each attempt may take longer, for a broker that is slow."""
-    deadline = time.monotonic() + timeout_s
-    patience = Backoff(POLL_S, max(POLL_S, timeout_s))
-    while True:
-        try:
-            ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code not in NO_ANSWER_YET or stopping.is_set() or time.monotonic() > deadline:
-                raise
-            if code != KafkaError._TIMED_OUT:
-                stopping.wait(LEADER_S)
-        else:
-            return ends
 
 
 def _latest(topic: str, records: Sequence[Message]) -> Checkpoint | None:

@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.formats.schemas import read_form
-from cdcd.kafka.assigned import answers, consumer_properties
-from cdcd.kafka.checkpoint import NO_TOPIC
+from cdcd.kafka.assigned import NO_TOPIC, answers, consumer_properties
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.rows.relations import ColumnForm

@@ -18,7 +18,7 @@ from confluent_kafka import (
 )
 
 from cdcd.errors import TransientError
-from cdcd.kafka.assigned import consumer_properties
+from cdcd.kafka.assigned import consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
@@ -101,7 +101,7 @@ class Follower:
             if offset == OFFSET_END:
                 # Where the end is now, not where it is when the broker is first asked for records.
                 for each in new:
-                    _, each.offset = self._consumer.get_watermark_offsets(each, timeout=ANSWER_S)
+                    _, each.offset = watermarks(self._consumer, each, ANSWER_S)
             if new:
                 self._consumer.incremental_assign(new)
         except KafkaException as error:

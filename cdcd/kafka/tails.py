@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdcd.errors import TransientError
-from cdcd.kafka.assigned import answers, consumer_properties
+from cdcd.kafka.assigned import answers, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
@@ -50,7 +50,7 @@ def read_tails(
 def _tail(
     consumer: Consumer, partition: TopicPartition, is_enough: Callable[[Sequence[bytes | None]], bool]
 ) -> Iterator[bytes | None]:
-    low, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_S)
+    low, end = watermarks(consumer, partition, ANSWER_S)
     size = FIRST
     while end > low:
         begin = max(low, end - size)
