@@ -23,7 +23,7 @@ import pytest
 from psycopg import sql
 
 from deploy.local import POSTGRES_VERSIONS, KafkaBroker, PostgresServer
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import Daemon, until
 from tests.integration.faults.trial import Trial
 
 VERSIONS = tuple(
@@ -61,6 +61,11 @@ class Database:
         with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
             name = (self.name,)
             identifier = sql.Identifier(self.name)
+
+            def is_left() -> bool | None:
+                rows = connection.execute("SELECT FROM pg_stat_activity WHERE datname = %s", name)
+                return None if rows.fetchall() else True
+
             connection.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(identifier))
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name
@@ -68,12 +73,10 @@ class Database:
             drop_slots = (
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s"
             )
-            for _ in range(50):
-                try:
-                    connection.execute(drop_slots, name)
-                    break
-                except psycopg.errors.ObjectInUse:  # its walsender is still on the way out
-                    connection.execute("SELECT pg_sleep(0.1)")
+            # Sessions that were ended are on their way out for a while: they hold slots, and take temporary ones along.
+            # DROP DATABASE itself waits for five seconds only.
+            until(is_left, f"{self.name} still has sessions")
+            connection.execute(drop_slots, name)
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(identifier))
 
 

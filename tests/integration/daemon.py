@@ -330,6 +330,20 @@ def confirmed(dsn: str, slot: str) -> int:
     return int(row[0])
 
 
+def await_released(dsn: str, slot: str) -> None:
+    """Until nobody reads the slot: the server ends a walsender when it has heard that its client is gone."""
+    active = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND active"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        until(lambda: not connection.execute(active, (slot,)).fetchall() or None, f"{slot} is still read")
+
+
+def drop_slot(dsn: str, slot: str) -> None:
+    """Drop the slot when nobody reads it any more."""
+    await_released(dsn, slot)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
 def wal_end(dsn: str) -> int:
     """The end of the server's WAL now, as a number."""
     with psycopg.connect(dsn, autocommit=True) as connection:

@@ -48,7 +48,7 @@ def refused(one: Trial, *arguments: str) -> Outcome:
 
 def test_a_dropped_slot_is_a_gap_and_no_new_one_is_made(one: Trial):
     one.insert(3)
-    one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+    one.drop_slot()
     said = refused(one)
     assert f"Slot {one.slot} is not there, but Kafka holds changes up to" in said.message
     assert not one.has_slot()
@@ -62,7 +62,7 @@ def test_a_dropped_slot_is_a_gap_and_no_new_one_is_made(one: Trial):
 
 
 def test_a_slot_created_again_is_a_gap(one: Trial):
-    one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+    one.drop_slot()
     one.insert(3)
     one.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", one.slot)
     before = one.insert(4)
@@ -74,7 +74,7 @@ def test_a_slot_created_again_is_a_gap(one: Trial):
 
 def test_a_slot_that_somebody_moved_is_a_gap(one: Trial):
     one.insert(3)
-    one.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", one.slot)
+    one.advance_slot()
     before = one.insert(4)
     said = refused(one)
     assert "moved by somebody else" in said.message
@@ -84,11 +84,11 @@ def test_a_slot_that_somebody_moved_is_a_gap(one: Trial):
 
 def test_a_gap_is_accepted_once_and_not_for_ever(one: Trial):
     one.insert(3)
-    one.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_insert_lsn())", one.slot)
+    one.advance_slot()
     one.start("--accept-gap")
     one.daemon.pause()
-    one.execute("SELECT pg_terminate_backend(%s, 10000)", one.walsender())
-    one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+    one.execute("SELECT pg_terminate_backend(%s, 60000)", one.walsender())
+    one.drop_slot()
     one.daemon.resume()
     assert "is not there" in refused(one).message
 

@@ -201,7 +201,7 @@ def test_a_slot_of_another_kind_or_database_is_not_touched(one: Trial, database:
         assert f"Slot {one.slot} {message}" in said.message
         assert hint in said.hint
         assert one.check().error(message)["fix"] == said.hint
-        one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+        one.drop_slot()
     with psycopg.connect(database.server.dsn(), autocommit=True) as elsewhere:
         make = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')"
         elsewhere.execute(make, (one.slot,))
@@ -274,7 +274,7 @@ def test_a_slot_whose_wal_is_gone_is_refused_at_the_start_and_underneath(
         # What it had received before it stood still may have been delivered, and comes again to nobody's harm.
         one.delivered = one.read()
         # As the hint says. The gap is still one.
-        one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+        one.drop_slot()
         assert one.fail().code == 6
         one.execute("DELETE FROM t WHERE id = 99")
 
@@ -286,8 +286,8 @@ def test_a_slot_dropped_underneath_is_a_gap(one: Trial):
     one.expect(1)
     one.daemon.pause()
     one.insert(2)
-    one.execute("SELECT pg_terminate_backend(%s, 10000)", one.walsender())
-    one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+    one.execute("SELECT pg_terminate_backend(%s, 60000)", one.walsender())
+    one.drop_slot()
     one.daemon.resume()
     said = one.fail()
     assert said.code == 6
@@ -315,7 +315,7 @@ def test_a_publication_dropped_underneath_stops_the_pipeline_for_good_measure(on
     assert said.code == 3
     one.assert_unconfirmed(before)
     # As the hint says.
-    one.execute("SELECT pg_drop_replication_slot(%s)", one.slot)
+    one.drop_slot()
     one.start("--accept-gap")
     one.insert(4)
     one.deliver(4)

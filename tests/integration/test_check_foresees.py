@@ -229,7 +229,7 @@ def a_slot_in_use(scene: Scene) -> None:
 def a_dropped_slot(scene: Scene) -> None:
     scene.one.start()
     assert scene.one.daemon.stop() == 0
-    scene.execute(f"SELECT pg_drop_replication_slot('{scene.one.slot}')")
+    scene.one.drop_slot()
 
 
 def no_select(scene: Scene) -> None:

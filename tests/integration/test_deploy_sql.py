@@ -9,6 +9,7 @@ import pytest
 import yaml
 from psycopg.conninfo import make_conninfo
 
+from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker, client_program
 from deploy.local.cache import REPOSITORY
@@ -68,6 +69,8 @@ def test_what_compose_runs_makes_a_database_that_the_daemon_can_deliver_from(
     process.await_streaming()
     database.execute("INSERT INTO customers (name) VALUES ('Ada')")
     database.execute("SELECT cdcd_heartbeat()")
+    # The heartbeat comes behind the row.
+    await_flushed(database.dsn(), f"cdcd_{role}")
     process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.customers")
     assert process.stop() == 0
 

@@ -12,7 +12,7 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
-from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.daemon import Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
 
 
@@ -127,7 +127,7 @@ def test_a_reset_that_stopped_in_the_middle_is_run_again(
     database: Database, broker: KafkaBroker, stopped: Daemon, unique: str
 ):
     # GIVEN that only the slot was dropped: the daemon refuses to go on
-    database.execute(f"SELECT pg_drop_replication_slot('cdcd_{unique}')")
+    drop_slot(database.dsn(), f"cdcd_{unique}")
     stopped.start()
     assert stopped.wait() == 6
     # WHEN the command is run again, THEN it does the rest

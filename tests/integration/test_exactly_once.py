@@ -18,7 +18,16 @@ from deploy.demo.fold import Report, await_flushed, compare
 from deploy.demo.workload import Workload
 from deploy.local import KafkaBroker, PostgresServer
 from tests.integration.conftest import Database
-from tests.integration.daemon import BUSY_S, Daemon, configuration, confirmed, until, wal_end
+from tests.integration.daemon import (
+    BUSY_S,
+    WAIT_S,
+    Daemon,
+    await_released,
+    configuration,
+    confirmed,
+    until,
+    wal_end,
+)
 from tests.integration.visible_records import await_stored, stored, visible, watermark_consumer
 
 pytestmark = pytest.mark.postgres(every=True)
@@ -108,6 +117,8 @@ def test_a_sigterm_ends_it_at_once_with_everything_confirmed(
     assert code == 0
     assert time.monotonic() - began < 5 + BUSY_S
     flushed = process.await_event("shutdown.finished")["flushed_lsn"]
+    # The daemon waits for a second that the server has read it.
+    await_released(database.dsn(), f"cdcd_{unique}")
     assert Lsn(confirmed(database.dsn(), f"cdcd_{unique}")) == Lsn.parse(flushed)
     report = compare(database.dsn(), broker.bootstrap_servers, unique)
     assert (report.equal, report.events) == (True, 3), report
@@ -205,7 +216,7 @@ def test_a_fast_shutdown_of_postgres_is_over_soon(
     # WHEN PostgreSQL is asked to end, which waits for what was sent to be confirmed
     began = time.monotonic()
     postgres.ask_to_stop("fast")
-    postgres.wait_stopped(30)
+    postgres.wait_stopped(WAIT_S)
     # THEN it does not wait for Kafka longer than the grace
     assert time.monotonic() - began < (grace_s if kafka == "away" else 10) + BUSY_S
     process.await_event("postgres.stopping")
@@ -369,6 +380,7 @@ def test_a_slot_that_somebody_moved_past_an_undecided_prepare_is_refused(
     process.await_metric("cdcd_events_total", lambda count: count == 2, "c", "public.t")
     assert process.stop() == 0
     # WHEN somebody moves the slot, not even past what Kafka holds
+    await_released(dsn, slot)
     database.execute(f"SELECT pg_replication_slot_advance('{slot}', '{Lsn(behind)}')")
     database.execute(f"COMMIT PREPARED '{unique}'")
     process.start()

@@ -22,7 +22,7 @@ def test_each_partition_is_read_until_it_is_enough(broker: KafkaBroker, unique: 
         for number in range(3):
             producer.produce(unique, value=f"{batch}.{number}", partition=batch % 2)
         producer.abort_transaction() if batch == 7 else producer.commit_transaction()
-    await_decided(broker.bootstrap_servers, unique, partitions=2)
+    await_decided(broker.bootstrap_servers, unique)
     # WHEN it is read by four records at first, until something of the first batches comes
     monkeypatch.setattr(tails, "FIRST", 4)
     seen: list[list[bytes | None]] = []

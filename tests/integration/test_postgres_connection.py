@@ -10,7 +10,7 @@ from cdcd.errors import CdcdError, SourceError, TransientError
 from cdcd.postgres.connection import connect, open_session, parse_dsn
 from cdcd.postgres.session import Session
 from tests.integration.conftest import VERSIONS, Database
-from tests.integration.daemon import BUSY_S
+from tests.integration.daemon import BUSY_S, WAIT_S
 
 SECRET = "c0rrect-horse"
 
@@ -90,7 +90,7 @@ def test_the_options_of_the_dsn_are_kept_unless_they_change_text_output(database
     assert asyncio.run(show("work_mem", "datestyle", "application_name")) == ["77MB", "ISO, YMD", "test"]
 
 
-async def _refusal(dsn: str, *, replication: bool = False, timeout_s: float = 5) -> CdcdError:
+async def _refusal(dsn: str, *, replication: bool = False, timeout_s: float = WAIT_S) -> CdcdError:
     try:
         session = await open_session(
             parse_dsn(dsn), application_name="test", connect_timeout_s=timeout_s, replication=replication

@@ -17,7 +17,7 @@ from deploy.demo.fold import await_flushed, compare
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+from tests.integration.daemon import WAIT_S, Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
@@ -421,7 +421,7 @@ def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     process.await_streaming()
     await_delivered(process)
     assert process.stop() == 0
-    database.execute(f"SELECT pg_drop_replication_slot('cdcd_{unique}')")
+    drop_slot(database.dsn(), f"cdcd_{unique}")
     database.execute("UPDATE t SET note = 'unseen' WHERE id = 1")
     process.start()
     process.await_event("snapshot.needed")

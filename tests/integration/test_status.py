@@ -10,7 +10,7 @@ import yaml
 from cdcd.protocol.lsn import Lsn
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import configuration, until
+from tests.integration.daemon import await_released, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
 
 
@@ -64,13 +64,15 @@ def test_a_pipeline_from_before_its_start_to_the_loss_of_its_slot(
     assert shown["snapshot"]["rows"] == 50
     # AND WHEN it is stopped
     process.stop()
+    # The daemon waits for a second that the server has read its last position.
+    await_released(database.dsn(), f"cdcd_{unique}")
     code, shown = status(process.config_path)
     assert (code, codes(shown), shown["daemon"], shown["active"]) == (10, ["instance.none"], None, None)
     # Behind it may lie WAL of the server itself, which was confirmed.
     assert Lsn.parse(shown["checkpoint"]["end_lsn"]) <= Lsn.parse(shown["slot"]["confirmed_flush_lsn"])
     assert "PostgreSQL keeps" in shown["problems"][0]["message"]
     # AND WHEN somebody drops the slot
-    database.execute(f"SELECT pg_drop_replication_slot('cdcd_{unique}')")
+    drop_slot(database.dsn(), f"cdcd_{unique}")
     code, shown = status(process.config_path)
     assert (code, codes(shown)[0]) == (6, "position")
     # AND WHEN a slot is there again, and WAL of nobody lies between

@@ -15,7 +15,7 @@ from cdcd.stream.decoding import ChangeDecoder
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream
 from tests.integration.conftest import Database
-from tests.integration.daemon import until
+from tests.integration.daemon import await_released, until
 from tests.integration.streams import (
     PUBLICATION,
     SMALL_WORK_MEM,
@@ -225,6 +225,8 @@ def read_prepared(database: Database, unique: str, *, two_phase: bool) -> None:
         ("insert", {"id": 4, "note": "later"}),
         ("insert", {"id": 1, "note": "prepared"}),
     ]
+    # The server has read what the stream told it last.
+    await_released(database.dsn(), slot)
     assert confirmed(database, slot) > last
 
 

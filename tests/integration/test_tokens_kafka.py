@@ -14,7 +14,7 @@ import pytest
 
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
-from tests.integration.daemon import until
+from tests.integration.daemon import BUSY_S, until
 from tests.integration.faults.trial import Trial
 
 pytestmark = pytest.mark.postgres(only=18)
@@ -155,7 +155,7 @@ def test_a_provider_that_fails_for_longer_than_a_token_lives_is_waited_for(one: 
 def test_at_a_start_a_failing_provider_is_told_and_nothing_hangs(one: Trial, issuer: Issuer):
     one.configure(startup_timeout_s=1)
     issuer.fail("the service is away")
-    said, check = one.fail(timeout_s=20), one.check()
+    said, check = one.fail(timeout_s=2 * BUSY_S), one.check()
     assert (said.code, check.code) == (4, 4)
     assert "kafka.oauth.command" in said.message
     assert "the service is away" in said.message

@@ -2,9 +2,10 @@
 
 from uuid import uuid4
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from cdcd.kafka.assigned import NO_ANSWER_YET, NO_TOPIC, watermarks
 from tests.integration.daemon import WAIT_S, until
 
 
@@ -21,8 +22,8 @@ def watermark_consumer(servers: str) -> Consumer:
 
 def stored(consumer: Consumer, topic: str) -> int:
     """How many records the topic's partitions hold: those of open and of aborted transactions as well."""
-    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
-    return sum(consumer.get_watermark_offsets(TopicPartition(topic, each), 30)[1] for each in partitions)
+    partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
+    return sum(watermarks(consumer, TopicPartition(topic, each), WAIT_S)[1] for each in partitions)
 
 
 def await_stored(consumer: Consumer, topic: str, least: int, timeout_s: float = WAIT_S) -> None:
@@ -34,24 +35,32 @@ def await_stored(consumer: Consumer, topic: str, least: int, timeout_s: float = 
     )
 
 
-def await_decided(servers: str, topic: str, *, partitions: int = 1, timeout_s: float = WAIT_S) -> None:
-    """Until no transaction is open in the topic's partitions.
+def await_decided(servers: str, *topics: str, timeout_s: float = WAIT_S) -> None:
+    """Until no transaction is open in the topics.
 
     The coordinator answers a commit, or an abort, when it has decided it, and writes the markers then (KIP-98). So a
-    `read_committed` reader may come to the end of the topic before the marker is there.
+    `read_committed` reader may come to the end of a topic before the marker is there, also where another topic has the
+    marker of the same transaction already.
     """
     admin = AdminClient({"bootstrap.servers": servers})
-    asked = {TopicPartition(topic, each): OffsetSpec.latest() for each in range(partitions)}  # type: ignore[no-untyped-call]
+    listed = admin.list_topics(timeout=timeout_s).topics
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = {TopicPartition(topic, each): latest for topic in topics for each in listed[topic].partitions}
 
     def ends(isolation: IsolationLevel) -> list[int]:
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout_s)
         return [answers[each].result(timeout_s).offset for each in asked]
 
     def is_decided() -> bool | None:
-        stable = ends(IsolationLevel.READ_COMMITTED)
-        return stable == ends(IsolationLevel.READ_UNCOMMITTED) or None
+        try:
+            stable = ends(IsolationLevel.READ_COMMITTED)
+            return stable == ends(IsolationLevel.READ_UNCOMMITTED) or None
+        except KafkaException as error:
+            if error.args[0].code() in NO_ANSWER_YET | NO_TOPIC:  # of a broker that has just come back
+                return None
+            raise
 
-    until(is_decided, f"a transaction in {topic} is open", timeout_s)
+    until(is_decided, f"a transaction in {' or '.join(topics)} is open", timeout_s)
 
 
 def visible(servers: str, topic: str) -> int:
@@ -65,7 +74,7 @@ def visible(servers: str, topic: str) -> int:
         }
     )
     try:
-        partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+        partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, each, 0) for each in partitions])
         count, ended = 0, 0
         while ended < len(partitions):
