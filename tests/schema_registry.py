@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote
 
+from deploy.local.process import free_port
+
 
 class SchemaRegistry:
     """Runs while it is entered. `url` stays the same if it is stopped and started again.
@@ -32,7 +34,8 @@ class SchemaRegistry:
         self.asked: list[str] = []
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
-        self._port = 0
+        # One that no client's connection is given while the registry is stopped.
+        self._port = free_port()
 
     @property
     def url(self) -> str:
@@ -51,7 +54,6 @@ class SchemaRegistry:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", self._port), Handler)
-        self._port = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
         self._thread.start()
 
