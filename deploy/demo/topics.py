@@ -95,6 +95,8 @@ class Reader:
         while due:
             for message in self._consumer.consume(AT_ONCE, POLL_S):
                 is_record = _is_record(message)
+                if not is_record and message.offset() is None:
+                    continue  # the broker has just come back, see `_is_record`
                 raw = _raw(message)
                 end = ends[raw.topic, raw.partition]
                 if is_record and raw.offset < end:
@@ -158,7 +160,8 @@ def _is_record(message: Message) -> bool:
     error = message.error()
     if error is None:
         return True
-    if error.code() != KafkaError._PARTITION_EOF:
+    # A consumer goes on with a topic when a broker that has come back lists it again.
+    if error.code() != KafkaError._PARTITION_EOF and error.code() not in _NO_LEADER:
         raise KafkaException(error)
     return False
 

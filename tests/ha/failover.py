@@ -21,8 +21,8 @@ RATE: Final = 30.0
 FAILOVER_SINCE: Final = 17
 """The first version whose standbys copy slots."""
 
-SYNC_S: Final = 60.0
-"""The slot is copied at intervals that grow up to 30 s."""
+SYNC_S: Final = 120.0
+"""The slot is copied at intervals that grow up to 30 s, and not each copy is one that lasts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ import psycopg
 import yaml
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from cdcd.kafka.assigned import watermarks
 from deploy.local import KafkaBroker, PostgresServer
 from deploy.local.cache import REPOSITORY
 from deploy.local.process import Child, free_port
@@ -189,10 +190,9 @@ class Scene:
 
     def end(self) -> int:
         """Where the topic ends."""
-        if self.topic.topic not in self._consumer.list_topics(timeout=10).topics:
+        if self.topic.topic not in self._consumer.list_topics(timeout=LIMIT_S).topics:
             return 0
-        end: int = self._consumer.get_watermark_offsets(self.topic, timeout=10)[1]
-        return end
+        return watermarks(self._consumer, self.topic, LIMIT_S)[1]
 
     def command(self, *options: str) -> list[str]:
         return [
