@@ -241,6 +241,8 @@ class Daemon:
     def metrics(self) -> Samples:
         """What it measures, by name and then by the values of the labels in the order of their names:
         `metrics()["cdcd_flushed_lsn"][()]`, `metrics()["cdcd_events_total"]["c", "public.t"]`.
+
+        The daemon keeps its answer for a moment, so what has just happened may be missing: see `await_metric`.
         """
         text: str = self._get("/metrics")
         return parse_metrics(text)

@@ -85,7 +85,7 @@ def test_a_registry_that_is_away_stops_new_forms_only_and_kills_lose_and_repeat_
         sql.execute("INSERT INTO t VALUES (4, 'new form', NULL, NULL, 7)")
         told = running.await_event("registry.unreachable")
         assert registry.url in told["message"]
-        assert running.metrics()["cdcd_registry_up"][()] == 0
+        running.await_metric("cdcd_registry_up", lambda up: up == 0)
         # THEN its new form waits, also over a kill, until the registry is back
         running.kill()
         running.start()

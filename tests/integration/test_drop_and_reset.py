@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from deploy.demo.fold import await_flushed
 from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
@@ -117,7 +118,7 @@ def test_a_reset_pipeline_begins_anew_in_the_same_topics(
     stopped.start()
     stopped.await_event("table.read", table="public.orders", rows=4)
     stopped.await_streaming()
-    stopped.await_metric("cdcd_queue_bytes", lambda size: size == 0)
+    await_flushed(database.dsn(), f"cdcd_{unique}")
     assert stopped.stop() == 0
     assert ops(broker, f"{unique}.public.orders") == ["r"] * 3 + ["c"] + ["r"] * 4
 

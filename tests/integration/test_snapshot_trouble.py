@@ -1,6 +1,7 @@
 """What can befall a snapshot in the middle: what becomes of it is clear, and no row is lost."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ BEGIN
 END $$
 """
 READERS = "application_name LIKE '% snapshot'"
+STILL_S = 1.0
 
 
 def settings(name: str, dsn: str, broker: KafkaBroker, **snapshot: Any) -> dict[str, Any]:
@@ -49,11 +51,15 @@ def stall(process: Daemon, broker: KafkaBroker, *, least: int = 2000) -> None:
     """Stop the broker when so many rows are delivered; returns when nothing is read any more."""
     process.await_metric("cdcd_snapshot_rows_total", lambda rows: rows > least)
     broker.pause()
-    seen: list[float] = []
+    seen, since = 0.0, time.monotonic()
 
     def still() -> bool | None:
-        seen.append(process.metrics()["cdcd_snapshot_rows_total"][()])
-        return True if len(seen) > 10 and len(set(seen[-10:])) == 1 else None
+        # The daemon keeps an answer for a moment.
+        nonlocal seen, since
+        now, rows = time.monotonic(), process.metrics()["cdcd_snapshot_rows_total"][()]
+        if rows != seen:
+            seen, since = rows, now
+        return True if now - since > STILL_S else None
 
     until(still, "the reading stands still")
     assert not process.saw("snapshot.finished")
