@@ -67,12 +67,15 @@ class Interrupts:
     def __init__(self) -> None:
         self.count = 0
         self.patient = False
+        self.leaves = False
+        """Whatever is going on was interrupted. A library may make an error of its own of that."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
         if not self.patient or self.count > 1:
+            self.leaves = True
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
@@ -281,14 +284,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         equal = demo.run(options.seconds)
         failed = not equal
         return 0 if equal else 1
-    except (DemoError, LocalServerError, TopicError, psycopg.Error) as error:
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupts.leaves:
+            failed = False
+            return 130
+        if not isinstance(error, (DemoError, LocalServerError, TopicError, psycopg.Error)):
+            raise
         console.print(f"\n{error}", markup=False, highlight=False, soft_wrap=True)
         if demo.daemon is not None:
             console.print(demo.daemon.last_words(), markup=False, highlight=False, soft_wrap=True)
         return 1
-    except KeyboardInterrupt:
-        failed = False
-        return 130
     finally:
         interrupts.ignore()
         _clean(folder, keep=failed)

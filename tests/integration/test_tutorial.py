@@ -14,6 +14,7 @@ import pytest
 
 from deploy.local import KafkaBroker, PostgresServer, client_program
 from deploy.local.cache import REPOSITORY
+from tests.integration.daemon import await_released
 
 PAGE: Final = REPOSITORY / "docs" / "tutorial.md"
 
@@ -104,6 +105,8 @@ def test_the_tutorial_does_what_it_says(
         for section in sections:
             if section.startswith(("7.", "8.")):
                 reader.interrupt()
+                # Nobody follows the page as fast as a test.
+                await_released(server.dsn("shop"), "cdcd_shop")
             for language, title, body in BLOCK.findall(section):
                 text = reader.here(body)
                 if language == "sql":
