@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from cdcd.config.types import Section, Text
 
 INTERVAL_S_MIN: Final = 0.1
+INTERVAL_S_MAX: Final = 86_400
 
 
 class HeartbeatConfig(Section):
@@ -15,7 +16,7 @@ class HeartbeatConfig(Section):
     interval_s: float = Field(
         0,
         ge=0,
-        le=86_400,
+        le=INTERVAL_S_MAX,
         description="Debezium's heartbeat.interval.ms, in seconds: how often topics.heartbeat gets a record that says "
         "up to which LSN everything is delivered, also when nothing changes. 0: never. A heartbeat waits for the end "
         "of the transaction that is being delivered.",
