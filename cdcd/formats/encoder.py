@@ -32,7 +32,7 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
 HEADER_WATERMARK: Final = "cdcd.watermark"
-"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds every record whose `commit_lsn` is less."""
+"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less."""
 
 MESSAGES: Final = 0
 HEARTBEATS: Final = -1
