@@ -11,6 +11,7 @@ from cdcd.formats.encoder import HEARTBEATS, EncoderSettings, Record
 from cdcd.formats.flattening import Flattening
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.settings import Outbox
+from tests.debezium.capture_heartbeat import GOLDEN
 
 TOPIC = "__debezium-heartbeat.shop"
 NOW_US = 1_700_000_000_123_456
@@ -39,34 +40,23 @@ def test_the_record_is_debeziums_with_the_lsn_in_a_header(encoder):
     assert encoder.counts == {}
 
 
-def test_with_schemas_they_are_debeziums():
+def test_with_schemas_they_are_what_a_real_debezium_writes():
     encoder = DebeziumJsonEncoder(settings(key_format="json_schema", value_format="json_schema"))
     out: list[Record] = []
     size = encoder.encode_heartbeat(1, NOW_US, out)
-    ((_, key, value, _),) = out
+    ((topic, key, value, _),) = out
     assert key is not None
     assert value is not None
     assert size == len(key) + len(value)
-    assert json.loads(key) == {
-        "schema": {
-            "type": "struct",
-            "fields": [{"type": "string", "optional": False, "field": "serverName"}],
-            "optional": False,
-            "name": "io.debezium.connector.common.ServerNameKey",
-            "version": 1,
-        },
-        "payload": {"serverName": "shop"},
-    }
-    assert json.loads(value) == {
-        "schema": {
-            "type": "struct",
-            "fields": [{"type": "int64", "optional": False, "field": "ts_ms"}],
-            "optional": False,
-            "name": "io.debezium.connector.common.Heartbeat",
-            "version": 1,
-        },
-        "payload": {"ts_ms": 1_700_000_000_123},
-    }
+    debezium = json.loads(GOLDEN.read_text())
+    assert topic == debezium["topic"]
+    assert json.loads(key) == debezium["key"]
+    written = json.loads(value)
+    assert written["payload"] == {"ts_ms": NOW_US // 1000}
+    assert (written["schema"], written["payload"].keys()) == (
+        debezium["value"]["schema"],
+        debezium["value"]["payload"].keys(),
+    )
 
 
 def test_a_prefix_is_text_of_json():
