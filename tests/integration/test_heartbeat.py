@@ -20,8 +20,6 @@ from tests.integration.daemon import Daemon, configuration, until
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
-pytestmark = pytest.mark.postgres(only=18)
-
 PREFIX = "__debezium-heartbeat"
 
 
@@ -46,6 +44,7 @@ def wal_end(database: Database) -> int:
     return Lsn.parse(str(text))
 
 
+@pytest.mark.postgres(only=18)
 def test_whoever_reads_a_heartbeat_can_read_everything_before_it_whatever_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
@@ -150,6 +149,7 @@ def test_what_is_no_query_costs_no_more_than_its_time(database: Database, query:
         asyncio.run(run())
 
 
+@pytest.mark.postgres(only=18)
 def test_rows_are_dropped_as_they_come(database: Database):
     async def run() -> None:
         opened = await HeartbeatQuery.open(
