@@ -7,6 +7,7 @@ from typing import Final
 
 from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
 from cdcd.adopt.options_flattening import of_transform
+from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import REGISTRY, USER_INFO
 from cdcd.adopt.options_snapshot import SNAPSHOT
@@ -100,6 +101,7 @@ def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, as other options of the connector change it."""
     if finding.name.partition(".")[0] == "transforms":
         return replace(finding, verdict=of_transform(finding.name, options, finding.verdict))
+    finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
     return _without_effect(finding, options)
 
 

@@ -121,6 +121,11 @@ _TABLE: Final = (
     ),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
+        "heartbeat.query",
+        "PostgreSQL",
+        "Whether the server can plan `heartbeat.action_query`, and the role may run it. It is not run.",
+    ),
+    Code(
         "snapshot.watermark",
         "PostgreSQL",
         "EXECUTE on `pg_logical_emit_message`, by which rows that are read beside the stream get their place in it.",

@@ -66,6 +66,8 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         signals=snapshot.signals,
         truncate=config.topics.writes_truncates,
         snapshot_only=snapshot.mode == ONLY,
+        heartbeat_s=config.heartbeat.interval_s,
+        heartbeat_query=config.heartbeat.action_query is not None,
     )
 
 
@@ -97,6 +99,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         flattening=config.event_flattening.settings,
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
         transaction_topic=topics.transaction_topic,
+        heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
@@ -161,6 +164,8 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
         topics.append(config.topics.message)
     if config.topics.transaction_topic is not None:
         topics.append(config.topics.transaction_topic)
+    if config.heartbeat_topic is not None:
+        topics.append(config.heartbeat_topic)
     if config.kafka.oversized == "dead_letter":
         topics.append(config.kafka.dead_letter_topic)
     return [*topics, *config.outbox.topics]

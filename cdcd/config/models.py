@@ -18,6 +18,7 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
 from cdcd.config.sections.format import FormatConfig
+from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
@@ -47,6 +48,9 @@ class Config(Section):
     )
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction that they tell of. Off by default."
+    )
+    heartbeat: HeartbeatConfig = Field(
+        description="A record, and a query on the source, at an interval. Off by default."
     )
     registry: RegistryConfig = Field(
         description="The schema registry that keys and values in avro need, by Confluent's API."
@@ -104,11 +108,29 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _heartbeat_apart(self) -> "Config":
+        topics, heartbeat = self.topics, self.heartbeat_topic
+        if heartbeat is None:
+            return self
+        others = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
+        others += [topics.transaction_topic or "", *topics.names.values()]
+        if equivalent(heartbeat) in {equivalent(topic) for topic in others if topic}:
+            raise ValueError(
+                f"topics.heartbeat: {heartbeat} is another topic of the pipeline already, to which Kafka counts one "
+                "that differs in '.' and '_' only"
+            )
+        if may_be_of_a_table(heartbeat, topics.prefix):
+            raise ValueError(
+                f"topics.heartbeat: {heartbeat} could be the topic of a table, {topics.prefix}.<schema>.<table>, and "
+                "the mirror would take its records for rows; choose a name that does not begin so"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _outbox_fits(self) -> "Config":
         topics, outbox = self.topics, self.outbox
         own = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
-        if topics.transaction_topic is not None:
-            own.append(topics.transaction_topic)
+        own += [each for each in (topics.transaction_topic, self.heartbeat_topic) if each is not None]
         taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
         for topic in outbox.topics:
             if equivalent(topic) in taken:
@@ -176,6 +198,11 @@ class Config(Section):
         return self
 
     @property
+    def heartbeat_topic(self) -> str | None:
+        """The topic for heartbeats; None: there are none."""
+        return self.topics.heartbeat if self.heartbeat.interval_s else None
+
+    @property
     def stream_options(self) -> str:
         """What decides which events the server sends, and what is counted of them, for the checkpoint.
 
@@ -195,6 +222,7 @@ class Config(Section):
             topics.checkpoint,
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
             topics.transaction_topic,
+            self.heartbeat_topic,
         )
 
     def on_demand(self) -> tuple[str, ...]:

@@ -276,6 +276,7 @@ class Startup:
             postgres=self.postgres,
             kafka=self.kafka,
             stack=self.stack,
+            dsn=self.dsn,
             lock=self._lock,
             sql=self._sql,
             stream=self._stream,

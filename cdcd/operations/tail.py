@@ -159,6 +159,7 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
         return lambda topic: topic in literal
     topics = config.topics
     others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
+    others.add(config.heartbeat_topic or "")
     others |= {topics.message} if patterns else set()
     begins = f"{topics.prefix}."
     return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)

@@ -145,6 +145,9 @@ class OutboxEncoder:
     ) -> int:
         return self._inner.encode_end_of_rows(oid, between, now_us, out)
 
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        return self._inner.encode_heartbeat(lsn, now_us, out)
+
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:

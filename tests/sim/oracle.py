@@ -10,6 +10,8 @@ from typing import Any
 from cdcd.protocol.lsn import Lsn
 from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
+from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
+from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
 from tests.sim.wal import Change
@@ -56,6 +58,7 @@ class Oracle:
         self.part_records = part_records
         self.part_bytes = part_bytes
         self.transactions = TransactionsSeen() if metadata else None
+        self.heartbeats = HeartbeatsSeen(rises=exactly_once)
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
@@ -123,8 +126,12 @@ class Oracle:
         """A Kafka transaction with these records became visible."""
         self.rows += len(records)
         at = -1
-        first = self.delivered
+        first = before = self.delivered
         for record in records:
+            if record[0] == HEARTBEAT_TOPIC:
+                self.rows -= 1
+                self.heartbeats.heartbeat(record, self._starts, self._lengths, before)
+                continue
             if self.transactions is not None and record[0] == METADATA_TOPIC:
                 if self.transactions.boundary(record):
                     self._ends.setdefault(self.delivered if at < 0 else at, []).append(_size(record))

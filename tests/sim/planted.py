@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
@@ -24,6 +25,8 @@ from tests.sim.planted_focuses import (
     CUT,
     DESCRIBED_BETWEEN,
     FROZEN_AT_THE_START,
+    HEARTBEATS,
+    HEARTBEATS_AT_A_SHUTDOWN,
     HOSTILE,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
@@ -112,6 +115,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),
+        "heartbeat_names_its_batch": _in_engine(HEARTBEATS, heartbeat=heartbeats.NamesItsBatch),
+        "heartbeat_query_without_the_lock": _in_engine(
+            HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
+        ),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),

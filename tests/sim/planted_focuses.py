@@ -358,3 +358,13 @@ METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 
 METADATA_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **METADATA, "p_key_change": 0.3, "p_savepoint": 0.2}
 """The same, with restarts inside of transactions, and records that are more than their events."""
+
+HEARTBEATS: Final[Mapping[str, Any]] = {"heartbeat_s": 0.3}
+"""Heartbeats, and a query on the source, every few ticks."""
+
+HEARTBEATS_AT_A_SHUTDOWN: Final[Mapping[str, Any]] = {
+    "heartbeat_s": 0.1,
+    "faults": ("shutdown_postgres",),
+    "p_fault": 0.03,
+}
+"""The same, where a PostgreSQL that shuts down waits for what is being delivered."""

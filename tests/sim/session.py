@@ -18,6 +18,7 @@ from cdcd.engine.actions import (
     Describe,
     End,
     EnsureTopics,
+    RunHeartbeatQuery,
     Ship,
     Status,
     Turn,
@@ -48,6 +49,7 @@ from tests.sim.broker import Broker, BrokerError
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
@@ -133,6 +135,8 @@ class Session:
         self.topics: set[str] = set()
         self._tasks: list[Iterator[None]] = []
         self._shipping: Iterator[None] | None = None
+        self._ships_a_heartbeat = False
+        """What is on its way is a heartbeat alone."""
         self._lock_lost = False
         self._traces: list[str] = []
         """What others notice of this start."""
@@ -164,7 +168,7 @@ class Session:
     @property
     def is_settled(self) -> bool:
         """Every table is read, and the checkpoint says so."""
-        if self.engine is None or self._shipping is not None:
+        if self.engine is None or (self._shipping is not None and not self._ships_a_heartbeat):
             return False
         progress = self.engine.incremental.progress
         return (progress.is_done or progress.paused) and (
@@ -425,6 +429,7 @@ class Session:
             truncate=settings.truncate_records,
             skipped=settings.skipped,
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
+            heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, self.around.observe)
@@ -447,6 +452,8 @@ class Session:
                 added_tables=settings.added_tables,
                 signals=settings.signals,
                 truncate=settings.truncate_records,
+                heartbeat_s=settings.heartbeat_s,
+                heartbeat_query=settings.heartbeat_s > 0,
             ),
             replace(ready.checkpoint, position=position),
             assembler=assembler,
@@ -513,6 +520,7 @@ class Session:
     def _start_shipping(self, action: Ship) -> None:
         assert self._shipping is None, "one batch at a time"
         self._within_bound(action)
+        self._ships_a_heartbeat = action.batch.has_heartbeat and len(action.batch.records) == 1
         self._shipping = self._deliver(action)
 
     def _within_bound(self, action: Ship) -> None:
@@ -569,6 +577,18 @@ class Session:
         assert self.engine is not None
         answer = yield from self.asker.ask(action.question)
         self.engine.answered(action.ticket, answer, self.around.now)
+
+    def _run_query(self, action: RunHeartbeatQuery) -> None:
+        if self._lock_lost:
+            raise PromiseBrokenError("G7: the heartbeat query is run by an instance that has lost the lock")
+        self._tasks.append(self._query_run())
+
+    def _query_run(self) -> Iterator[None]:
+        assert self.engine is not None
+        yield from self.asker.delay()
+        if self.around.postgres.lock_holder is self.instance:
+            self.around.oracle.heartbeats.queries += 1
+        self.engine.heartbeat_query_ended(self.around.now)
 
     def _start_stream(self, action: Begin) -> None:
         self._begin()
@@ -627,6 +647,7 @@ ACTIONS: Final[dict[type[Action], Callable[[Session, Any], None]]] = {
     Status: Session._send,
     Describe: Session._describe,
     EnsureTopics: Session._ensure_topics,
+    RunHeartbeatQuery: Session._run_query,
     Begin: Session._start_stream,
     Ask: Session._ask,
     Turn: Session._turn,

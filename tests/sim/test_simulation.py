@@ -7,6 +7,8 @@ from tests.sim import __main__ as command
 from tests.sim.expected import PUBLISHED
 from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
+    HEARTBEATS,
+    HEARTBEATS_AT_A_SHUTDOWN,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
     METADATA,
@@ -94,6 +96,23 @@ def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
         assert world.oracle.transactions is not None
         seen += len(world.oracle.transactions.by_id)
     assert seen > 200
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [HEARTBEATS, HEARTBEATS_AT_A_SHUTDOWN], ids=["as drawn", "shut down"])
+def test_a_heartbeat_names_what_kafka_holds_before_it(tmp_path, focus):
+    heartbeats = queries = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        heartbeats += world.oracle.heartbeats.count
+        queries += world.oracle.heartbeats.queries
+    assert heartbeats > 1000
+    assert queries > 1000
 
 
 @pytest.mark.again

@@ -304,6 +304,8 @@ class World:
         else:
             self._stalled()
         oracle.finish()
+        if self.settings.heartbeat_s and oracle.heartbeats.last < postgres.confirmed:
+            raise PromiseBrokenError("heartbeats do not come up to what was confirmed")
         sessions = [one.session for one in self.instances if one.session is not None]
         oracle.count(self.around.counted_rows + sum(each.counted_rows for each in sessions))
         session = self._active()

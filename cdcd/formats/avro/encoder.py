@@ -19,13 +19,23 @@ from librt.strings import BytesWriter
 
 from cdcd.errors import ProtocolError, TransientError
 from cdcd.facts import Observer, unheard
+from cdcd.formats.avro.heartbeats import AvroHeartbeats
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
+from cdcd.formats.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    HEARTBEATS,
+    MESSAGES,
+    EncoderSettings,
+    Record,
+)
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.formats.unwritable import UnwritableError
 from cdcd.protocol.messages import Binary, LogicalMessage, Relation, Value
@@ -90,6 +100,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
+        self._avro_heartbeats = AvroHeartbeats(settings)
 
     # Schemas.
 
@@ -109,7 +120,12 @@ class AvroEncoder(DebeziumJsonEncoder):
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
         """See `Encoder`."""
         ids = self._settings.schema_ids
-        uses = self._avro[relation_oid].uses if relation_oid else self._message_uses
+        if relation_oid == MESSAGES:
+            uses = self._message_uses
+        elif relation_oid == HEARTBEATS:
+            uses = self._avro_heartbeats.uses
+        else:
+            uses = self._avro[relation_oid].uses
         return tuple([use for use in uses if ids.get(use) is None])
 
     def _id(self, use: SchemaUse) -> int:
@@ -355,6 +371,19 @@ class AvroEncoder(DebeziumJsonEncoder):
             self._messages_told = True
         self._messages += 1
         out.append((self._message_topic, key, value, None))
+        return len(key) + len(value)
+
+    # Heartbeats.
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """See `Encoder`."""
+        avro = self._avro_heartbeats
+        value = head(self._id(avro.value_use)) + avro.value(now_us)
+        key = self._heartbeats.key if avro.key_use is None else head(self._id(avro.key_use)) + avro.key
+        if not avro.is_told:
+            self._tell(avro.uses, out)
+            avro.is_told = True
+        out.append((self._heartbeats.topic, key, value, watermark(lsn)))
         return len(key) + len(value)
 
 

@@ -418,3 +418,52 @@ def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str
     verdict = of({**FLATTENED, f"transforms.unwrap.{option}": value})[f"transforms.unwrap.{option}"].verdict
     assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
     assert "accept" in verdict.why.lower()
+
+
+BEATING = {"heartbeat.interval.ms": "5000"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "keys"),
+    [
+        ("heartbeat.interval.ms", "5000", Kind.SAME, {"heartbeat.interval_s": 5}),
+        ("heartbeat.interval.ms", "1500", Kind.SAME, {"heartbeat.interval_s": 1.5}),
+        ("heartbeat.interval.ms", "10", Kind.DIFFERENT, {"heartbeat.interval_s": 0.1}),
+        ("heartbeat.interval.ms", "soon", Kind.UNKNOWN, {}),
+        ("heartbeat.action.query", " ", Kind.IRRELEVANT, {}),
+        (
+            "heartbeat.action.query",
+            "UPDATE public.beat SET at = now();",
+            Kind.DIFFERENT,
+            {"heartbeat.action_query": "UPDATE public.beat SET at = now()"},
+        ),
+        ("heartbeat.action.query", "SET search_path TO x; SELECT 1", Kind.IMPOSSIBLE, {}),
+        ("topic.heartbeat.prefix", "__debezium-heartbeat", Kind.SAME, {}),
+        ("topic.heartbeat.prefix", "beats", Kind.SAME, {"topics.heartbeat": "beats.inventory"}),
+        ("topic.heartbeat.name", "beats", Kind.DIFFERENT, {"topics.heartbeat": "beats"}),
+        ("heartbeat.topics.prefix", "__debezium-heartbeat", Kind.SAME, {}),
+        ("heartbeat.topics.prefix", "beats", Kind.DIFFERENT, {}),
+    ],
+)
+def test_heartbeats_are_carried_over(name: str, value: str, kind: Kind, keys: dict[str, object]) -> None:
+    found = of({**BEATING, name: value})[name].verdict
+    assert (found.kind, found.keys) == (kind, keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("heartbeat.action.query", "SELECT 1"),
+        ("topic.heartbeat.prefix", "beats"),
+        ("topic.heartbeat.name", "beats"),
+    ],
+)
+def test_without_an_interval_nothing_of_a_heartbeat_counts(name: str, value: str) -> None:
+    found = of({name: value})[name].verdict
+    assert (found.kind, found.keys) == (Kind.IRRELEVANT, {})
+
+
+def test_the_full_name_of_the_topic_wins() -> None:
+    found = of({**BEATING, "topic.heartbeat.name": "all", "topic.heartbeat.prefix": "beats"})
+    assert found["topic.heartbeat.name"].verdict.keys == {"topics.heartbeat": "all"}
+    assert found["topic.heartbeat.prefix"].verdict.kind is Kind.IRRELEVANT

@@ -6,6 +6,7 @@ from cdcd.config.loading import parse_config
 from cdcd.errors import ConfigError
 from cdcd.operations.change_lines import Filter, Seen
 from cdcd.operations.tail import Shown, filter_of, topics_of
+from tests.unit.config.test_loading import parse
 
 CONFIG = parse_config(
     "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
@@ -32,6 +33,13 @@ RECORD = Seen("t", None, b'{"op":"c","source":{"schema":"public","table":"a","ts
 def test_only_topics_that_may_have_the_records_are_read(tables, read, left):
     wants = topics_of(CONFIG, tables)
     assert {topic for topic in read | left if wants(topic)} == read
+
+
+def test_heartbeats_are_not_shown_whatever_their_topic_is_called():
+    config = parse("heartbeat: {interval_s: 5}\ntopics: {heartbeat: shop.heartbeat}\n")
+    wants = topics_of(config, ())
+    assert wants("shop.public.orders")
+    assert not wants("shop.heartbeat")
 
 
 def test_a_pattern_or_a_condition_that_cannot_be_read_is_told_before_anything_is_asked():

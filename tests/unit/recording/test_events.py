@@ -20,6 +20,7 @@ from cdcd.recording.events import (
     Delivered,
     Event,
     Frames,
+    HeartbeatQueryEnded,
     LockLost,
     Next,
     Stopped,
@@ -67,6 +68,7 @@ EVENTS: list[Event] = [
     Answered(4.0, 4, Published({1: "public.t"}, 7, {1: 100}, 5)),
     Delivered(5.0),
     StreamBegun(5.5),
+    HeartbeatQueryEnded(5.75),
     LockLost(6.0, "gone", "57P01", True),
     Stopped(),
 ]
@@ -74,7 +76,7 @@ EVENTS: list[Event] = [
 
 def test_every_event_is_read_as_it_was_written():
     assert list(decode_events(b"".join(map(encode, EVENTS)))) == EVENTS
-    assert len({type(event) for event in EVENTS}) == 10
+    assert len({type(event) for event in EVENTS}) == 11
 
 
 def test_the_frequent_event_has_the_same_form_by_itself():
