@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_events as events
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
@@ -112,6 +113,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),
+        "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
