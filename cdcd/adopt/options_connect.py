@@ -6,6 +6,7 @@ the Java producer, whose properties are librdkafka's here (`kafka.properties`).
 
 from typing import Final
 
+from cdcd.adopt.options_cloudevents import CLOUDEVENTS_CONVERTER, EVENTS, EVENTS_ARE
 from cdcd.adopt.options_flattening import FLATTENING, FLATTENING_OPTIONS
 from cdcd.adopt.options_registry import REGISTRY
 from cdcd.adopt.verdicts import (
@@ -44,6 +45,7 @@ _AVRO_IS: Final = {
 def _converter(part: str) -> Rule:
     return by_value(
         {
+            **({CLOUDEVENTS_CONVERTER: EVENTS_ARE} if part == "value" else {}),
             _JSON: same(f"The {part} is JSON."),
             AVRO_CONVERTER: _AVRO_IS[part],
             "": differs(
@@ -129,6 +131,7 @@ CONNECT: Final = (
         ),
     ),
     *REGISTRY,
+    *EVENTS,
     Option("key.converter.*", None, irrelevant("It belongs to key.converter.")),
     Option("value.converter.*", None, irrelevant("It belongs to value.converter.")),
     Option("header.converter", None, irrelevant("cdcd's headers are bytes of text.")),

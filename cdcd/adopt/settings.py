@@ -23,6 +23,7 @@ _ORDER: Final = (
     "kafka",
     "topics",
     "format",
+    "cloudevents",
     "event_flattening",
     "heartbeat",
     "registry",

@@ -348,6 +348,11 @@ def _check_modes(pipeline: "Config | None") -> None:
             "first.",
             hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
         )
+    if pipeline.format.value == "cloudevents":
+        raise ConfigError(
+            "The pipeline's records are CloudEvents (format.value), which cdcd mirror does not read.",
+            hint="Mirror a pipeline with format.value: json: a second one, with a slot and a prefix of its own.",
+        )
     skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
     if skipped:
         raise ConfigError(

@@ -49,7 +49,6 @@ from cdcd.engine.startup_requests import (
 )
 from cdcd.errors import CdcdError
 from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
-from cdcd.formats.available import FORMATS
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
@@ -206,7 +205,7 @@ class Startup:
             FatalError: configuration, privileges, positions: a person must act.
         """
         ready = await self._carry_out()
-        if FORMATS[self.config.format.value].registered:
+        if self.config.needs_registry:
             # Now that no other instance can add an id.
             await self._know_schemas()
         await self._look_at_columns(ready)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
@@ -59,6 +60,7 @@ class EncoderSettings:
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
         flattening: how records are flattened; None: they are envelopes.
+        events: how records are CloudEvents, if `value_format` says so.
         skipped: the operations of `SKIPPABLE` that have no records.
         transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
         heartbeat_topic: for heartbeats; None: there are none.
@@ -83,6 +85,7 @@ class EncoderSettings:
     modes: Modes = field(default_factory=Modes)
     name_adjustment: str = NONE
     flattening: Flattening | None = None
+    events: CloudEvents = field(default_factory=CloudEvents)
     skipped: tuple[str, ...] = ()
     transaction_topic: str | None = None
     heartbeat_topic: str | None = None

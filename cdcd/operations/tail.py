@@ -121,8 +121,8 @@ def follow_topics(
     require_json(
         config,
         "cdcd tail --from topics",
-        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads the topics, "
-        "such as kafka-avro-console-consumer.",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro, such "
+        "as kafka-avro-console-consumer. A consumer with an SDK of CloudEvents reads those.",
     )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
@@ -220,8 +220,8 @@ class RecordDecoder:
         # An envelope says more to a person than a row.
         settings = replace(settings, flattening=None)
         value_format = config.format.value
-        if FORMATS[value_format].registered:
-            # What is shown to a person is JSON, also where the daemon writes Avro.
+        if value_format not in {"json", "json_schema"}:
+            # What is shown to a person is JSON, also where the daemon writes Avro or events.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
         self._encoder = shaped(

@@ -15,6 +15,7 @@ from cdcd.engine import actions
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import TransientError
+from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
@@ -34,7 +35,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable, Flattening, AddedField,
+        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

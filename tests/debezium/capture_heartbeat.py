@@ -54,10 +54,11 @@ def _captured(folder: Path, server: PostgresServer, broker: KafkaBroker) -> dict
             key, value = message.key(), message.value()
             assert key is not None
             assert value is not None
+            headers: Any = message.headers() or ()
             return {
                 "key": json.loads(key),
                 "value": json.loads(value),
-                "headers": [name for name, _ in message.headers() or ()],
+                "headers": [name for name, _ in headers],
                 "topic": message.topic(),
             }
     finally:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_events as events
 from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
@@ -119,6 +120,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "heartbeat_query_without_the_lock": _in_engine(
             HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
         ),
+        "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),

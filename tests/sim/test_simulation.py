@@ -1,9 +1,12 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cdcd.build import is_compiled
+from cdcd.formats.cloud_events import BINARY, STRUCTURED
 from tests.sim import __main__ as command
+from tests.sim.events import EnvelopedEncoder, Seen
 from tests.sim.expected import PUBLISHED
 from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
@@ -145,6 +148,23 @@ def test_flattened_records_keep_the_promises_of_the_stream(tmp_path):
         except Exception as error:
             error.add_note(f"seed {seed} with the focus FLATTENED")
             raise
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("mode", [STRUCTURED, BINARY])
+@pytest.mark.parametrize("focus", [{}, METADATA_AND_CUT, SKIPPING], ids=["as drawn", "counted", "skipping"])
+def test_cloudevents_keep_the_promises_of_the_stream_and_each_has_one_id(tmp_path, focus, mode):
+    made = 0
+    for seed in range(20):
+        seen = Seen()
+        try:
+            encoder = partial(EnvelopedEncoder, seen=seen, mode=mode)
+            World(seed, str(tmp_path), parts=Parts(encoder=encoder), focus=focus).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus} in the mode {mode}")
+            raise
+        made += len(seen.by_id)
+    assert made > 100
 
 
 @pytest.mark.again

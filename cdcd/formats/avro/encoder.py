@@ -23,6 +23,7 @@ from cdcd.formats.avro.heartbeats import AvroHeartbeats
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
+from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
@@ -111,11 +112,15 @@ class AvroEncoder(DebeziumJsonEncoder):
         rules: Sequence[ColumnRule | None],
     ) -> None:
         known = self._avro.get(fragments.relation.oid)
-        table = AvroTable(self._settings, fragments, types, rules)
+        table = AvroTable(self._settings, fragments, types, rules, self._value_schema)
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
         self._avro[fragments.relation.oid] = table
         self._latest = None
+
+    def _value_schema(self, envelope: Schema) -> Schema:
+        """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
+        return envelope
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
         """See `Encoder`."""
@@ -201,7 +206,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         return self._out
 
     def _end(self, table: AvroTable, op: int) -> bytes:
-        """The record whose row is in the buffer."""
+        """The value whose row is in the buffer."""
         if self._lsn > LSN_MAX:
             raise ProtocolError(f"An LSN of {self._lsn} has no place in Avro.", hint=HINT)
         fragments = table.fragments
@@ -258,12 +263,16 @@ class AvroEncoder(DebeziumJsonEncoder):
         finally:
             avro.takes_null = False
 
+    def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
+        """The record whose row is in the buffer."""
+        return table.fragments.topic, key, self._end(table, op), headers
+
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
-        value = self._end(table, op)
-        out.append((table.fragments.topic, key, value, headers))
-        return len(value) if key is None else len(key) + len(value)
+        record = self._record(table, op, key, headers)
+        out.append(record)
+        return size_of(record)
 
     def _put_delete(
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
@@ -362,15 +371,21 @@ class AvroEncoder(DebeziumJsonEncoder):
         buffer.append(_SOME)
         write_bytes(message.content, buffer)
         value = buffer.getvalue()
+        return self._put_message(message, value, None, out)
+
+    def _put_message(
+        self, message: LogicalMessage, value: bytes, headers: Headers | None, out: list[Record]
+    ) -> int:
+        """Append the record of a logical message, and before the first one its schemas."""
         if self._message_key_use is not None:
-            key = head(self._id(self._message_key_use)) + optional(prefix)
+            key = head(self._id(self._message_key_use)) + optional(text(message.prefix))
         else:
             key = self.json_message_key(message)
         if not self._messages_told:
             self._tell(self._message_uses, out)
             self._messages_told = True
         self._messages += 1
-        out.append((self._message_topic, key, value, None))
+        out.append((self._message_topic, key, value, headers))
         return len(key) + len(value)
 
     # Heartbeats.
@@ -385,6 +400,12 @@ class AvroEncoder(DebeziumJsonEncoder):
             avro.is_told = True
         out.append((self._heartbeats.topic, key, value, watermark(lsn)))
         return len(key) + len(value)
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a record's key and value."""
+    _, key, value, _ = record
+    return len(key or b"") + len(value or b"")
 
 
 def write_row(  # noqa: PLR0917  a call would cost as much as a column

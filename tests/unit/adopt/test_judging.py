@@ -282,7 +282,9 @@ def keys_of(options: dict[str, str], references: References | None = None) -> di
     for finding in judge({**MINIMAL, **options}, references or References()):
         found |= finding.verdict.keys
     return {
-        key: value for key, value in found.items() if key.startswith(("registry.", "format.k", "format.v"))
+        key: value
+        for key, value in found.items()
+        if key.startswith(("registry.", "format.k", "format.v", "cloudevents."))
     }
 
 
@@ -467,3 +469,76 @@ def test_the_full_name_of_the_topic_wins() -> None:
     found = of({**BEATING, "topic.heartbeat.name": "all", "topic.heartbeat.prefix": "beats"})
     assert found["topic.heartbeat.name"].verdict.keys == {"topics.heartbeat": "all"}
     assert found["topic.heartbeat.prefix"].verdict.kind is Kind.IRRELEVANT
+
+
+EVENTS = "io.debezium.converters.CloudEventsConverter"
+
+
+def test_cloudevents_are_carried_over_with_the_converters_defaults() -> None:
+    assert keys_of({"value.converter": EVENTS}) == {
+        "format.value": "cloudevents",
+        "cloudevents.data": "json_schema",
+        "cloudevents.extension_attributes": True,
+    }
+    found = of({"value.converter": EVENTS, "value.converter.schemas.enable": "true"})
+    assert found["value.converter"].verdict.kind is Kind.DIFFERENT
+    assert found["value.converter.schemas.enable"].verdict.kind is Kind.IRRELEVANT
+    bare = {
+        "value.converter": EVENTS,
+        "value.converter.json.schemas.enable": "false",
+        "value.converter.extension.attributes.enable": "false",
+        "value.converter.metadata.source": "value,id:generate, type:generate",
+        "value.converter.schema.cloudevents.name": "x",
+    }
+    assert keys_of(bare) == {"format.value": "cloudevents", "cloudevents.extension_attributes": False}
+    assert not [name for name, each in of(bare).items() if name.startswith("value.") and each.verdict.kind in {
+        Kind.IMPOSSIBLE, Kind.UNKNOWN}]  # fmt: skip
+
+
+def test_cloudevents_with_data_in_avro_have_the_registry_of_their_data() -> None:
+    options = {
+        "key.converter": AVRO,
+        "key.converter.schema.registry.url": "http://r:1",
+        "value.converter": EVENTS,
+        "value.converter.data.serializer.type": "avro",
+        "value.converter.avro.schema.registry.url": "http://r:1",
+        "value.converter.avro.basic.auth.credentials.source": "USER_INFO",
+        "value.converter.avro.basic.auth.user.info": "cdcd:hunter2",
+        "value.converter.json.schemas.enable": "true",
+    }
+    references = References()
+    assert keys_of(options, references) == {
+        "format.key": "avro",
+        "format.value": "cloudevents",
+        "cloudevents.data": "avro",
+        "cloudevents.extension_attributes": True,
+        "registry.url": "http://r:1",
+        "registry.user": "cdcd",
+        "registry.password": "${REGISTRY_PASSWORD}",
+    }
+    other = of({**options, "value.converter.avro.schema.registry.url": "http://s:1"})
+    assert other["key.converter.schema.registry.url"].verdict.kind is Kind.IMPOSSIBLE
+    in_json = of({**options, "value.converter.data.serializer.type": "json"})
+    assert in_json["value.converter.avro.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
+    assert in_json["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("serializer.type", "avro"),
+        ("opentelemetry.tracing.attributes.enable", "true"),
+        ("metadata.source", "header"),
+        ("metadata.source", "value,id:header"),
+        ("schema.data.name.source.header.enable", "true"),
+    ],
+)
+def test_what_cloudevents_of_cdcd_cannot_be_stands_in_the_way(option: str, value: str) -> None:
+    name = f"value.converter.{option}"
+    assert of({"value.converter": EVENTS, name: value})[name].verdict.kind is Kind.IMPOSSIBLE
+    json_converter = "org.apache.kafka.connect.json.JsonConverter"
+    assert of({"value.converter": json_converter, name: value})[name].verdict.kind is Kind.IRRELEVANT
+
+
+def test_keys_cannot_be_cloudevents() -> None:
+    assert of({"key.converter": EVENTS})["key.converter"].verdict.kind is Kind.IMPOSSIBLE
