@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
+from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
@@ -27,6 +28,7 @@ from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.rows.routing import TopicNames, equivalent
+from cdcd.snapshots.patterns import parse_pattern
 
 
 class Config(Section):
@@ -47,6 +49,9 @@ class Config(Section):
     )
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction that they tell of. Off by default."
+    )
+    filters: FiltersConfig = Field(
+        description="Which rows of tables the topics have. All of them by default."
     )
     registry: RegistryConfig = Field(
         description="The schema registry that keys and values in avro need, by Confluent's API."
@@ -122,6 +127,18 @@ class Config(Section):
             raise ValueError("outbox.messages needs postgres.messages: true")
         if outbox.tables and self.postgres.binary:
             raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
+        return self
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> "Config":
+        for text in self.filters.tables:
+            pattern = parse_pattern(text, "filters.tables")
+            for table in self.outbox.by_table:
+                if pattern.matches(*table):
+                    raise ValueError(
+                        f"filters.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
+                        "narrow the pattern"
+                    )
         return self
 
     @model_validator(mode="after")
