@@ -11,7 +11,7 @@ says which rows a topic has, and here that is made of events:
 | does not | does not | no record |
 
 Truncates and logical messages are as without a filter. A row for which the expression has no answer never ends the
-daemon: `on_error` decides, and a fact says why. One fact is reported each `REPORT_S`.
+daemon: `on_error` decides, and a fact says why. For each table, one fact is reported each `REPORT_S`.
 
 Rows of snapshots are filtered before they are encoded. Their pages are delivered all the same, and a row that is read
 again by its key and does not match is settled without a record.
@@ -36,7 +36,7 @@ from cdcd.shaping.settings import TableFilter
 from cdcd.transactions.drafts import SpoolItem
 
 REPORT_S: Final = 10
-"""Seconds for which one report of a row without an answer stands."""
+"""Seconds for which one report of a table's rows without an answer stands."""
 
 REASON_MAX: Final = 400
 """Characters of the reason in a report."""
@@ -76,8 +76,8 @@ class FilterEncoder(EncoderInFront):
         self._observe = observe
         self._filters: dict[int, RowFilter] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._quiet_until_us = 0
-        self._left_out = 0
+        self._quiet: dict[str, tuple[int, int]] = {}
+        """By table: when the next report is due, and how many rows have had none since the last one."""
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -154,11 +154,11 @@ class FilterEncoder(EncoderInFront):
         if not found.reason:
             return
         self._count(found.name, FAILED, 1)
-        if now_us < self._quiet_until_us:
-            self._left_out += 1
+        due_us, left_out = self._quiet.get(found.name, (0, 0))
+        if now_us < due_us:
+            self._quiet[found.name] = (due_us, left_out + 1)
             return
-        self._quiet_until_us = now_us + REPORT_S * 1_000_000
-        left_out, self._left_out = self._left_out, 0
+        self._quiet[found.name] = (now_us + REPORT_S * 1_000_000, 0)
         self._observe(
             FilterFailed(
                 table=found.name,

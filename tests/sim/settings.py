@@ -96,6 +96,8 @@ class Settings:
     """Some messages are events of an outbox (`published.py`)."""
     skipped: tuple[str, ...] = ()
     """Operations without records."""
+    filters: bool = False
+    """Tables have a filter (`filtered.py`)."""
     metadata: bool = False
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
 
