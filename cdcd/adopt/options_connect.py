@@ -61,6 +61,8 @@ def _converter(part: str) -> Rule:
 
 
 _OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
+_FILTER: Final = "io.debezium.transforms.filter"
+_ROUTER: Final = "io.debezium.transforms.contentbasedrouter"
 _TRANSFORMS: Final = (
     "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
     "after the topics, do it."
@@ -147,6 +149,15 @@ CONNECT: Final = (
                     "Write the outbox table and its topics into `outbox` of cdcd.yaml (docs/outbox.md names the key "
                     "for each option of the router), and accept this option and `transforms`. Do not take over "
                     "before that: events would be rows in the topic of the table."
+                ),
+                _FILTER: lacks(
+                    "cdcd runs no scripts. Write the condition in CEL into filters.tables of cdcd.yaml "
+                    "(docs/filters.md: value.after.status becomes row.status), and accept this option and "
+                    "`transforms`. Do not take over before that: all rows would be in the topics."
+                ),
+                _ROUTER: lacks(
+                    "cdcd has no routes by content: rows go to the topic of their table. Let the consumers, or a job "
+                    "after the topics, divide them."
                 ),
             },
             lacks(_TRANSFORMS),

@@ -119,6 +119,13 @@ _TABLE: Final = (
         "Whether the tables of `outbox.tables` have the columns that events need, and the server sends messages.",
         (2,),
     ),
+    Code(
+        "filters.rule",
+        "PostgreSQL",
+        "Whether the filters of `filters.tables` fit the published tables: columns, types and replica identity.",
+        (2,),
+    ),
+    Code("filters.unmatched", "PostgreSQL", "A filter of `filters.tables` matches no published table."),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
         "heartbeat.query",

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from cdcd.checks import kafka, machine, postgres
 from cdcd.checks.columns import check_columns, look_at_columns
+from cdcd.checks.filters import check_filters, look_at_filters
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.heartbeat import check_heartbeat
 from cdcd.checks.kafka import TableTopic
@@ -143,9 +144,9 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns` and of `outbox` meet the published tables."""
-    rules, outbox = protections(config.columns), config.outbox.settings
-    if not rules.rules and not outbox.is_on:
+    """How the rules of `columns`, of `filters` and of `outbox` meet the published tables."""
+    rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
+    if not rules.rules and not outbox.is_on and not filters:
         return []
     connection = await connect(
         dsn,
@@ -157,6 +158,10 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
     try:
         if rules.rules:
             found += check_columns(await look_at_columns(connection, published.keys(), rules))
+        if filters:
+            found += check_filters(
+                await look_at_filters(connection, published.keys(), filters, rules), len(filters)
+            )
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)

@@ -107,6 +107,7 @@ def command(
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
     _check_protected(pipeline)
+    _check_filters(pipeline)
     _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
     check_pyspark()
@@ -333,6 +334,17 @@ def _check_protected(pipeline: "Config | None") -> None:
         raise ConfigError(
             "The pipeline's configuration protects columns (`columns`), and Spark would read their values in clear "
             "from the database.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
+        )
+
+
+def _check_filters(pipeline: "Config | None") -> None:
+    """ConfigError: the daemon filters rows, which Spark would read all the same."""
+    if pipeline is not None and pipeline.filters.tables:
+        raise ConfigError(
+            f"The pipeline's configuration filters the rows of {', '.join(pipeline.filters.tables)} (filters.tables), "
+            "and Spark would read all rows of these tables from the database.",
             hint="Start the mirror without --source, and let cdcd read the tables: "
             "cdcd snapshot start <schema>.<table>.",
         )

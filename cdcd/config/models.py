@@ -18,6 +18,7 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.cloudevents import CloudEventsConfig
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
+from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
@@ -30,6 +31,7 @@ from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.rows.routing import TopicNames, equivalent
+from cdcd.snapshots.patterns import parse_pattern
 
 
 class Config(Section):
@@ -56,6 +58,9 @@ class Config(Section):
     )
     heartbeat: HeartbeatConfig = Field(
         description="A record, and a query on the source, at an interval. Off by default."
+    )
+    filters: FiltersConfig = Field(
+        description="Which rows of tables the topics have. All of them by default."
     )
     registry: RegistryConfig = Field(
         description="The schema registry that keys, values and data in avro need, by Confluent's API."
@@ -149,6 +154,18 @@ class Config(Section):
             raise ValueError("outbox.messages needs postgres.messages: true")
         if outbox.tables and self.postgres.binary:
             raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
+        return self
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> "Config":
+        for text in self.filters.tables:
+            pattern = parse_pattern(text, "filters.tables")
+            for table in self.outbox.by_table:
+                if pattern.matches(*table):
+                    raise ValueError(
+                        f"filters.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
+                        "narrow the pattern"
+                    )
         return self
 
     @model_validator(mode="after")

@@ -139,6 +139,12 @@ def _adapt_to(config: Config) -> Adapt:
             config, "cdcd replay", "Set format.value: json and format.key: json for the replay."
         )
         encoding = encoder_settings(config, start.encoding.database)
-        return replace(start, settings=settings, encoding=encoding, outbox=config.outbox.settings)
+        return replace(
+            start,
+            settings=settings,
+            encoding=encoding,
+            outbox=config.outbox.settings,
+            filters=config.filters.settings,
+        )
 
     return adapt

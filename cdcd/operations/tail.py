@@ -22,6 +22,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
 from cdcd.shaping.encoder import shaped
+from cdcd.shaping.filtering import filtered
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -224,8 +225,16 @@ class RecordDecoder:
             # What is shown to a person is JSON, also where the daemon writes Avro or events.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
-        self._encoder = shaped(
-            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
+        self._encoder = filtered(
+            shaped(
+                FORMATS[value_format].changes(settings, False, unheard),
+                config.outbox.settings,
+                settings,
+                unheard,
+            ),
+            config.filters.settings,
+            settings,
+            unheard,
         )
 
     def define(

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cdcd.engine import engine
 from tests.sim import planted_events as events
+from tests.sim import planted_filtered as filtering
 from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
@@ -25,6 +26,8 @@ from tests.sim.planted_focuses import (
     AT_LEAST_ONCE,
     CUT,
     DESCRIBED_BETWEEN,
+    FILTERED,
+    FILTERED_AND_CUT,
     FROZEN_AT_THE_START,
     HEARTBEATS,
     HEARTBEATS_AT_A_SHUTDOWN,
@@ -113,6 +116,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "published_left_out_of_the_position": _in_engine(
             PUBLISHING_AND_CUT, queue=published.LeavesPublishedOut
         ),
+        "filtered_not_counted": _in_session(FILTERED_AND_CUT, filtered=filtering.DoesNotCountFiltered),
+        "left_row_not_deleted": _in_session(FILTERED, filtered=filtering.LeavesWhatLeaves),
+        "unknown_row_not_deleted": _in_session(FILTERED, filtered=filtering.TakesUnknownForOutside),
+        "snapshot_not_filtered": _in_session(FILTERED, filtered_rows=filtering.reads_all),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),

@@ -34,12 +34,13 @@ from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact, Observer
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import Encoder, EncoderSettings
+from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
-from cdcd.shaping.settings import Outbox
+from cdcd.shaping.filtering import filtered, filtered_rows
+from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -49,6 +50,7 @@ from tests.sim.broker import Broker, BrokerError
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.filtered import FILTERS
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
@@ -74,6 +76,9 @@ Answered = Generator[None, None, T]
 """Something that takes time, and then gives an answer."""
 
 
+Filters = tuple[TableFilter, ...]
+
+
 class StoppedError(Exception):
     """The session ended as it was asked to."""
 
@@ -91,6 +96,8 @@ class Parts:
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
+    filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
+    filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
 
 
 @dataclass(slots=True)
@@ -432,7 +439,11 @@ class Session:
             heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
         )
         outbox = OUTBOX if settings.publishes else Outbox()
-        encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, self.around.observe)
+        observe = self.around.observe
+        encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, observe)
+        filters = FILTERS if settings.filters else ()
+        encoder = self.parts.filtered(encoder, filters, envelope, observe)
+        rows = self.parts.filtered_rows(SnapshotEncoder(envelope), filters, envelope, observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(
@@ -459,7 +470,7 @@ class Session:
             assembler=assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=SnapshotEncoder(envelope),
+            rows=rows,
             published=ready.published,
             observe=self.around.observe,
             now=self.around.now,

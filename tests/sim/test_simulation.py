@@ -10,6 +10,9 @@ from tests.sim.events import EnvelopedEncoder, Seen
 from tests.sim.expected import PUBLISHED
 from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
+    FILTERED,
+    FILTERED_AND_CUT,
+    FILTERED_WHOLE,
     HEARTBEATS,
     HEARTBEATS_AT_A_SHUTDOWN,
     LOCKED_BESIDE_THE_STREAM,
@@ -83,6 +86,23 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
             raise
         published += sum(each.op == PUBLISHED for each in world.oracle.expected)
     assert published > 100
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus", [FILTERED, FILTERED_WHOLE, FILTERED_AND_CUT], ids=["as drawn", "whole rows", "cut and killed"]
+)
+def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
+    deleted = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        deleted += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
+    assert deleted > 30, "rows left the filter"
 
 
 @pytest.mark.again

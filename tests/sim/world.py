@@ -60,13 +60,14 @@ class World:
             truncates=settings.truncate_records,
             skipped=settings.skipped,
             metadata=settings.metadata,
+            filters=settings.filters,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,
         )
         self.postgres = Postgres(settings, self.rng, self.oracle)
         self.database = self.postgres.workload.database
-        self.oracle.fold = Fold(self.database, strict=settings.exactly_once)
+        self.oracle.fold = Fold(self.database, strict=settings.exactly_once, filters=settings.filters)
         self.postgres.workload.populate(settings.rows)
         if settings.slot_exists:
             self.postgres.make_slot(two_phase=settings.two_phase == "on")

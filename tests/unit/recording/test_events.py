@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdcd.config.expressions import parse_expression
 from cdcd.engine.actions import FindWriters, Lost, Published, Read, Turn
 from cdcd.engine.building import SessionStart
 from cdcd.engine.settings import EngineSettings
@@ -33,7 +34,8 @@ from cdcd.recording.events import (
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.settings import Outbox, OutboxTable
+from cdcd.shaping.expressions import DEPTH_MAX
+from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
@@ -43,6 +45,7 @@ RELATION = Relation(7, 16385, "public", "t", "d", (Column(1, "id", 23, -1), Colu
 DESCRIPTION = TableDescription(("id",), (), (CatalogColumn("id", 1, "integer", 23, 0, None),))
 TABLE = SourceTable(RELATION, "id > 0", ())
 QUERY = KeyQuery(TABLE, ("id",), (((False, b"1"),),), ("note <> 'x'",))
+DEEPEST = f"{'!' * (DEPTH_MAX - 4)}(row.note in ['a', null, 1.5] && -row.id < 0x10)"
 START = SessionStart(
     settings=EngineSettings("shop", 1, 2, 3, 4, 5.0),
     checkpoint=Checkpoint("7", 1, "s", Position(Lsn(10), Lsn(12)), 12, snapshot=Progress()),
@@ -54,6 +57,7 @@ START = SessionStart(
         messages=True,
         tables={("public", "o"): OutboxTable("events", "a", "", "b", "c", {"t": "d"})},
     ),
+    filters=(TableFilter("public.t", DEEPEST, parse_expression(DEEPEST)),),
 )
 KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
 EVENTS: list[Event] = [
