@@ -22,8 +22,8 @@ from cdcd.adopt.verdicts import (
 )
 
 _NAMES: Final = (
-    "cdcd names topics <prefix>.<schema>.<table>. topics.names gives single tables another name below "
-    "the prefix."
+    "cdcd names topics <prefix>.<schema>.<table>. topics.name is another template below the prefix, and topics.names "
+    "gives single tables a name of their own."
 )
 _SCHEMA: Final = "cdcd's schemas (format: json_schema) do not have these parameters."
 _MASK: Final = (

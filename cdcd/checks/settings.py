@@ -84,6 +84,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         message_topic=topics.message,
         schemas_topic=topics.schemas or None,
         names=topics.by_table,
+        topic_template=topics.name,
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=topics.tombstones,

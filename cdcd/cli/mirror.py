@@ -381,6 +381,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         pipeline.postgres.connect_timeout_s,
         pipeline.topics.names,
         pipeline.postgres.password_command or (),
+        pipeline.topics.name,
     )
 
 

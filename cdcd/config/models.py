@@ -195,6 +195,7 @@ class Config(Section):
             topics.checkpoint,
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
             topics.transaction_topic,
+            topics.name,
         )
 
     def on_demand(self) -> tuple[str, ...]:

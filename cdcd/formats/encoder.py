@@ -16,6 +16,7 @@ from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
+from cdcd.rows.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.transactions.drafts import SpoolItem
 from cdcd.transactions.position import Counts
 
@@ -48,6 +49,7 @@ class EncoderSettings:
         message_topic: for logical messages; None is `<prefix>.message`.
         schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
         names: topics of the tables that are not called after the rule (`routing.py`).
+        topic_template: the rule for topics of all other tables (`topic_templates.py`).
         checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
@@ -84,6 +86,7 @@ class EncoderSettings:
     transaction_topic: str | None = None
     subjects: str = "topic"
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
+    topic_template: str = DEFAULT_TEMPLATE
 
     @property
     def topics(self) -> TopicNames:
@@ -96,6 +99,7 @@ class EncoderSettings:
             self.checkpoint_topic,
             self.dead_letter_topic,
             self.transaction_topic,
+            self.topic_template,
         )
 
 

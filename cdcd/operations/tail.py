@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 
 from cdcd.checks.settings import encoder_settings, require_json
 from cdcd.config.loading import Config
+from cdcd.errors import ConfigError
 from cdcd.facts import unheard
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import Record
@@ -21,6 +22,7 @@ from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
+from cdcd.rows.topic_templates import DEFAULT
 from cdcd.shaping.encoder import shaped
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
@@ -101,8 +103,16 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
     condition = parse_condition(where) if where else None
     if flattened is None or not flattened.event_flattening.enabled:
         return Filter(patterns, condition)
-    topics = flattened.topics
+    topics, names = flattened.topics, flattened.topic_names()
     named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
+    if topics.name != DEFAULT:
+        if not all(pattern.is_literal for pattern in patterns):
+            raise ConfigError(
+                f"Flattened records do not name their table, and topics.name: {topics.name} does not show it either.",
+                hint="Give --table names without * and ?, or leave it out.",
+            )
+        for schema, table in map(parse_table, tables):
+            named[names.table(schema, table)] = f"{schema}.{table}"
     return Filter(
         patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
     )

@@ -297,6 +297,18 @@ def tables_with_one_topic(scene: Scene) -> None:
     scene.execute('CREATE TABLE "a$b" (id int PRIMARY KEY)')
 
 
+def a_template_that_does_not_tell_tables_apart(scene: Scene) -> None:
+    scene.execute("CREATE SCHEMA other")
+    for schema in ("public", "other"):
+        scene.execute(f"CREATE TABLE {schema}.same (id int PRIMARY KEY)")
+    scene.configure(topics={"name": "{prefix}.app.{table}"})
+
+
+def a_point_that_a_template_would_split_at(scene: Scene) -> None:
+    scene.execute('CREATE TABLE "a.b" (id int PRIMARY KEY)')
+    scene.configure(topics={"name": "{prefix}.app.{table}"})
+
+
 def no_broker(scene: Scene) -> None:
     scene.configure(kafka={"bootstrap_servers": f"127.0.0.1:{free_port()}"}, startup_timeout_s=1)
 
@@ -513,6 +525,12 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     ),
     a_registrys_certificate_that_is_none: (2, "registry.setting", "All must be PEM files"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
+    a_template_that_does_not_tell_tables_apart: (4, "topic.name", "Give one of them another topic"),
+    a_point_that_a_template_would_split_at: (
+        4,
+        "topic.name",
+        "Give it a topic of its own, as topics.names: ",
+    ),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
     an_unknown_property: (2, "kafka.property", "Correct the name or the value in kafka.properties"),

@@ -1,6 +1,7 @@
 """The key and the topic of a record, from a real server to the broker."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 Found = list[tuple[str, bytes | None, dict[str, Any]]]
@@ -90,3 +92,34 @@ def test_tables_whose_topics_would_collide_have_those_that_the_configuration_giv
         (f"{unique}.public.pallet_a", "pallet_a", 3),
         (f"{unique}.public.dot", "pallet.a", 4),
     }
+
+
+@pytest.mark.postgres(since=13)
+def test_a_template_names_the_topics_of_snapshot_and_stream_and_those_that_are_dropped(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a template in another order, and a row in a table
+    database.execute("CREATE TABLE pallet (id int PRIMARY KEY)")
+    database.execute("INSERT INTO pallet VALUES (1)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            topics={"name": "{prefix}.{table}.{schema}"},
+            snapshot={"mode": "initial"},
+        )
+    )
+    process.await_streaming()
+
+    # WHEN it changes
+    database.execute("UPDATE pallet SET id = 2")
+
+    # THEN all records are in the topic that the template names
+    found = read(broker, unique, 3)
+    assert [(topic, envelope["op"]) for topic, _, envelope in found] == [
+        (f"{unique}.pallet.public", op) for op in "rdc"
+    ]
+    assert process.stop() == 0
+    shown = run_cdcd("drop", "--config", str(process.config_path), "--topics", environment={**os.environ})
+    assert f"{unique}.pallet.public" in shown.stdout, shown.stderr

@@ -180,6 +180,11 @@ log: verbose
             "topics: {message: s.a, checkpoint: s_a}",
             "must be three topics, which to Kafka differ in more than",
         ),
+        (
+            "topics: {name: '{prefix}.{schema}.{tabel}'}",
+            "topics.name: {tabel} is not a placeholder; there are {prefix}, {schema} and {table}",
+        ),
+        ("topics: {name: '{schema}.{table}'}", "topics.name: {schema}.{table} must begin with {prefix}."),
         ("topics: {names: {orders: shop.a.b}}", "topics.names.orders: orders is not <schema>.<table>"),
         ("topics: {names: {a.b.c: shop.a.b}}", "a part that holds a point belongs in double quotes"),
         ("topics: {names: {a.b: shop.a/b}}", "topics.names.a.b: may hold only ASCII letters"),
