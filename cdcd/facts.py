@@ -544,6 +544,17 @@ class OutboxUnpublished(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TablesLeftOut(Fact):
+    """tables.include and tables.exclude leave out `count` of the published tables. `tables` has the first ten names.
+    PostgreSQL sends their changes all the same.
+    """
+
+    event: ClassVar[str] = "tables.left_out"
+    tables: list[str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionLarge(Fact):
     """A source transaction is too large for one Kafka transaction (kafka.transaction.whole_bytes_max): it spans
     several.

@@ -88,6 +88,16 @@ _TABLE: Final = (
     Code("publication.operations", "PostgreSQL", "The publication leaves out inserts, updates, deletes or truncates."),
     Code("publication.tables", "PostgreSQL", "The publication and `postgres.tables` name different tables."),
     Code(
+        "tables.left_out",
+        "PostgreSQL",
+        "How many of the published tables `tables.include` and `tables.exclude` leave out.",
+    ),
+    Code(
+        "tables.unmatched",
+        "PostgreSQL",
+        "A pattern of `tables.include` or `tables.exclude` matches no published table.",
+    ),
+    Code(
         "publication.partitions",
         "PostgreSQL",
         "A partitioned table is published without `publish_via_partition_root`: each partition has a topic of its own.",

@@ -129,6 +129,7 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         connections=CONNECTIONS + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0),
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
+        selection=config.tables.selection,
     )
     dsn = parse_dsn(*source.access())
     facts = await read_facts(dsn, wanted)

@@ -24,6 +24,7 @@ from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
+from cdcd.config.sections.tables import TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.rows.routing import TopicNames, equivalent
@@ -39,6 +40,9 @@ class Config(Section):
     )
     postgres: PostgresConfig = Field(description="Where the changes come from.")
     kafka: KafkaConfig = Field(description="Where the records go.")
+    tables: TablesConfig = Field(
+        description="Which tables of the publication the pipeline has. All by default."
+    )
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
@@ -118,6 +122,10 @@ class Config(Section):
                     f"outbox.topics: {topic} could be the topic of a table, {topics.prefix}.<schema>.<table>, and the "
                     "mirror would take its events for rows; choose a name that does not begin so"
                 )
+        has = self.tables.selection.test()
+        for table in outbox.tables:
+            if not has(table):
+                raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
         if outbox.messages and not self.postgres.messages:
             raise ValueError("outbox.messages needs postgres.messages: true")
         if outbox.tables and self.postgres.binary:
@@ -130,6 +138,15 @@ class Config(Section):
             raise ValueError(
                 "record.directory: a recording holds all values in clear, also those that columns protects; take one "
                 "of the two out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _records_all_tables(self) -> "Config":
+        if self.record.directory is not None and not self.tables.selection.is_all:
+            raise ValueError(
+                "record.directory: a recording begins anew in each of its files, and the files do not say which tables "
+                "are left out; take tables.include and tables.exclude out"
             )
         return self
 

@@ -48,7 +48,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError
-from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
+from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped, TablesLeftOut
 from cdcd.formats.available import FORMATS
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
@@ -64,6 +64,9 @@ from cdcd.transactions.position import Checkpoint, Source
 
 LEAVE_S: Final = 10.0
 """Seconds that it may take to drop a slot that a failed start made."""
+
+TABLES_NAMED: Final = 10
+"""How many of the tables that are left out a fact names."""
 
 PAUSE_S: Final = 0.001
 """Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time
@@ -209,6 +212,7 @@ class Startup:
         if FORMATS[self.config.format.value].registered:
             # Now that no other instance can add an id.
             await self._know_schemas()
+        await self._tell_left_out(ready)
         await self._look_at_columns(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
@@ -236,6 +240,12 @@ class Startup:
                 ready: Ready = end.value
                 return ready
             answer = await CARRIED_OUT[type(request)](self, request)
+
+    async def _tell_left_out(self, ready: Ready) -> None:
+        assert self._snapshots is not None
+        left_out = await self._snapshots.left_out(ready.published.keys())
+        if left_out:
+            self.observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
 
     async def _look_at_columns(self, ready: Ready) -> None:
         """Refuse rules of `columns` that cannot be followed, and tell which ones protect nothing."""

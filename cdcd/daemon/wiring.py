@@ -87,6 +87,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         abort_info=ready.options.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
+        tables=config.tables.selection,
     )
     spool = Spool(
         _spool_directory(config),

@@ -32,6 +32,7 @@ from cdcd.engine.feedback import Feedback, reply_requested
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
 from cdcd.engine.labels import Labels
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.prepared_age import PreparedAge
 from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
@@ -86,6 +87,7 @@ class Engine:
         published: the published tables as `schema.table` by oid, looked up for this session.
         exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         now: monotonic seconds, as for every verb.
     """
@@ -105,6 +107,7 @@ class Engine:
         exported: ExportedTables | None = None,
         excluded: Callable[[str], bool] = _nothing,
         unstreamed_until: int = 0,
+        left_out: LeftOutTables | None = None,
         parts: Parts = ORDINARY,
     ) -> None:
         self.assembler = assembler
@@ -167,6 +170,7 @@ class Engine:
             topics=self._topics,
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
+            left_out=left_out,
         )
         self._questions = Questions(
             self.incremental,

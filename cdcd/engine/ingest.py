@@ -13,6 +13,7 @@ from typing import Any, Final
 from cdcd.engine.described import DescribedRelations, oids_of
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
+from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -58,6 +59,7 @@ class Ingest:
 
     Args:
         ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Ingest:
         topics: Topics,
         observe: Observer,
         ends_former_rows: bool,
+        left_out: LeftOutTables | None = None,
     ) -> None:
         self.cuts = 0
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
@@ -100,8 +103,9 @@ class Ingest:
         self._topics = topics
         self._observe = observe
         self._ends_former_rows = ends_former_rows
-        self._steps: Iterator[Step] | None = None
-        self._held: Step | None = None
+        self._left_out = left_out
+        self._steps: Iterator[KeptStep] | None = None
+        self._held: KeptStep | None = None
         self._deferred: list[Callable[[], None]] = []
         self._transaction: Opened | None = None
         self._xid = 0
@@ -118,7 +122,8 @@ class Ingest:
     def receive(self, frames: list[bytes]) -> None:
         """Frames came, in their order."""
         assert self._steps is None, "the former frames are not worked off"
-        self._steps = self._assembler.receive(frames)
+        steps = self._assembler.receive(frames)
+        self._steps = steps if self._left_out is None else self._left_out.steps(steps)
 
     def described(
         self,
@@ -165,7 +170,7 @@ class Ingest:
         """Whether a step waits for its topics."""
         return self._held is not None
 
-    def _take(self, step: Step, now: float) -> int:
+    def _take(self, step: KeptStep, now: float) -> int:
         """Do what the step says. Returns its share of `TURN_EVENTS`."""
         kind = type(step)
         if kind is Changes:
@@ -304,6 +309,11 @@ class Ingest:
         if self._queue.add(self._records, size, 1):
             self._cut()
 
+    def _skipped(self, step: LeftOut, now: float) -> None:
+        self._encoder.skip(step.events)
+        if self._queue.add(self._records, 0, step.events):
+            self._cut()
+
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
         if message is None and self._lacks_schemas(step):
@@ -393,13 +403,14 @@ def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
 
 _Handler = Callable[[Ingest, Any, float], None]
 
-_HANDLERS: Final[dict[type[Step], _Handler]] = {
+_HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     Opened: Ingest._opened,
     Closed: Ingest._closed,
     Described: Ingest._described_in_stream,
     RelationPreview: Ingest._previewed,
     OriginChanged: Ingest._origin_changed,
     RolledBack: Ingest._rolled_back,
+    LeftOut: Ingest._skipped,
     TransactionalMessage: Ingest._transactional,
     NonTransactionalMessage: Ingest._alone,
     KeepaliveReceived: Ingest._heard,

@@ -88,7 +88,7 @@ class LookUps:
             if answer.leaves:
                 self._expand(task, answer.leaves)
             else:
-                self._plans.end(task, "there is no such table in the publication")
+                self._plans.end(task, answer.problem or "there is no such table in the publication")
             return
         if answer.problem:
             self._plans.end(task, f"the where can not be used: {answer.problem}", code=ConfigError.exit_code)

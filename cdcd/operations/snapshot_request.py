@@ -89,12 +89,23 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     """The request with the published tables that it names. Raises CdcdError: it would be refused."""
     name, patience_s = f"{config.name} snapshot request", config.postgres.connect_timeout_s
     catalog = SnapshotCatalog(
-        dsn, config.postgres.publication, application_name=name, connect_timeout_s=patience_s
+        dsn,
+        config.postgres.publication,
+        application_name=name,
+        connect_timeout_s=patience_s,
+        selection=config.tables.selection,
     )
     stack.push_async_callback(catalog.close)
     published = await catalog.published()
     oids: list[int] = []
+    left_out = {name for oid, name in (await catalog.sent()).items() if oid not in published}
     for table in signal.tables:
+        if table in left_out:
+            raise ConfigError(
+                f"{table} is left out by tables.include or tables.exclude, so the daemon does not read it.",
+                hint="Change the patterns and restart the daemon. With snapshot.added_tables: true, the rows of the "
+                "table are then read by themselves.",
+            )
         found = await _find(sql, published, table, config.postgres.publication)
         if [published[oid] for oid in found] != [table]:
             notice(

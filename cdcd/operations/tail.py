@@ -10,6 +10,7 @@ from typing import Any, Final, TextIO
 
 from cdcd.checks.settings import encoder_settings, require_json
 from cdcd.config.loading import Config
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.errors import ConfigError
 from cdcd.facts import unheard
 from cdcd.formats.available import FORMATS
@@ -233,6 +234,8 @@ class RecordDecoder:
             # What is shown to a person is JSON, also where the daemon writes Avro.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
+        selection = config.tables.selection
+        self._left_out = None if selection.is_all else LeftOutTables(selection.test())
         self._encoder = shaped(
             FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
         )
@@ -241,6 +244,8 @@ class RecordDecoder:
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Decoder`."""
+        if self._left_out is not None and not self._left_out.describe(relation):
+            return
         self._encoder.define(relation, description, types)
 
     def begin(self, opened: Opened) -> None:
@@ -254,6 +259,13 @@ class RecordDecoder:
     def decode(self, frame: bytes, in_stream: bool) -> list[Record]:
         """See `Decoder`."""
         records: list[Record] = []
+        if self._left_out is not None:
+            rest = self._left_out.rest(frame, in_stream)
+            if rest is None:
+                self._encoder.skip(1)
+                return records
+            assert isinstance(rest, bytes)
+            frame = rest
         self._encoder.encode(frame, in_stream, _unix_us(), records)
         return records
 

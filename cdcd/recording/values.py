@@ -23,6 +23,7 @@ from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.shaping.settings import Outbox, OutboxTable
 from cdcd.snapshots import reading
+from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.table_task import Part
 from cdcd.snapshots.visibility import Visibility
 
@@ -34,7 +35,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable, Flattening, AddedField,
+        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, TableSelection,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

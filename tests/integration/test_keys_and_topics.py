@@ -123,3 +123,66 @@ def test_a_template_names_the_topics_of_snapshot_and_stream_and_those_that_are_d
     assert process.stop() == 0
     shown = run_cdcd("drop", "--config", str(process.config_path), "--topics", environment={**os.environ})
     assert f"{unique}.pallet.public" in shown.stdout, shown.stderr
+
+
+@pytest.mark.postgres(since=14)
+def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_their_events_count(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a publication with three tables, of which the pipeline has one
+    database.execute("CREATE SCHEMA audit")
+    for table in ("public.orders", "public.internal", "audit.log"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+        database.execute(f"INSERT INTO {table} VALUES (1)")
+    settings = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        tables={"include": ["public.*"], "exclude": ["*.internal"]},
+        snapshot={"mode": "initial"},
+    )
+    process = daemon(settings)
+    assert process.await_event("tables.left_out")["tables"] == ["audit.log", "public.internal"]
+    process.await_streaming()
+
+    # WHEN one transaction changes all of them, and all are truncated together
+    database.execute(
+        "DO $$ BEGIN INSERT INTO audit.log VALUES (2); INSERT INTO orders VALUES (2); INSERT INTO internal VALUES (2);"
+        " INSERT INTO orders VALUES (3); END $$"
+    )
+    database.execute("TRUNCATE orders, internal, audit.log")
+
+    # THEN one table has records, with the numbers that the events have among all of them
+    found = read(broker, unique, 4)
+    assert {topic for topic, _, _ in found} == {f"{unique}.public.orders"}
+    assert [(envelope["op"], envelope["source"]["event_serial_no"]) for _, _, envelope in found][1:] == [
+        ("c", 2),
+        ("c", 4),
+        ("t", 1),
+    ]
+    refused = run_cdcd(
+        "snapshot",
+        "start",
+        "--config",
+        str(process.config_path),
+        "--table",
+        "audit.log",
+        environment={**os.environ},
+    )
+    assert (refused.returncode, "left out by tables.include" in refused.stderr) == (2, True), refused.stderr
+
+    # AND a request that was not checked is told why it fails
+    signal = '{"action":"start","id":"x","tables":["audit.log"]}'
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal}')")
+    assert "leaves the table out" in process.await_event("table.failed")["error"]
+
+    # WHEN an excluded table comes in, and a former one goes out
+    database.execute("ALTER TABLE orders RENAME TO other_internal")
+    database.execute("ALTER TABLE internal RENAME TO entries")
+    database.execute("INSERT INTO entries VALUES (7)")
+
+    # THEN its rows are in a topic
+    found = read(broker, unique, 5)
+    assert {topic for topic, _, envelope in found if envelope["source"]["table"] == "entries"} == {
+        f"{unique}.public.entries"
+    }
