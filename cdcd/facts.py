@@ -533,6 +533,26 @@ class ColumnRuleUnmatched(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRuleUnmatched(Fact):
+    """A pattern of key.columns matches no published table. Compare it with the names in PostgreSQL."""
+
+    event: ClassVar[str] = "key.unmatched"
+    level: ClassVar[Level] = "warning"
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRepeats(Fact):
+    """Several rows of a table may have the same key, as key.columns chooses it. No snapshot beside the stream reads the
+    table, and `cdcd mirror` and `cdcd verify` leave it out.
+    """
+
+    event: ClassVar[str] = "key.repeats"
+    level: ClassVar[Level] = "warning"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxUnpublished(Fact):
     """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
     publication, or compare the name with the one in PostgreSQL.
@@ -549,7 +569,7 @@ class TablesLeftOut(Fact):
     PostgreSQL sends their changes all the same.
     """
 
-    event: ClassVar[str] = "tables.left_out"
+    event: ClassVar[str] = "tables.excluded"
     tables: list[str]
     count: int
 

@@ -5,6 +5,7 @@ The names and defaults are those of Debezium 3.7.0 and of its manual. A mode tha
 
 from typing import Final
 
+from cdcd.adopt.keys import key_columns
 from cdcd.adopt.verdicts import (
     Kind,
     Option,
@@ -226,7 +227,7 @@ FORM: Final = (
     Option(
         "message.key.columns",
         None,
-        impossible("Keys are the columns of the primary key, or of REPLICA IDENTITY USING INDEX."),
+        key_columns,
     ),
     Option("tombstones.on.delete", "true", to("topics.tombstones", boolean)),
     Option("skipped.operations", "t", skipped_operations),

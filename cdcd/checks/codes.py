@@ -117,6 +117,14 @@ _TABLE: Final = (
         (3,),
     ),
     Code(
+        "key.columns",
+        "PostgreSQL",
+        "Whether the keys that `key.columns` chooses can be made: columns that exist and whose former values are sent.",
+        (2,),
+    ),
+    Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
+    Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
+    Code(
         "columns.rule",
         "PostgreSQL",
         "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",

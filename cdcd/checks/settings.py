@@ -99,6 +99,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
         transaction_topic=topics.transaction_topic,
         subjects=config.registry.subjects,
+        key_rules=config.key.rules,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 

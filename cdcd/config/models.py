@@ -19,6 +19,7 @@ from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.kafka import KafkaConfig
+from cdcd.config.sections.key import KeyConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
@@ -44,6 +45,7 @@ class Config(Section):
         description="Which tables of the publication the pipeline has. All by default."
     )
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
+    key: KeyConfig = Field(description="What makes the keys of records.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
     event_flattening: EventFlatteningConfig = Field(

@@ -19,6 +19,7 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.tables import tell_tables
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import Leaving
@@ -48,7 +49,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError
-from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped, TablesLeftOut
+from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
 from cdcd.formats.available import FORMATS
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
@@ -58,15 +59,13 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.registry.registrar import Registrar
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Source
 
 LEAVE_S: Final = 10.0
 """Seconds that it may take to drop a slot that a failed start made."""
-
-TABLES_NAMED: Final = 10
-"""How many of the tables that are left out a fact names."""
 
 PAUSE_S: Final = 0.001
 """Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time
@@ -212,7 +211,9 @@ class Startup:
         if FORMATS[self.config.format.value].registered:
             # Now that no other instance can add an id.
             await self._know_schemas()
-        await self._tell_left_out(ready)
+        assert self._sql is not None
+        assert self._snapshots is not None
+        await tell_tables(self.config, self._sql, self._snapshots, ready.published, self.observe)
         await self._look_at_columns(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
@@ -241,19 +242,15 @@ class Startup:
                 return ready
             answer = await CARRIED_OUT[type(request)](self, request)
 
-    async def _tell_left_out(self, ready: Ready) -> None:
-        assert self._snapshots is not None
-        left_out = await self._snapshots.left_out(ready.published.keys())
-        if left_out:
-            self.observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
-
     async def _look_at_columns(self, ready: Ready) -> None:
         """Refuse rules of `columns` that cannot be followed, and tell which ones protect nothing."""
         rules = protections(self.config.columns)
         if not rules.rules:
             return
         assert self._sql is not None
-        found = await look_at_columns(self._sql, ready.published.keys(), rules)
+        found = await look_at_columns(
+            self._sql, ready.published.keys(), rules, ChosenKeys(self.config.key.rules)
+        )
         if found.refused:
             raise found.refused[0]
         for rule in found.unmatched:

@@ -71,5 +71,6 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         exported=start.exported,
         excluded=matcher(start.excluded, "snapshot.exclude"),
         unstreamed_until=start.unstreamed_until,
+        chosen_keys=start.encoding.chosen_keys,
         left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
     )

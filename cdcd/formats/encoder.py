@@ -11,6 +11,7 @@ from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
+from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
@@ -63,6 +64,7 @@ class EncoderSettings:
         transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
+        key_rules: the keys that are chosen for tables.
     """
 
     version: str
@@ -87,6 +89,14 @@ class EncoderSettings:
     subjects: str = "topic"
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
     topic_template: str = DEFAULT_TEMPLATE
+    key_rules: tuple[KeyRule, ...] = ()
+
+    @property
+    def chosen_keys(self) -> ChosenKeys:
+        """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
+        return ChosenKeys(
+            self.key_rules, has_schemas=(self.key_format, self.value_format) != ("json", "json")
+        )
 
     @property
     def topics(self) -> TopicNames:

@@ -23,6 +23,8 @@ know the table from it.
 `flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
 say which description they follow.
 
+`repeats` is true where several rows may have the same key (`key.columns`).
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -90,6 +92,7 @@ class TableForm:
     oid: int | None = None
     skipped: tuple[str, ...] = ()
     flattened: bool = False
+    repeats: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -126,6 +129,7 @@ class TableForm:
             "key": list(self.key),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
+            **({"repeats": True} if self.repeats else {}),
             "columns": columns,
         }
 
@@ -151,6 +155,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             oid=data.get("oid"),
             skipped=tuple(data.get("skipped", ())),
             flattened=data.get("flattened") is True,
+            repeats=data.get("repeats") is True,
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -193,6 +198,7 @@ def table_form(
         relation.oid,
         skipped,
         flattened,
+        table.repeats,
     )
 
 

@@ -151,6 +151,10 @@ class Facts:
     """The partitioned tables that a publication still to be created would have, as `schema.table`."""
     active: str = ""
     """The application_name of the instance of this pipeline that is active now; "" if none is."""
+    chosen: frozenset[str] = frozenset()
+    """The tables whose records' key is chosen (`key.columns`), as `schema.table`."""
+    repeating: frozenset[str] = frozenset()
+    """Those of them in which several rows may have the same key."""
     left_out: tuple[str, ...] = ()
     """Of the published tables, or those to be published, the ones that the pipeline leaves out, as `schema.table`."""
 

@@ -19,6 +19,7 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
+from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.shaping.settings import Outbox, OutboxTable
@@ -35,7 +36,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, TableSelection,
+        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, TableSelection, KeyRule,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

@@ -142,7 +142,7 @@ def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_t
         snapshot={"mode": "initial"},
     )
     process = daemon(settings)
-    assert process.await_event("tables.left_out")["tables"] == ["audit.log", "public.internal"]
+    assert process.await_event("tables.excluded")["tables"] == ["audit.log", "public.internal"]
     process.await_streaming()
 
     # WHEN one transaction changes all of them, and all are truncated together
@@ -186,3 +186,64 @@ def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_t
     assert {topic for topic, _, envelope in found if envelope["source"]["table"] == "entries"} == {
         f"{unique}.public.entries"
     }
+
+
+@pytest.mark.postgres(since=14)
+def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table that is keyed by its second unique column, and one whose rows share keys
+    database.execute("CREATE TABLE person (id int PRIMARY KEY, mail text NOT NULL UNIQUE, note text)")
+    database.execute("CREATE TABLE line (id int PRIMARY KEY, sale int)")
+    database.execute("ALTER TABLE person REPLICA IDENTITY FULL")
+    database.execute("ALTER TABLE line REPLICA IDENTITY FULL")
+    database.execute("INSERT INTO person VALUES (1, 'a', 'x')")
+    database.execute("INSERT INTO line VALUES (1, 7), (2, 7)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            key={"columns": {"public.person": ["mail"], "*.line": ["sale"]}},
+            snapshot={"mode": "initial"},
+        )
+    )
+    assert process.await_event("key.repeats")["table"] == "public.line"
+    process.await_streaming()
+
+    # WHEN rows change with and without their keys
+    database.execute("UPDATE person SET note = 'y'")
+    database.execute("UPDATE person SET mail = 'b'")
+    database.execute("UPDATE line SET sale = 8 WHERE id = 2")
+    database.execute("DELETE FROM line")
+    place = process.mark()
+    signal = '{"action":"start","id":"%s","tables":["public.%s"]}'
+    for table in ("person", "line"):
+        database.execute(
+            f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal % (table, table)}')"
+        )
+    process.await_event("table.read", table="public.person", after=place)
+    assert "rows may share the one of key.columns" in process.await_event("table.failed")["error"]
+
+    # THEN the keys are those of the configuration
+    found = read(broker, unique, 11)
+    keys: dict[str, list[tuple[str, bytes | None]]] = {"person": [], "line": []}
+    for _, key, envelope in found:
+        keys[envelope["source"]["table"]].append((envelope["op"], key))
+    a, b = b'{"mail":"a"}', b'{"mail":"b"}'
+    assert keys["person"] == [("r", a), ("u", a), ("d", a), ("c", b), ("r", b)]
+    seven, eight = b'{"sale":7}', b'{"sale":8}'
+    assert keys["line"] == [
+        ("r", seven),
+        ("r", seven),
+        ("d", seven),
+        ("c", eight),
+        ("d", seven),
+        ("d", eight),
+    ]
+
+    # AND cdcd verify compares what the keys tell apart
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert "several rows may have the same key" in verified.stdout, verified.stderr
+    assert "no difference found" in verified.stdout
+    assert verified.returncode == 12, verified.stdout
