@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.protocol.lsn import Lsn
+from tests.sim.catalog import Definition
 from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
@@ -33,6 +34,7 @@ class Oracle:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
         truncates: whether TRUNCATE makes records.
         skipped: operations that make none.
+        left_out: names of tables that make none.
         metadata: whether records say their place in their transaction.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
@@ -47,11 +49,13 @@ class Oracle:
         part_records: int,
         part_bytes: int,
         skipped: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
         metadata: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
+        self.left_out = left_out
         self.whole_bytes = whole_bytes
         self.part_records = part_records
         self.part_bytes = part_bytes
@@ -85,7 +89,7 @@ class Oracle:
         for serial, change in enumerate(changes, 1 if xid else 0):
             commit_lsn = start if xid else change.lsn - 1
             self._index[commit_lsn, serial] = len(self.expected)
-            for op, table in parts_of(change, truncates=self.truncates, skipped=self.skipped):
+            for op, table in self._parts_of(change):
                 self.expected.append(
                     Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
                 )
@@ -108,7 +112,10 @@ class Oracle:
         self._prepared.clear()
 
     def has_records(self, changes: Sequence[Change]) -> bool:
-        return any(parts_of(change, truncates=self.truncates, skipped=self.skipped) for change in changes)
+        return any(map(self._parts_of, changes))
+
+    def _parts_of(self, change: Change) -> list[tuple[str, Definition | None]]:
+        return parts_of(change, truncates=self.truncates, skipped=self.skipped, left_out=self.left_out)
 
     def prepare(self, lsn: int, xid: int) -> None:
         """A transaction is sent at its PREPARE and not again."""

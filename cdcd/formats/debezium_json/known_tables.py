@@ -119,7 +119,10 @@ class KnownTables:
         table = self._remembered(relation, table)
         if self._chosen_keys:
             table = self._chosen_keys.applied(relation, table)
-            (self._repeating.add if table.repeats else self._repeating.discard)(relation.oid)
+            if table.repeats:
+                self._repeating.add(relation.oid)
+            else:
+                self._repeating.discard(relation.oid)
         topic = self._names.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
