@@ -560,6 +560,26 @@ class FilterUnmatched(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRuleUnmatched(Fact):
+    """A pattern of key.columns matches no published table. Compare it with the names in PostgreSQL."""
+
+    event: ClassVar[str] = "key.unmatched"
+    level: ClassVar[Level] = "warning"
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRepeats(Fact):
+    """Several rows of a table may have the same key, as key.columns chooses it. No snapshot beside the stream reads the
+    table, and `cdcd mirror` and `cdcd verify` leave it out.
+    """
+
+    event: ClassVar[str] = "key.repeats"
+    level: ClassVar[Level] = "warning"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxUnpublished(Fact):
     """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
     publication, or compare the name with the one in PostgreSQL.
@@ -568,6 +588,17 @@ class OutboxUnpublished(Fact):
     event: ClassVar[str] = "outbox.unpublished"
     level: ClassVar[Level] = "warning"
     table: str
+
+
+@dataclass(frozen=True, slots=True)
+class TablesLeftOut(Fact):
+    """tables.include and tables.exclude leave out `count` of the published tables. `tables` has the first ten names.
+    PostgreSQL sends their changes all the same.
+    """
+
+    event: ClassVar[str] = "tables.excluded"
+    tables: list[str]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _SECTIONS: Final[Sequence[tuple[str, Sequence[Option]]]] = (
     ("Producer, behind `producer.override.`", options_connect.PRODUCER),
 )
 
-_SAMPLES: Final = ("1", "true", "text")
+_SAMPLES: Final = ("1", "true", "text", "public.orders:id")
 
 _LEGEND: Final = """\
 # Options of Debezium, and what becomes of them

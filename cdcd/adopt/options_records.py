@@ -5,6 +5,7 @@ The names and defaults are those of Debezium 3.7.0 and of its manual. A mode tha
 
 from typing import Final
 
+from cdcd.adopt.keys import key_columns
 from cdcd.adopt.options_heartbeat import HEARTBEAT_TOPIC
 from cdcd.adopt.verdicts import (
     Kind,
@@ -23,8 +24,8 @@ from cdcd.adopt.verdicts import (
 )
 
 _NAMES: Final = (
-    "cdcd names topics <prefix>.<schema>.<table>. topics.names gives single tables another name below "
-    "the prefix."
+    "cdcd names topics <prefix>.<schema>.<table>. topics.name is another template below the prefix, and topics.names "
+    "gives single tables a name of their own."
 )
 _SCHEMA: Final = "cdcd's schemas (format: json_schema) do not have these parameters."
 _MASK: Final = (
@@ -227,7 +228,7 @@ FORM: Final = (
     Option(
         "message.key.columns",
         None,
-        impossible("Keys are the columns of the primary key, or of REPLICA IDENTITY USING INDEX."),
+        key_columns,
     ),
     Option("tombstones.on.delete", "true", to("topics.tombstones", boolean)),
     Option("skipped.operations", "t", skipped_operations),

@@ -22,6 +22,7 @@ _ORDER: Final = (
     "postgres",
     "kafka",
     "topics",
+    "key",
     "format",
     "cloudevents",
     "event_flattening",

@@ -148,6 +148,16 @@ def _translated(lists: Lists) -> tuple[str, ...] | None:
     return tuple(found) if 0 < len(found) <= PATTERNS_MAX else None
 
 
+def patterns_of(expression: str) -> tuple[str, ...] | None:
+    """The patterns that match the same names as an expression for `schema.table`; None: there are none."""
+    sequences = _sequences(expression)
+    if sequences is None or len(sequences) > PATTERNS_MAX:
+        return None
+    found = [_pattern(sequence) for sequence in sequences]
+    patterns = tuple([pattern for pattern in found if pattern is not None])
+    return patterns if patterns and len(patterns) == len(found) else None
+
+
 Item = tuple[str, bool]
 """A character, and whether it is a wildcard."""
 

@@ -88,6 +88,16 @@ _TABLE: Final = (
     Code("publication.operations", "PostgreSQL", "The publication leaves out inserts, updates, deletes or truncates."),
     Code("publication.tables", "PostgreSQL", "The publication and `postgres.tables` name different tables."),
     Code(
+        "tables.left_out",
+        "PostgreSQL",
+        "How many of the published tables `tables.include` and `tables.exclude` leave out.",
+    ),
+    Code(
+        "tables.unmatched",
+        "PostgreSQL",
+        "A pattern of `tables.include` or `tables.exclude` matches no published table.",
+    ),
+    Code(
         "publication.partitions",
         "PostgreSQL",
         "A partitioned table is published without `publish_via_partition_root`: each partition has a topic of its own.",
@@ -106,6 +116,14 @@ _TABLE: Final = (
         "A table without a key whose rows must be read beside the stream, which needs a key.",
         (3,),
     ),
+    Code(
+        "key.columns",
+        "PostgreSQL",
+        "Whether the keys that `key.columns` chooses can be made: columns that exist and whose former values are sent.",
+        (2,),
+    ),
+    Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
+    Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
     Code(
         "columns.rule",
         "PostgreSQL",

@@ -11,6 +11,7 @@ from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relations import key_columns
 from cdcd.rows.types import BUILTIN_TYPES
@@ -31,7 +32,9 @@ class RuleFacts:
     columns: int
 
 
-async def look_at_columns(connection: Connection, oids: Collection[int], rules: Protections) -> RuleFacts:
+async def look_at_columns(
+    connection: Connection, oids: Collection[int], rules: Protections, keys: ChosenKeys
+) -> RuleFacts:
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids)
@@ -41,7 +44,8 @@ async def look_at_columns(connection: Connection, oids: Collection[int], rules: 
     columns = 0
     for relation in relations:
         try:
-            found = rules.of_columns(relation, key_columns(relation, tables[relation.oid]), types)
+            table = keys.applied(relation, tables[relation.oid])
+            found = rules.of_columns(relation, key_columns(relation, table), types)
             columns += sum(rule is not None for rule in found)
         except ConfigError as error:
             refused.append(error)

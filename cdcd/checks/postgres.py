@@ -12,6 +12,7 @@ from cdcd.checks.publication import (
     check_partitions,
     check_patterns,
     check_publication,
+    check_selection,
     check_topic_names,
 )
 from cdcd.checks.slot import check_retention, check_slot_state
@@ -245,6 +246,7 @@ CHECKS: Final[tuple[Callable[[Facts, Wanted], Iterator[Finding]], ...]] = (
     check_connections,
     check_publication,
     check_patterns,
+    check_selection,
     check_partitions,
     check_identities,
     check_topic_names,

@@ -9,6 +9,7 @@ from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.publication import OPERATIONS, PublishedTable, creation, creation_hint
 from cdcd.postgres.replication import identifier
 from cdcd.rows.routing import collisions
+from cdcd.snapshots.patterns import parse_pattern
 
 PARTITION_ROOT: Final = "publish_via_partition_root = true"
 
@@ -83,7 +84,7 @@ def _missing_publication(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
     if why:
         yield Finding("error", "publication.state", name, f"is missing, and {why}", by_hand)
         return
-    tables = [table.qualified for table in facts.matched]
+    tables = [table.qualified for table in facts.sent]
     scope = "all tables" if wanted.tables is None else named(tables)
     yield Finding("ok", "publication.state", name, f"will be created for {scope}")
 
@@ -113,6 +114,44 @@ def check_patterns(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             name,
             f"has tables that postgres.tables does not name; their changes are sent all the same: {named(extra)}",
             f"{remove} or add them to postgres.tables.",
+        )
+
+
+def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
+    """What `tables.include` and `tables.exclude` leave of the publication."""
+    selection = wanted.selection
+    if selection.is_all or not facts.sent:
+        return
+    count, left = len(facts.left_out), len(facts.tables)
+    names = [table.qualified for table in facts.sent]
+    unmatched = [
+        pattern
+        for pattern in (*(selection.include or ()), *selection.exclude)
+        if not any(map(parse_pattern(pattern).matches_name, names))
+    ]
+    if not left:
+        yield Finding(
+            "warning",
+            "tables.left_out",
+            "tables",
+            "tables.include and tables.exclude leave out every published table, so no change arrives",
+            "Correct the patterns.",
+        )
+    else:
+        which = f": {named(sorted(facts.left_out))}" if count else ""
+        yield Finding(
+            "ok",
+            "tables.left_out",
+            "tables",
+            f"the pipeline has {left} of {len(names)} published tables, and leaves out {count}{which}",
+        )
+    for pattern in unmatched:
+        yield Finding(
+            "warning",
+            "tables.unmatched",
+            "tables",
+            f"{pattern} matches no published table",
+            "Correct the pattern, or take it out: <schema>.<table> as PostgreSQL spells them, case included.",
         )
 
 
@@ -149,7 +188,7 @@ def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
     """REPLICA IDENTITY of what is published."""
     operations = facts.publication.operations if facts.publication else OPERATIONS
     changing = [operation.upper() for operation in ("update", "delete") if operation in operations]
-    unnamed = [table for table in facts.tables if not table.has_identity]
+    unnamed = [table for table in facts.sent if not table.has_identity]
     if unnamed and changing:
         fixes = [f"ALTER TABLE {sql_name(table)} REPLICA IDENTITY FULL;" for table in unnamed[:2]]
         yield Finding(
@@ -160,11 +199,11 @@ def check_identities(facts: Facts, _: Wanted) -> Iterator[Finding]:
             f"{named([table.qualified for table in unnamed])}",
             f"Add a primary key, or: {' '.join(fixes)}{' ...' if len(unnamed) > len(fixes) else ''}",
         )
-    full = [table for table in facts.tables if table.replica_identity == "f"]
+    full = [table for table in facts.sent if table.replica_identity == "f"]
     if full:
         found = f"FULL, whole old rows are written to the WAL: {named([table.qualified for table in full])}"
         yield Finding("ok", "table.identity", "replica identity", found)
-    if facts.tables and not unnamed and not full:
+    if facts.sent and not unnamed and not full:
         yield Finding("ok", "table.identity", "replica identity", "every published table has one")
 
 

@@ -197,7 +197,9 @@ class _Rehearsal:
         """What is published, or what the publication that would be created would publish."""
         assert self._sql is not None
         if self._facts.publication is not None:
-            return await published_tables(self._sql, self._facts.publication.name)
+            sent = await published_tables(self._sql, self._facts.publication.name)
+            has = self._config.tables.selection.test()
+            return {oid: name for oid, name in sent.items() if has(name)}
         return {table.oid: table.qualified for table in self._facts.tables}
 
     async def _create_slot(self, request: CreateSlot) -> SlotMade:

@@ -46,14 +46,17 @@ def check_rows(facts: Facts, reading: Reading) -> Iterator[Finding]:
     keyless = sorted(
         table.qualified
         for table in facts.tables
-        if reading.beside and not table.has_key and table.qualified in reading.tables
+        if reading.beside
+        and (not table.has_key or table.qualified in facts.repeating)
+        and table.qualified in reading.tables
     )
     if keyless:
         yield Finding(
             "error",
             "table.key",
             "rows to be read",
-            f"these tables have no primary key, so their rows cannot be read beside the stream: {named(keyless)}",
+            "these tables have no primary key, or rows that share a key (key.columns), so their rows cannot be read "
+            f"beside the stream: {named(keyless)}",
             f"Add a primary key to {keyless[0]}, not a DEFERRABLE one; or go on without its rows: "
             f"snapshot.exclude: [{listed(keyless)}]",
         )

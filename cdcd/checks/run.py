@@ -15,11 +15,12 @@ from cdcd.checks.filters import check_filters, look_at_filters
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.heartbeat import check_heartbeat
 from cdcd.checks.kafka import TableTopic
+from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.rows import check_rows
-from cdcd.checks.settings import TRANSACTION_S, names, own_topics, sink_settings, topic_spec
+from cdcd.checks.settings import TRANSACTION_S, encoder_settings, names, own_topics, sink_settings, topic_spec
 from cdcd.checks.topics import check_existing
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
@@ -32,6 +33,7 @@ from cdcd.postgres.connection import Dsn, connect, parse_dsn
 from cdcd.postgres.inspection import Facts, Wanted, read_facts
 from cdcd.postgres.publication import OPERATIONS
 from cdcd.protocol.versions import OPTION_SINCE
+from cdcd.rows.chosen_keys import ChosenKeys
 
 FOUND_ERROR: Final = 10
 """The exit code when both sides answered and something is wrong (`errors.EXIT_CODES`)."""
@@ -133,14 +135,35 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         + (config.heartbeat.action_query is not None),
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
+        selection=config.tables.selection,
     )
     dsn = parse_dsn(*source.access())
     facts = await read_facts(dsn, wanted)
-    findings = [*postgres.examine(facts, wanted), *await _ask_about_rules(config, dsn, facts)]
+    keys = await _ask_about_keys(config, dsn, facts)
+    facts = replace(facts, chosen=keys.chosen, repeating=keys.repeating)
+    findings = [*postgres.examine(facts, wanted), *check_keys(keys)]
+    if not keys.refused:
+        findings += await _ask_about_rules(config, dsn, facts)
     # A standby waits for the primary, where it looks again.
     if not facts.session.in_recovery:
         findings += await check_heartbeat(config, dsn)
     return findings, facts
+
+
+async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
+    """How `key.columns` meets the published tables."""
+    keys = encoder_settings(config, "").chosen_keys
+    if not keys:
+        return KeyFacts()
+    connection = await connect(
+        dsn,
+        application_name=f"{config.name} check",
+        connect_timeout_s=config.postgres.connect_timeout_s,
+    )
+    try:
+        return await look_at_keys(connection, [table.oid for table in facts.tables], keys)
+    finally:
+        await connection.close()
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
@@ -157,7 +180,8 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
     found: list[Finding] = []
     try:
         if rules.rules:
-            found += check_columns(await look_at_columns(connection, published.keys(), rules))
+            keys = ChosenKeys(config.key.rules)
+            found += check_columns(await look_at_columns(connection, published.keys(), rules, keys))
         if filters:
             found += check_filters(
                 await look_at_filters(connection, published.keys(), filters, rules), len(filters)
@@ -283,7 +307,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
     tables = {
         topic_names.table(table.schema, table.name): TableTopic(
             table.qualified,
-            keyless=not table.has_key,
+            keyless=not table.has_key and table.qualified not in source.chosen,
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
         )

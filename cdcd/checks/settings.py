@@ -86,6 +86,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         message_topic=topics.message,
         schemas_topic=topics.schemas or None,
         names=topics.by_table,
+        topic_template=topics.name,
         checkpoint_topic=topics.checkpoint,
         dead_letter_topic=config.kafka.dead_letter_topic,
         tombstones=topics.tombstones,
@@ -102,6 +103,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         transaction_topic=topics.transaction_topic,
         heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
+        key_rules=config.key.rules,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 

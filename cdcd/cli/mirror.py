@@ -372,6 +372,13 @@ def _check_modes(pipeline: "Config | None") -> None:
             "do not tell what is in the tables.",
             hint="Mirror a pipeline that writes all operations.",
         )
+    if pipeline.key.columns:
+        raise ConfigError(
+            "The pipeline chooses the keys of records (key.columns), and Spark would read rows by the keys of the "
+            "tables.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
+        )
     chosen = {
         "decimal_handling_mode: double": pipeline.format.decimal_handling_mode == "double",
         "interval_handling_mode: numeric": pipeline.format.interval_handling_mode == "numeric",
@@ -398,6 +405,7 @@ def source_of(pipeline: "Config", settings: "MirrorSettings") -> "SnapshotSource
         pipeline.postgres.connect_timeout_s,
         pipeline.topics.names,
         pipeline.postgres.password_command or (),
+        pipeline.topics.name,
     )
 
 

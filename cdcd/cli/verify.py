@@ -245,6 +245,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     from cdcd.cli.mirror import check_pyspark, session_for, settings_of, source_of, target_of  # noqa: PLC0415
     from cdcd.config.mirror import load_mirror  # noqa: PLC0415
     from cdcd.credentials.providers import access  # noqa: PLC0415
+    from cdcd.errors import ConfigError  # noqa: PLC0415
     from cdcd.kafka import client  # noqa: PLC0415
     from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.verify.delivery import Delivery  # noqa: PLC0415
@@ -258,6 +259,12 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
 
     require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
     check_records(config)
+    if config.key.columns:
+        raise ConfigError(
+            "The pipeline chooses the keys of records (key.columns), which cdcd verify --target mirror does not "
+            "follow.",
+            hint="Verify the topics: cdcd verify --target topics.",
+        )
     tell_left_out(config, notice)
     settings, target = settings_of(mirror), target_of(mirror)
     connection, _ = client.split(*access(config.kafka))

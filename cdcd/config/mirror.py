@@ -76,7 +76,7 @@ class PipelineTopics(Section):
     """The topics of the pipeline, as the daemon's configuration has them under the same names."""
 
     prefix: TopicName = Field(
-        description="Topic = <prefix>.<schema>.<table>.", json_schema_extra={"default_from": "{name}"}
+        description="What the pipeline's topics begin with.", json_schema_extra={"default_from": "{name}"}
     )
     schemas: TopicName = Field(
         description="Topic with the descriptions of tables.",

@@ -22,11 +22,13 @@ from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
+from cdcd.config.sections.key import KeyConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
+from cdcd.config.sections.tables import TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.formats.cloud_events import CLOUDEVENTS
@@ -44,7 +46,11 @@ class Config(Section):
     )
     postgres: PostgresConfig = Field(description="Where the changes come from.")
     kafka: KafkaConfig = Field(description="Where the records go.")
+    tables: TablesConfig = Field(
+        description="Which tables of the publication the pipeline has. All by default."
+    )
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
+    key: KeyConfig = Field(description="What makes the keys of records.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
     cloudevents: CloudEventsConfig = Field(
@@ -150,6 +156,10 @@ class Config(Section):
                     f"outbox.topics: {topic} could be the topic of a table, {topics.prefix}.<schema>.<table>, and the "
                     "mirror would take its events for rows; choose a name that does not begin so"
                 )
+        has = self.tables.selection.test()
+        for table in outbox.tables:
+            if not has(table):
+                raise ValueError(f"outbox.tables: {table} is left out by tables.include or tables.exclude")
         if outbox.messages and not self.postgres.messages:
             raise ValueError("outbox.messages needs postgres.messages: true")
         if outbox.tables and self.postgres.binary:
@@ -174,6 +184,15 @@ class Config(Section):
             raise ValueError(
                 "record.directory: a recording holds all values in clear, also those that columns protects; take one "
                 "of the two out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _records_all_tables(self) -> "Config":
+        if self.record.directory is not None and not self.tables.selection.is_all:
+            raise ValueError(
+                "record.directory: a recording begins anew in each of its files, and the files do not say which tables "
+                "are left out; take tables.include and tables.exclude out"
             )
         return self
 
@@ -280,6 +299,7 @@ class Config(Section):
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
             topics.transaction_topic,
             self.heartbeat_topic,
+            topics.name,
         )
 
     def on_demand(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema, core_schema
 from cdcd.config.masking import is_secret_name
 from cdcd.errors import ConfigError
 from cdcd.rows.routing import parse_table
+from cdcd.rows.topic_templates import check as check_template
 from cdcd.snapshots.patterns import parse_column_pattern, parse_pattern
 
 KIB: Final = 1024
@@ -109,6 +110,15 @@ TopicName = Annotated[
         "of topics",
     ),
 ]
+
+
+def _check_template(template: str) -> str:
+    check_template(template)
+    return template
+
+
+TopicTemplate = Annotated[str, AfterValidator(_check_template)]
+"""How topics of tables are called, as `topic_templates.py` has it."""
 TransactionalId = Annotated[
     str, Form(r"[!-~]{1,200}", "must be 1 to 200 printable ASCII characters without blanks")
 ]

@@ -6,6 +6,7 @@ those of the stream, so that the stream never waits for a lock that a look-up or
 
 from collections.abc import Collection
 from contextlib import AsyncExitStack
+from typing import Final
 
 from cdcd.config.loading import Config
 from cdcd.engine.actions import (
@@ -35,6 +36,8 @@ from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.snapshots.reading import PageQuery
 
+LEFT_OUT: Final = "tables.include or tables.exclude leaves the table out"
+
 
 class SnapshotDriver:
     """The readers and the look-ups of a session. `stack` closes the connections."""
@@ -48,6 +51,7 @@ class SnapshotDriver:
             config.postgres.publication,
             application_name=f"{config.name} snapshot catalog",
             connect_timeout_s=config.postgres.connect_timeout_s,
+            selection=config.tables.selection,
         )
         stack.push_async_callback(self._catalog.close)
         self._types: dict[int, TypeDescription] = dict(BUILTIN_TYPES)
@@ -57,6 +61,12 @@ class SnapshotDriver:
     async def published(self) -> dict[int, str]:
         """The published tables, by oid, as `schema.table`."""
         return await self._catalog.published()
+
+    async def left_out(self, published: Collection[int]) -> list[str]:
+        """The tables whose changes PostgreSQL sends, but for those that are published to the pipeline."""
+        if self._config.tables.selection.is_all:
+            return []
+        return sorted(name for oid, name in (await self._catalog.sent()).items() if oid not in published)
 
     async def import_snapshot(self, name: str) -> ExportedTables:
         """Open the readers at the slot's snapshot, and look up the tables.
@@ -127,8 +137,11 @@ class SnapshotDriver:
         catalog = self._catalog
         oid = question.oid
         leaves: dict[int, str] = {}
+        problem = ""
         if not oid:
             published = await catalog.published()
+            if question.name in await self.left_out(published):
+                problem = LEFT_OUT
             oid = next((each for each, name in published.items() if name == question.name), 0)
             if not oid:
                 leaves = {
@@ -139,7 +152,7 @@ class SnapshotDriver:
         except TableBusyError as error:
             raise await self._busy(error, [oid]) from error
         if not look.tables:
-            return Looked(None, TableDescription(), {}, "", look.seen, leaves)
+            return Looked(None, TableDescription(), {}, problem, look.seen, leaves)
         table = look.tables[0]
         description = (await catalog.describe([table.oid]))[table.oid]
         await self._know_types({column.type_oid for column in table.relation.columns})

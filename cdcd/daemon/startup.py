@@ -20,6 +20,7 @@ from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.daemon.tables import tell_tables
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import Leaving
@@ -58,6 +59,7 @@ from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.replication import Identity, ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.registry.registrar import Registrar
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint, Source
@@ -209,6 +211,9 @@ class Startup:
         if self.config.needs_registry:
             # Now that no other instance can add an id.
             await self._know_schemas()
+        assert self._sql is not None
+        assert self._snapshots is not None
+        await tell_tables(self.config, self._sql, self._snapshots, ready.published, self.observe)
         await self._look_at_columns(ready)
         await self._look_at_filters(ready)
         await self._look_at_outbox(ready)
@@ -244,7 +249,9 @@ class Startup:
         if not rules.rules:
             return
         assert self._sql is not None
-        found = await look_at_columns(self._sql, ready.published.keys(), rules)
+        found = await look_at_columns(
+            self._sql, ready.published.keys(), rules, ChosenKeys(self.config.key.rules)
+        )
         if found.refused:
             raise found.refused[0]
         for rule in found.unmatched:

@@ -90,6 +90,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
         filters=config.filters.settings,
+        tables=config.tables.selection,
     )
     spool = Spool(
         _spool_directory(config),

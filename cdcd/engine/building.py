@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.facts import Observer
 from cdcd.formats.available import format_of
@@ -13,6 +14,7 @@ from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.patterns import matcher
+from cdcd.snapshots.selection import TableSelection
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import Checkpoint
@@ -32,6 +34,7 @@ class SessionStart:
         spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
         outbox: which events are published.
         filters: which rows of tables the topics have.
+        tables: which of the published tables the pipeline has.
     """
 
     settings: EngineSettings
@@ -46,6 +49,7 @@ class SessionStart:
     spool_bytes: int = 64 << 20
     outbox: Outbox = field(default_factory=Outbox)
     filters: tuple[TableFilter, ...] = ()
+    tables: TableSelection = field(default_factory=TableSelection)
 
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
@@ -72,4 +76,6 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         exported=start.exported,
         excluded=matcher(start.excluded, "snapshot.exclude"),
         unstreamed_until=start.unstreamed_until,
+        chosen_keys=start.encoding.chosen_keys,
+        left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
     )

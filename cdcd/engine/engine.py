@@ -33,10 +33,11 @@ from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
 from cdcd.engine.labels import Labels
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.prepared_age import PreparedAge
 from cdcd.engine.questions import Questions
 from cdcd.engine.queue import Batch, BatchQueue
-from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.rendering import NO_CHOSEN_KEYS, SnapshotRows
 from cdcd.engine.requests import Requests
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.tables import PublishedTables
@@ -47,6 +48,7 @@ from cdcd.formats.encoder import Encoder, RowEncoder
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.frames import write_frame
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.visibility import Visibility
@@ -88,6 +90,8 @@ class Engine:
         published: the published tables as `schema.table` by oid, looked up for this session.
         exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
+        chosen_keys: the keys that are chosen for tables.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
         now: monotonic seconds, as for every verb.
     """
@@ -107,6 +111,8 @@ class Engine:
         exported: ExportedTables | None = None,
         excluded: Callable[[str], bool] = _nothing,
         unstreamed_until: int = 0,
+        left_out: LeftOutTables | None = None,
+        chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
         parts: Parts = ORDINARY,
     ) -> None:
         self.assembler = assembler
@@ -131,7 +137,7 @@ class Engine:
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
         self._topics = Topics()
-        self._rendering = SnapshotRows(rows, self.queue, self._topics)
+        self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys)
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
             self._rendering,
@@ -180,6 +186,7 @@ class Engine:
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
             heartbeat=self._heartbeat,
+            left_out=left_out,
         )
         self._questions = Questions(
             self.incremental,

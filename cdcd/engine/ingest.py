@@ -14,6 +14,7 @@ from cdcd.engine.described import DescribedRelations, oids_of
 from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
+from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -60,6 +61,7 @@ class Ingest:
     Args:
         ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
         heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
+        left_out: the tables that the pipeline leaves out; None: it has all that are published.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Ingest:
         observe: Observer,
         ends_former_rows: bool,
         heartbeat: Heartbeat | None = None,
+        left_out: LeftOutTables | None = None,
     ) -> None:
         self.cuts = 0
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
@@ -104,8 +107,9 @@ class Ingest:
         self._observe = observe
         self._ends_former_rows = ends_former_rows
         self._heartbeat = heartbeat
-        self._steps: Iterator[Step] | None = None
-        self._held: Step | None = None
+        self._left_out = left_out
+        self._steps: Iterator[KeptStep] | None = None
+        self._held: KeptStep | None = None
         self._deferred: list[Callable[[], None]] = []
         self._transaction: Opened | None = None
         self._xid = 0
@@ -122,7 +126,8 @@ class Ingest:
     def receive(self, frames: list[bytes]) -> None:
         """Frames came, in their order."""
         assert self._steps is None, "the former frames are not worked off"
-        self._steps = self._assembler.receive(frames)
+        steps = self._assembler.receive(frames)
+        self._steps = steps if self._left_out is None else self._left_out.steps(steps)
 
     def described(
         self,
@@ -169,7 +174,7 @@ class Ingest:
         """Whether a step waits for its topics."""
         return self._held is not None
 
-    def _take(self, step: Step, now: float) -> int:
+    def _take(self, step: KeptStep, now: float) -> int:
         """Do what the step says. Returns its share of `TURN_EVENTS`."""
         kind = type(step)
         if kind is Changes:
@@ -310,6 +315,11 @@ class Ingest:
         if self._queue.add(self._records, size, 1):
             self._cut()
 
+    def _skipped(self, step: LeftOut, now: float) -> None:
+        self._encoder.skip(step.events)
+        if self._queue.add(self._records, 0, step.events):
+            self._cut()
+
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
         if message is None and self._lacks_schemas(step):
@@ -399,13 +409,14 @@ def _request(frame: bytes, in_stream: bool) -> LogicalMessage | None:
 
 _Handler = Callable[[Ingest, Any, float], None]
 
-_HANDLERS: Final[dict[type[Step], _Handler]] = {
+_HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     Opened: Ingest._opened,
     Closed: Ingest._closed,
     Described: Ingest._described_in_stream,
     RelationPreview: Ingest._previewed,
     OriginChanged: Ingest._origin_changed,
     RolledBack: Ingest._rolled_back,
+    LeftOut: Ingest._skipped,
     TransactionalMessage: Ingest._transactional,
     NonTransactionalMessage: Ingest._alone,
     KeepaliveReceived: Ingest._heard,

@@ -32,7 +32,9 @@ from cdcd.snapshots.table_task import Part, TableTask, form_of
 PARTITIONS_NAMED: Final = 10
 """How many of the partitions that stand for a table a fact names."""
 
-_NO_KEY = "it has no key, by which a row could be told from its changes"
+_NO_KEY = (
+    "it has no key, by which a row could be told from its changes, or rows may share the one of key.columns"
+)
 
 
 class LookUps:
@@ -88,7 +90,7 @@ class LookUps:
             if answer.leaves:
                 self._expand(task, answer.leaves)
             else:
-                self._plans.end(task, "there is no such table in the publication")
+                self._plans.end(task, answer.problem or "there is no such table in the publication")
             return
         if answer.problem:
             self._plans.end(task, f"the where can not be used: {answer.problem}", code=ConfigError.exit_code)
@@ -180,9 +182,10 @@ class LookUps:
             return
         self._plans.failure = SourceError(
             f"The snapshot of {table.name} is not complete and cannot go on: {table.name} has no key, by which a row "
-            "could be told from its changes.",
-            hint=f"Add a primary key to {table.name}, not a DEFERRABLE one; or go on without its rows: "
-            f"snapshot.exclude: [{table.name}], or for all tables snapshot.mode: never.",
+            "could be told from its changes, or rows may share the one of key.columns.",
+            hint=f"Add a primary key to {table.name}, not a DEFERRABLE one, and its columns to key.columns if that "
+            f"chooses the key; or go on without its rows: snapshot.exclude: [{table.name}], or for all tables "
+            "snapshot.mode: never.",
         )
 
     # Its writers.

@@ -1,15 +1,18 @@
 """Rows of tables -> records between two transactions of the stream: what the reading of tables needs of the rest."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.topics import Topics
 from cdcd.formats.encoder import Encoded, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol.messages import Relation
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.markers import INCREMENTAL, ROW, Marked, marker_of_single
 from cdcd.snapshots.reading import Rows
+
+NO_CHOSEN_KEYS: Final = ChosenKeys()
 
 
 class Rendering(Protocol):
@@ -21,7 +24,7 @@ class Rendering(Protocol):
         """Know the table as it is now; returns its topic. SinkError: it can have none."""
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
-        """The names of the columns that make the record's key; () for a table without one."""
+        """The names of the columns that make the record's key; () for a table without one, or whose rows share keys."""
 
     def topic_of(self, oid: int) -> str:
         """The topic of a table that was defined."""
@@ -52,11 +55,20 @@ class Rendering(Protocol):
 class SnapshotRows:
     """The `Rendering` of a session. The engine sets `unix_us`, the wall clock in microseconds since 1970."""
 
-    def __init__(self, encoder: RowEncoder, queue: BatchQueue, topics: Topics) -> None:
+    def __init__(
+        self,
+        encoder: RowEncoder,
+        queue: BatchQueue,
+        topics: Topics,
+        chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+    ) -> None:
         self.encoder = encoder
         self.unix_us = 0
         self._queue = queue
         self._topics = topics
+        self._chosen_keys = chosen_keys
+        self._repeating: set[int] = set()
+        """Tables in which several rows may have the same key."""
         self._records: list[Record] = []
         self._oids: dict[str, int] = {}
         """The relation whose records a topic has, by topic, of those that were defined."""
@@ -66,6 +78,10 @@ class SnapshotRows:
     ) -> str:
         self.encoder.define(relation, description, types)
         topic = self.encoder.claim(relation.oid)
+        if self._chosen_keys.applied(relation, description).repeats:
+            self._repeating.add(relation.oid)
+        else:
+            self._repeating.discard(relation.oid)
         self._oids[topic] = relation.oid
         if not self.encoder.key_column_names(relation.oid):
             self._topics.keep_keyless(topic)
@@ -82,7 +98,7 @@ class SnapshotRows:
             self._queue.insert(self._records, size)
 
     def key_columns(self, oid: int) -> tuple[str, ...]:
-        return self.encoder.key_column_names(oid)
+        return () if oid in self._repeating else self.encoder.key_column_names(oid)
 
     def topic_of(self, oid: int) -> str:
         return self.encoder.topic_of(oid)

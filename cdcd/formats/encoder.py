@@ -12,11 +12,13 @@ from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
+from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import Table, TopicNames, topic_name
+from cdcd.rows.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.transactions.drafts import SpoolItem
 from cdcd.transactions.position import Counts
 
@@ -51,6 +53,7 @@ class EncoderSettings:
         message_topic: for logical messages; None is `<prefix>.message`.
         schemas_topic: for the descriptions of tables (`schemas.py`); None: there are none, nor `source.schema_id`.
         names: topics of the tables that are not called after the rule (`routing.py`).
+        topic_template: the rule for topics of all other tables (`topic_templates.py`).
         checkpoint_topic, dead_letter_topic: which no table may take; None: there is none.
         tombstones: a delete is followed by a record without a value.
         truncate: TRUNCATE makes records.
@@ -66,6 +69,7 @@ class EncoderSettings:
         heartbeat_topic: for heartbeats; None: there are none.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
+        key_rules: the keys that are chosen for tables.
     """
 
     version: str
@@ -91,6 +95,15 @@ class EncoderSettings:
     heartbeat_topic: str | None = None
     subjects: str = "topic"
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
+    topic_template: str = DEFAULT_TEMPLATE
+    key_rules: tuple[KeyRule, ...] = ()
+
+    @property
+    def chosen_keys(self) -> ChosenKeys:
+        """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
+        return ChosenKeys(
+            self.key_rules, has_schemas=(self.key_format, self.value_format) != ("json", "json")
+        )
 
     @property
     def topics(self) -> TopicNames:
@@ -104,6 +117,7 @@ class EncoderSettings:
             self.dead_letter_topic,
             self.transaction_topic,
             self.heartbeat_topic,
+            self.topic_template,
         )
 
 

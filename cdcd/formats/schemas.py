@@ -24,6 +24,7 @@ know the table from it.
 say which description they follow.
 
 `cloudevents` is true where records are CloudEvents instead of envelopes.
+`repeats` is true where several rows may have the same key (`key.columns`).
 
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
@@ -93,6 +94,7 @@ class TableForm:
     skipped: tuple[str, ...] = ()
     flattened: bool = False
     cloudevents: bool = False
+    repeats: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -130,6 +132,7 @@ class TableForm:
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
+            **({"repeats": True} if self.repeats else {}),
             "columns": columns,
         }
 
@@ -156,6 +159,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             skipped=tuple(data.get("skipped", ())),
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
+            repeats=data.get("repeats") is True,
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -200,6 +204,7 @@ def table_form(
         skipped,
         flattened,
         cloudevents,
+        table.repeats,
     )
 
 

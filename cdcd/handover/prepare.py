@@ -100,6 +100,7 @@ def _refuse_other_pipeline(former: Config, new: Config) -> None:
         "name": (former.name, new.name),
         "topics.checkpoint": (former.topics.checkpoint, new.topics.checkpoint),
         "topics.prefix": (former.topics.prefix, new.topics.prefix),
+        "topics.name": (former.topics.name, new.topics.name),
         "kafka.delivery": (former.kafka.delivery, new.kafka.delivery),
         "kafka.transactional_id": (former.kafka.transactional_id, new.kafka.transactional_id),
     }

@@ -40,13 +40,20 @@ def record(config: Config, folder: Path, seconds: float | None, *, notice: Say) 
     Raises:
         LimitError: the folder cannot be written, or the disk is full.
         SourceError, TransientError: PostgreSQL refuses, or the connection is lost.
-        ConfigError: the configuration protects columns, whose values a recording would hold in clear.
+        ConfigError: the configuration protects columns, whose values a recording would hold in clear, or leaves tables
+            out.
     """
     if config.columns.patterns:
         raise ConfigError(
             "A recording holds all values in clear, also those that `columns` protects.",
             hint="Record with a configuration without `columns`, into a folder that only its readers may open, and "
             "redact the recording (cdcd replay --redact) before you hand it on.",
+        )
+    if not config.tables.selection.is_all:
+        raise ConfigError(
+            "A recording holds the changes of all published tables, also of those that tables.include and "
+            "tables.exclude leave out.",
+            hint="Record with a configuration without `tables`.",
         )
     asyncio.run(_record(config, folder, seconds, notice))
 

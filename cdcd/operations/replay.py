@@ -81,9 +81,16 @@ def replay(
         output: `stdout`, `topics` or `nothing`.
 
     Raises:
+        ConfigError: the configuration leaves tables out.
         RecordingError: the recording is altered, or cannot be replayed from there.
         SinkError, SinkUnavailableError: Kafka refuses, or does not answer.
     """
+    if config is not None and not config.tables.selection.is_all:
+        raise ConfigError(
+            "A replay makes records of all tables that are in the recording, so it cannot follow tables.include and "
+            "tables.exclude.",
+            hint="Replay with a configuration without `tables`.",
+        )
     adapt = as_recorded if config is None else _adapt_to(config)
     topics = None
     emit: Callable[[Batch], None] = _forget

@@ -23,6 +23,7 @@ from cdcd.postgres.snapshot_catalog import SnapshotCatalog
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.tables import relatives
 from cdcd.protocol.lsn import Lsn
+from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.relations import key_columns
 from cdcd.snapshots.chunks import Chunk
 from cdcd.snapshots.reading import Changed, Refused, SourceTable
@@ -89,12 +90,24 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     """The request with the published tables that it names. Raises CdcdError: it would be refused."""
     name, patience_s = f"{config.name} snapshot request", config.postgres.connect_timeout_s
     catalog = SnapshotCatalog(
-        dsn, config.postgres.publication, application_name=name, connect_timeout_s=patience_s
+        dsn,
+        config.postgres.publication,
+        application_name=name,
+        connect_timeout_s=patience_s,
+        selection=config.tables.selection,
     )
     stack.push_async_callback(catalog.close)
     published = await catalog.published()
     oids: list[int] = []
+    keys = ChosenKeys(config.key.rules)
+    left_out = {name for oid, name in (await catalog.sent()).items() if oid not in published}
     for table in signal.tables:
+        if table in left_out:
+            raise ConfigError(
+                f"{table} is left out by tables.include or tables.exclude, so the daemon does not read it.",
+                hint="Change the patterns and restart the daemon. With snapshot.added_tables: true, the rows of the "
+                "table are then read by themselves.",
+            )
         found = await _find(sql, published, table, config.postgres.publication)
         if [published[oid] for oid in found] != [table]:
             notice(
@@ -105,7 +118,7 @@ async def _checked(  # noqa: PLR0917  what is asked, of whom, and who is told
     reader = await SnapshotReader.open(dsn, application_name=name, connect_timeout_s=patience_s)
     stack.callback(reader.close)
     for oid in oids:
-        await _check_table(catalog, reader, oid, published[oid], signal.where, notice)
+        await _check_table(catalog, reader, oid, published[oid], signal.where, notice, keys)
     return replace(signal, tables=tuple(published[oid] for oid in oids))
 
 
@@ -149,7 +162,13 @@ def _meant(published: Mapping[int, str], table: str) -> str:
 
 
 async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
-    catalog: SnapshotCatalog, reader: SnapshotReader, oid: int, name: str, where: str, notice: Notice
+    catalog: SnapshotCatalog,
+    reader: SnapshotReader,
+    oid: int,
+    name: str,
+    where: str,
+    notice: Notice,
+    keys: ChosenKeys,
 ) -> None:
     """Raises CdcdError: the daemon could not read it."""
     try:
@@ -157,7 +176,14 @@ async def _check_table(  # noqa: PLR0917  a table, and who is asked of it
         if not look.tables:
             raise ConfigError(f"{name} was dropped a moment ago.", hint="Look which tables there are.")
         table = look.tables[0]
-        if not key_columns(table.relation, (await catalog.describe([oid]))[oid]):
+        described = keys.applied(table.relation, (await catalog.describe([oid]))[oid])
+        if described.repeats:
+            raise ConfigError(
+                f"Several rows of {name} may have the same key (key.columns), so its rows cannot be read beside the "
+                "stream.",
+                hint=f"Add the columns of the primary key of {name} to key.columns, and restart the daemon.",
+            )
+        if not key_columns(table.relation, described):
             raise SourceError(
                 f"{name} has no primary key, so its rows cannot be read beside the stream.",
                 hint=f"Add a primary key to {name}, not a DEFERRABLE one, or a replica identity by a unique index.",

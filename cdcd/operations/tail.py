@@ -10,6 +10,8 @@ from typing import Any, Final, TextIO
 
 from cdcd.checks.settings import encoder_settings, require_json
 from cdcd.config.loading import Config
+from cdcd.engine.left_out import LeftOutTables
+from cdcd.errors import ConfigError
 from cdcd.facts import unheard
 from cdcd.formats.available import FORMATS
 from cdcd.formats.encoder import Record
@@ -21,6 +23,7 @@ from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
+from cdcd.rows.topic_templates import DEFAULT
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
@@ -102,8 +105,16 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
     condition = parse_condition(where) if where else None
     if flattened is None or not flattened.event_flattening.enabled:
         return Filter(patterns, condition)
-    topics = flattened.topics
+    topics, names = flattened.topics, flattened.topic_names()
     named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
+    if topics.name != DEFAULT:
+        if not all(pattern.is_literal for pattern in patterns):
+            raise ConfigError(
+                f"Flattened records do not name their table, and topics.name: {topics.name} does not show it either.",
+                hint="Give --table names without * and ?, or leave it out.",
+            )
+        for schema, table in map(parse_table, tables):
+            named[names.table(schema, table)] = f"{schema}.{table}"
     return Filter(
         patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
     )
@@ -225,6 +236,8 @@ class RecordDecoder:
             # What is shown to a person is JSON, also where the daemon writes Avro or events.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
+        selection = config.tables.selection
+        self._left_out = None if selection.is_all else LeftOutTables(selection.test())
         self._encoder = filtered(
             shaped(
                 FORMATS[value_format].changes(settings, False, unheard),
@@ -241,6 +254,8 @@ class RecordDecoder:
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         """See `Decoder`."""
+        if self._left_out is not None and not self._left_out.describe(relation):
+            return
         self._encoder.define(relation, description, types)
 
     def begin(self, opened: Opened) -> None:
@@ -254,6 +269,13 @@ class RecordDecoder:
     def decode(self, frame: bytes, in_stream: bool) -> list[Record]:
         """See `Decoder`."""
         records: list[Record] = []
+        if self._left_out is not None:
+            rest = self._left_out.rest(frame, in_stream)
+            if rest is None:
+                self._encoder.skip(1)
+                return records
+            assert isinstance(rest, bytes)
+            frame = rest
         self._encoder.encode(frame, in_stream, _unix_us(), records)
         return records
 

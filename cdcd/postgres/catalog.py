@@ -34,7 +34,8 @@ HAVING i.indisprimary OR bool_and(a.attnotnull)
 _COLUMNS: Final = """
 SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims,
        CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}')
-            ELSE (attmissingval::text::text[])[1] END
+            ELSE (attmissingval::text::text[])[1] END,
+       (SELECT relkind = 'p' FROM pg_class WHERE pg_class.oid = attrelid)
   FROM pg_attribute
  WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
  ORDER BY attrelid, attnum
@@ -131,10 +132,16 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
             (primary if is_primary else unique).setdefault(oid, tuple(columns))
         cursor = await connection.execute(_COLUMNS, (list(relation_oids),))
         found: dict[int, list[CatalogColumn]] = {oid: [] for oid in relation_oids}
+        partitioned: set[int] = set()
         for row in await cursor.fetchall():
-            found[row[0]].append(CatalogColumn(*row[1:]))
+            oid, *column, is_partitioned = row
+            found[oid].append(CatalogColumn(*column))
+            if is_partitioned:
+                partitioned.add(oid)
     return {
-        oid: TableDescription(primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]))
+        oid: TableDescription(
+            primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]), is_partitioned=oid in partitioned
+        )
         for oid in relation_oids
     }
 

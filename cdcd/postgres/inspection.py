@@ -28,9 +28,12 @@ from cdcd.postgres.slot import SlotState, read_slot
 from cdcd.protocol.versions import StreamingMode
 from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.patterns import parse_pattern
+from cdcd.snapshots.selection import TableSelection
 
 OPEN_LONG_S: Final = 60
 """Transactions open for so long are worth naming: a slot's creation waits for them."""
+
+ALL_TABLES: Final = TableSelection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Wanted:
     """How many connections the daemon opens, without its walsender."""
     application_name: str = "cdcd check"
     connect_timeout_s: float = 10.0
+    selection: TableSelection = ALL_TABLES
+    """Which of the published tables the pipeline has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +151,24 @@ class Facts:
     """The partitioned tables that a publication still to be created would have, as `schema.table`."""
     active: str = ""
     """The application_name of the instance of this pipeline that is active now; "" if none is."""
+    chosen: frozenset[str] = frozenset()
+    """The tables whose records' key is chosen (`key.columns`), as `schema.table`."""
+    repeating: frozenset[str] = frozenset()
+    """Those of them in which several rows may have the same key."""
+    left_out: tuple[str, ...] = ()
+    """Of the published tables, or those to be published, the ones that the pipeline leaves out, as `schema.table`."""
 
     @property
     def tables(self) -> tuple[PublishedTable, ...]:
+        """The tables that the pipeline has."""
+        if not self.left_out:
+            return self.sent
+        left_out = frozenset(self.left_out)
+        return tuple([table for table in self.sent if table.qualified not in left_out])
+
+    @property
+    def sent(self) -> tuple[PublishedTable, ...]:
+        """The tables whose changes PostgreSQL sends, or will."""
         if self.publication:
             return self.publication.tables
         return () if isinstance(self.matched, CdcdError) else self.matched
@@ -295,8 +315,10 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         except CdcdError as error:
             # FOR ALL TABLES may begin with none.
             matched = () if wanted.tables is None else error
-    shown = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
-    partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in shown])
+    sent = publication.tables if publication else () if isinstance(matched, CdcdError) else matched
+    has = wanted.selection.test()
+    shown = [table for table in sent if has(table.qualified)]
+    partitioned = await rows(_PARTITIONED, [] if publication else [table.oid for table in sent])
     oids = [table.oid for table in shown]
     key = lock_key(wanted.slot)
     active = await rows(_ACTIVE, (key >> 32) & 0xFFFFFFFF, key & 0xFFFFFFFF)
@@ -309,11 +331,12 @@ async def _read_facts(connection: Connection, refusal: CdcdError | None, wanted:
         slot_reader=(reader[0][0] or "") if reader else "",
         publication=publication,
         matched=matched,
-        foreign=frozenset(table for (table,) in await rows(_FOREIGN, oids)),
+        foreign=frozenset(table for (table,) in await rows(_FOREIGN, [table.oid for table in sent])),
         barriers=tuple(Barrier(*row) for row in await rows(_BARRIERS, oids)),
         streaming_slots=frozenset(name for (name,) in physical),
         differences=differences,
         target=target,
         partitioned=tuple(table for (table,) in partitioned),
         active=(active[0][0] or f"pid {active[0][1]}") if active else "",
+        left_out=tuple([table.qualified for table in sent if not has(table.qualified)]),
     )

@@ -27,7 +27,10 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.retry import Backoff
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.reading import SourceTable
+from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.visibility import Visibility
+
+ALL_TABLES: Final = TableSelection()
 
 LOCK_TIMEOUT_S: Final = 5.0
 """Seconds that a query waits for one lock."""
@@ -109,6 +112,7 @@ class SnapshotCatalog:
 
     Args:
         publication: the publication whose tables are looked at.
+        selection: which of its tables the pipeline has. To this catalog, the others are not published.
         lock_timeout_s: seconds that a query waits for one lock.
         statement_timeout_s: seconds that one query may take.
         examine_timeout_s: seconds that the examination of a condition may take.
@@ -124,9 +128,11 @@ class SnapshotCatalog:
         lock_timeout_s: float = LOCK_TIMEOUT_S,
         statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         examine_timeout_s: float = EXAMINE_TIMEOUT_S,
+        selection: TableSelection = ALL_TABLES,
     ) -> None:
         self._dsn = dsn
         self._publication = publication
+        self._has = selection.test()
         self._application_name = application_name
         self._connect_timeout_s = connect_timeout_s
         self._lock_timeout_s = lock_timeout_s
@@ -137,6 +143,10 @@ class SnapshotCatalog:
 
     async def published(self) -> dict[int, str]:
         """The tables that the publication publishes, by oid, as `schema.table`. No lock on a table is waited for."""
+        return {oid: name for oid, name in (await self.sent()).items() if self._has(name)}
+
+    async def sent(self) -> dict[int, str]:
+        """The same with the tables that the pipeline leaves out: PostgreSQL sends their changes too."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
     async def leaves(self, table: str) -> list[int]:
@@ -186,7 +196,8 @@ class SnapshotCatalog:
 
         async def look(sql: Connection) -> Look:
             seen = await catalog.visibility(sql)
-            return Look(await tables.source_tables(sql, self._publication, oids), seen)
+            found = await tables.source_tables(sql, self._publication, oids)
+            return Look([table for table in found if self._has(table.name)], seen)
 
         return await self._ask(look, _LOOK)
 
@@ -200,10 +211,12 @@ class SnapshotCatalog:
             with translated("importing the slot's snapshot", {}):
                 await sql.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}".encode())
             seen = await catalog.visibility(sql)
-            listed = await tables.published_tables(sql, self._publication)
-            locked = await tables.locked_tables(sql, list(listed))
-            free = [oid for oid in listed if oid not in locked] if locked else None
-            return Look(await tables.source_tables(sql, self._publication, free), seen, locked)
+            sent = await tables.published_tables(sql, self._publication)
+            listed = [oid for oid, name in sent.items() if self._has(name)]
+            locked = await tables.locked_tables(sql, listed)
+            free = [oid for oid in listed if oid not in locked]
+            only = free if len(free) < len(sent) else None
+            return Look(await tables.source_tables(sql, self._publication, only), seen, locked)
 
         for _ in range(_LOCKED_TRIES):
             try:

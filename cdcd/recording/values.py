@@ -20,11 +20,13 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
+from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
 from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
 from cdcd.snapshots import reading
+from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.table_task import Part
 from cdcd.snapshots.visibility import Visibility
 
@@ -37,7 +39,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
-        CelColumn, CelList, CelCall,
+        CelColumn, CelList, CelCall, TableSelection, KeyRule,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

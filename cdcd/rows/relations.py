@@ -94,12 +94,19 @@ class TableDescription:
     Attributes:
         former: the columns of former descriptions of this relation, the newest first. They number columns that the
             catalog has under other names by now (`numbering.py`).
+        chosen_key: the columns that the configuration makes the key; () if it leaves that to the table
+            (`chosen_keys.py`).
+        repeats: several rows may have the same chosen key.
+        is_partitioned: its rows are in partitions, each with a replica identity of its own.
     """
 
     primary_key: tuple[str, ...] = ()
     unique_key: tuple[str, ...] = ()
     columns: tuple[CatalogColumn, ...] = ()
     former: tuple[tuple[ColumnForm, ...], ...] = ()
+    chosen_key: tuple[str, ...] = ()
+    repeats: bool = False
+    is_partitioned: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -115,11 +122,15 @@ class TableDescription:
 def key_columns(relation: Relation, table: TableDescription) -> tuple[str, ...]:
     """The columns that make the record's key, in the relation's order; () for a table without one.
 
+    They are those that the configuration chooses, if it does.
+
     With REPLICA IDENTITY DEFAULT and USING INDEX they are the columns that the server flags, since an old key holds
     just those. FULL flags all columns and NOTHING none, so there it is the primary key, else the unique key, if the
     publication has all of its columns. The order is the columns' and not the index's, which the server does not tell:
     so a key has the same bytes whatever the replica identity is.
     """
+    if table.chosen_key:
+        return tuple([column.name for column in relation.columns if column.name in table.chosen_key])
     if relation.replica_identity in ("d", "i"):
         return tuple([column.name for column in relation.columns if column.is_key])
     published = {column.name for column in relation.columns}

@@ -1,4 +1,4 @@
-"""Which topic a table's records go to: `<prefix>.<schema>.<table>`, or the name that the configuration gives it.
+"""Which topic a table's records go to: by a template (`topic_templates.py`), or the name that the configuration gives.
 
 Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane as
 two). That can give two tables one topic, and Kafka refuses two topics that differ only in `.` and `_`, whose
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdcd.errors import SinkError
+from cdcd.rows.topic_templates import DEFAULT, needs_name, rendered, rendered_qualified
 
 TOPIC_LENGTH_MAX: Final = 249
 """org.apache.kafka.common.internals.Topic: what a file name has room for with a partition's number."""
@@ -48,7 +49,11 @@ def parse_table(text: str) -> Table:
 
 def unchecked_topic(*parts: str) -> str:
     """The topic of the parts joined by points, however long it is."""
-    return _FORBIDDEN.sub(lambda match: "_" if match[0] < "\U00010000" else "__", ".".join(parts))
+    return _allowed(".".join(parts))
+
+
+def _allowed(name: str) -> str:
+    return _FORBIDDEN.sub(lambda match: "_" if match[0] < "\U00010000" else "__", name)
 
 
 def topic_name(*parts: str) -> str:
@@ -80,6 +85,7 @@ class TopicNames:
         prefix: what the topic of a table begins with.
         names: topics of the tables that are not called after the rule.
         message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: there is none.
+        template: the rule for all other tables.
     """
 
     prefix: str
@@ -90,18 +96,23 @@ class TopicNames:
     dead_letter: str | None = None
     transaction: str | None = None
     heartbeat: str | None = None
+    template: str = DEFAULT
 
     def table(self, schema: str, name: str) -> str:
         """The topic of a table. Whether Kafka allows it and nobody else has it, `Routes` says."""
         given = self.names.get((schema, name))
-        return unchecked_topic(self.prefix, schema, name) if given is None else given
+        return _allowed(rendered(self.template, self.prefix, schema, name)) if given is None else given
 
     def qualified(self, table: str) -> str:
         """The same for `schema.table`, without quotes."""
         for (schema, name), topic in self.names.items():
             if f"{schema}.{name}" == table:
                 return topic
-        return unchecked_topic(self.prefix, table)
+        return _allowed(rendered_qualified(self.template, self.prefix, table))
+
+    def lacks_name(self, schema: str, name: str) -> bool:
+        """Whether the rule gives the table no topic, and no other one is given to it."""
+        return needs_name(self.template, schema, name) and (schema, name) not in self.names
 
     def own(self) -> list[tuple[str, str]]:
         """cdcd's own topics, each with what it is for."""
@@ -128,6 +139,13 @@ class Routes:
     def table(self, schema: str, name: str) -> str:
         """The topic of a table; SinkError when Kafka does not allow it, or it collides with another one."""
         topic = self._names.table(schema, name)
+        if self._names.lacks_name(schema, name):
+            raise SinkError(
+                f'The table "{schema}"."{name}" has a point in its name, which topics.name: {self._names.template} '
+                "can not tell from the one between schema and table.",
+                hint="Give it a topic of its own, as topics.names: "
+                f"{{'{_quoted(schema)}.{_quoted(name)}': {topic}}}, or leave the table out of the publication.",
+            )
         self.claim(topic, f'{_TABLE_OWNER}"{schema}"."{name}"')
         return topic
 
@@ -147,6 +165,11 @@ class Routes:
                 hint=f"Give one of them another topic{_example(owner, topic)}, or leave a table out of the"
                 " publication.",
             )
+
+
+def _quoted(name: str) -> str:
+    """A part of a table's name, as `parse_table` reads it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _example(owner: str, topic: str) -> str:

@@ -61,10 +61,12 @@ class Delivery:
         return parse_dsn(*self._config.postgres.access())
 
     async def published(self) -> list[str]:
-        """All tables that are published now, as `schema.table`."""
+        """All tables that are published now and that the pipeline has, as `schema.table`."""
+        has = self._config.tables.selection.test()
         sql = await self._connect()
         try:
-            return sorted(table.name for table in await source_tables(sql, self._config.postgres.publication))
+            found = await source_tables(sql, self._config.postgres.publication)
+            return sorted(table.name for table in found if has(table.name))
         finally:
             await sql.close()
 

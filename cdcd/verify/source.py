@@ -19,7 +19,7 @@ from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
 from cdcd.rows.copytext import split_row, unescape
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import key_columns
+from cdcd.rows.relations import TableDescription, key_columns
 from cdcd.rows.wiretext import to_bytes, wire
 from cdcd.snapshots.pages import Pages, gaps
 from cdcd.snapshots.table_task import Part
@@ -53,14 +53,19 @@ class Forms:
         settings = encoder_settings(config, shared.database)
         self.modes = settings.modes
         self._protections = Protections(settings.column_rules, settings.modes)
+        self._chosen_keys = settings.chosen_keys
+
+    def description(self, table: SharedTable) -> TableDescription:
+        """What the catalog says of the table, with the key that is chosen."""
+        return self._chosen_keys.applied(table.source.relation, table.description)
 
     def form(self, table: SharedTable) -> TableForm:
         """The description of the table at the snapshot."""
-        relation = table.source.relation
+        relation, description = table.source.relation, self.description(table)
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
-        rules = self._protections.of_columns(relation, key_columns(relation, table.description), types)
-        return table_form(relation, table.description, types, topic, rules, modes=self.modes)
+        rules = self._protections.of_columns(relation, key_columns(relation, description), types)
+        return table_form(relation, description, types, topic, rules, modes=self.modes)
 
 
 class SourceRows:
@@ -116,7 +121,7 @@ class SourceRows:
         """
         relation = table.source.relation
         self._encoder.define(relation, table.description, self._shared.types)
-        key = key_columns(relation, table.description)
+        key = key_columns(relation, self._forms.description(table))
         places = [(at, column.name) for at, column in enumerate(relation.columns) if column.name in key]
         for each in table.source.parts:
             part = replace(each.part, done=skipped(each.part))

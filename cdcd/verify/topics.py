@@ -32,7 +32,6 @@ from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import ChangedTableError
 from cdcd.protocol.lsn import Lsn
-from cdcd.rows.relations import key_columns
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.terminal_text import number
@@ -335,6 +334,9 @@ class TopicsTarget:
     ) -> TableReport:
         form = rows.form(table)
         fold = self._folds[form.topic]
+        if form.repeats:
+            limit = "any row: several rows may have the same key (key.columns), so records do not tell whose they are"
+            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), [limit])
         columns = Columns(form, rows.defaults(table), fold.former)
         comparison = TableComparison(
             fold,
@@ -346,7 +348,7 @@ class TopicsTarget:
         )
         limits = []
         if self._options.sample < 1:
-            outcome = await self._compare_sample(comparison, table, rows)
+            outcome = await self._compare_sample(comparison, table, rows, has_key=bool(form.key))
             limits.append(
                 f"a sample of {self._options.sample:.3%} of the table's pages; rows that only the topic has are not "
                 "looked for"
@@ -365,9 +367,9 @@ class TopicsTarget:
         )
 
     async def _compare_sample(
-        self, comparison: TableComparison, table: SharedTable, rows: SourceRows
+        self, comparison: TableComparison, table: SharedTable, rows: SourceRows, *, has_key: bool
     ) -> Outcome:
-        if not key_columns(table.source.relation, table.description):
+        if not has_key:
             comparison.outcome.not_compared["tables without a key, whose rows a sample cannot find"] += 1
             return comparison.outcome
         dice = Random()  # noqa: S311  another sample each time, of which no secret depends

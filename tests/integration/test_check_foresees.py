@@ -297,6 +297,18 @@ def tables_with_one_topic(scene: Scene) -> None:
     scene.execute('CREATE TABLE "a$b" (id int PRIMARY KEY)')
 
 
+def a_template_that_does_not_tell_tables_apart(scene: Scene) -> None:
+    scene.execute("CREATE SCHEMA other")
+    for schema in ("public", "other"):
+        scene.execute(f"CREATE TABLE {schema}.same (id int PRIMARY KEY)")
+    scene.configure(topics={"name": "{prefix}.app.{table}"})
+
+
+def a_point_that_a_template_would_split_at(scene: Scene) -> None:
+    scene.execute('CREATE TABLE "a.b" (id int PRIMARY KEY)')
+    scene.configure(topics={"name": "{prefix}.app.{table}"})
+
+
 def no_broker(scene: Scene) -> None:
     scene.configure(kafka={"bootstrap_servers": f"127.0.0.1:{free_port()}"}, startup_timeout_s=1)
 
@@ -349,6 +361,18 @@ def no_rights_on_topics(scene: Scene) -> None:
 
 def a_rule_for_a_key(scene: Scene) -> None:
     scene.configure(columns={"mask": {"*.*.id": "*"}})
+
+
+def a_key_whose_former_values_are_not_sent(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD name text")
+    scene.configure(key={"columns": {"public.t": ["name"]}})
+
+
+def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
+    scene.configure(
+        key={"columns": {"public.t": ["name"]}}, snapshot={"mode": "initial", "method": "incremental"}
+    )
 
 
 def two_rules_for_a_column(scene: Scene) -> None:
@@ -503,6 +527,8 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
     a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
+    a_key_whose_former_values_are_not_sent: (2, "key.columns", "REPLICA IDENTITY FULL"),
+    a_chosen_key_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     an_outbox_table_without_a_column_of_events: (
         2,
@@ -527,6 +553,12 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     ),
     a_registrys_certificate_that_is_none: (2, "registry.setting", "All must be PEM files"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),
+    a_template_that_does_not_tell_tables_apart: (4, "topic.name", "Give one of them another topic"),
+    a_point_that_a_template_would_split_at: (
+        4,
+        "topic.name",
+        "Give it a topic of its own, as topics.names: ",
+    ),
     no_broker: (4, "kafka.unreachable", "Check that the broker runs"),
     wrong_sasl_password: (4, "kafka.refused", "Check sasl.mechanism, sasl.username, sasl.password"),
     an_unknown_property: (2, "kafka.property", "Correct the name or the value in kafka.properties"),

@@ -1,6 +1,7 @@
 """The key and the topic of a record, from a real server to the broker."""
 
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration, until
+from tests.integration.forked import run_cdcd
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 Found = list[tuple[str, bytes | None, dict[str, Any]]]
@@ -90,3 +92,158 @@ def test_tables_whose_topics_would_collide_have_those_that_the_configuration_giv
         (f"{unique}.public.pallet_a", "pallet_a", 3),
         (f"{unique}.public.dot", "pallet.a", 4),
     }
+
+
+@pytest.mark.postgres(since=13)
+def test_a_template_names_the_topics_of_snapshot_and_stream_and_those_that_are_dropped(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a template in another order, and a row in a table
+    database.execute("CREATE TABLE pallet (id int PRIMARY KEY)")
+    database.execute("INSERT INTO pallet VALUES (1)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            topics={"name": "{prefix}.{table}.{schema}"},
+            snapshot={"mode": "initial"},
+        )
+    )
+    process.await_streaming()
+
+    # WHEN it changes
+    database.execute("UPDATE pallet SET id = 2")
+
+    # THEN all records are in the topic that the template names
+    found = read(broker, unique, 3)
+    assert [(topic, envelope["op"]) for topic, _, envelope in found] == [
+        (f"{unique}.pallet.public", op) for op in "rdc"
+    ]
+    assert process.stop() == 0
+    shown = run_cdcd("drop", "--config", str(process.config_path), "--topics", environment={**os.environ})
+    assert f"{unique}.pallet.public" in shown.stdout, shown.stderr
+
+
+@pytest.mark.postgres(since=14)
+def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_their_events_count(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a publication with three tables, of which the pipeline has one
+    database.execute("CREATE SCHEMA audit")
+    for table in ("public.orders", "public.internal", "audit.log"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+        database.execute(f"INSERT INTO {table} VALUES (1)")
+    settings = configuration(
+        unique,
+        database.dsn(),
+        broker.bootstrap_servers,
+        tables={"include": ["public.*"], "exclude": ["*.internal"]},
+        snapshot={"mode": "initial"},
+    )
+    process = daemon(settings)
+    assert process.await_event("tables.excluded")["tables"] == ["audit.log", "public.internal"]
+    process.await_streaming()
+
+    # WHEN one transaction changes all of them, and all are truncated together
+    database.execute(
+        "DO $$ BEGIN INSERT INTO audit.log VALUES (2); INSERT INTO orders VALUES (2); INSERT INTO internal VALUES (2);"
+        " INSERT INTO orders VALUES (3); END $$"
+    )
+    database.execute("TRUNCATE orders, internal, audit.log")
+
+    # THEN one table has records, with the numbers that the events have among all of them
+    found = read(broker, unique, 4)
+    assert {topic for topic, _, _ in found} == {f"{unique}.public.orders"}
+    assert [(envelope["op"], envelope["source"]["event_serial_no"]) for _, _, envelope in found][1:] == [
+        ("c", 2),
+        ("c", 4),
+        ("t", 1),
+    ]
+    refused = run_cdcd(
+        "snapshot",
+        "start",
+        "--config",
+        str(process.config_path),
+        "--table",
+        "audit.log",
+        environment={**os.environ},
+    )
+    assert (refused.returncode, "left out by tables.include" in refused.stderr) == (2, True), refused.stderr
+
+    # AND a request that was not checked is told why it fails
+    signal = '{"action":"start","id":"x","tables":["audit.log"]}'
+    database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal}')")
+    assert "leaves the table out" in process.await_event("table.failed")["error"]
+
+    # WHEN an excluded table comes in, and a former one goes out
+    database.execute("ALTER TABLE orders RENAME TO other_internal")
+    database.execute("ALTER TABLE internal RENAME TO entries")
+    database.execute("INSERT INTO entries VALUES (7)")
+
+    # THEN its rows are in a topic
+    found = read(broker, unique, 5)
+    assert {topic for topic, _, envelope in found if envelope["source"]["table"] == "entries"} == {
+        f"{unique}.public.entries"
+    }
+
+
+@pytest.mark.postgres(since=14)
+def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table that is keyed by its second unique column, and one whose rows share keys
+    database.execute("CREATE TABLE person (id int PRIMARY KEY, mail text NOT NULL UNIQUE, note text)")
+    database.execute("CREATE TABLE line (id int PRIMARY KEY, sale int)")
+    database.execute("ALTER TABLE person REPLICA IDENTITY FULL")
+    database.execute("ALTER TABLE line REPLICA IDENTITY FULL")
+    database.execute("INSERT INTO person VALUES (1, 'a', 'x')")
+    database.execute("INSERT INTO line VALUES (1, 7), (2, 7)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            key={"columns": {"public.person": ["mail"], "*.line": ["sale"]}},
+            snapshot={"mode": "initial"},
+        )
+    )
+    assert process.await_event("key.repeats")["table"] == "public.line"
+    process.await_streaming()
+
+    # WHEN rows change with and without their keys
+    database.execute("UPDATE person SET note = 'y'")
+    database.execute("UPDATE person SET mail = 'b'")
+    database.execute("UPDATE line SET sale = 8 WHERE id = 2")
+    database.execute("DELETE FROM line")
+    place = process.mark()
+    signal = '{"action":"start","id":"%s","tables":["public.%s"]}'
+    for table in ("person", "line"):
+        database.execute(
+            f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal % (table, table)}')"
+        )
+    process.await_event("table.read", table="public.person", after=place)
+    assert "rows may share the one of key.columns" in process.await_event("table.failed")["error"]
+
+    # THEN the keys are those of the configuration
+    found = read(broker, unique, 11)
+    keys: dict[str, list[tuple[str, bytes | None]]] = {"person": [], "line": []}
+    for _, key, envelope in found:
+        keys[envelope["source"]["table"]].append((envelope["op"], key))
+    a, b = b'{"mail":"a"}', b'{"mail":"b"}'
+    assert keys["person"] == [("r", a), ("u", a), ("d", a), ("c", b), ("r", b)]
+    seven, eight = b'{"sale":7}', b'{"sale":8}'
+    assert keys["line"] == [
+        ("r", seven),
+        ("r", seven),
+        ("d", seven),
+        ("c", eight),
+        ("d", seven),
+        ("d", eight),
+    ]
+
+    # AND cdcd verify compares what the keys tell apart
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert "several rows may have the same key" in verified.stdout, verified.stderr
+    assert "no difference found" in verified.stdout
+    assert verified.returncode == 12, verified.stdout

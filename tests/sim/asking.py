@@ -57,6 +57,14 @@ class Asker:
             return Lost(TransientError("The connection for snapshots is lost."))
         return answer
 
+    def has(self, name: str) -> bool:
+        """Whether the pipeline has the table `schema.table`."""
+        return name.partition(".")[2] not in self.settings.left_out
+
+    def published(self) -> dict[int, str]:
+        """The published tables that the pipeline has, by oid."""
+        return {oid: name for oid, name in self.client.published().items() if self.has(name)}
+
     def delay(self) -> Generator[None, None, None]:
         """The way to the server or back, on which the connection may be lost."""
         settings, rng = self.settings, self.rng
@@ -119,7 +127,7 @@ class Asker:
         return answer
 
     def _list(self, question: ListPublished) -> Asking:
-        tables = self.client.published()
+        tables = self.published()
         yield from self.delay()
         return Published(
             tables, self.postgres.wal.end, {oid: 7 for oid in tables if oid not in question.known}

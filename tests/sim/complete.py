@@ -33,7 +33,7 @@ class Completeness:
     def must_be_equal(self, table: Definition) -> bool:
         """Whether the daemon has promised that the table's topic has all of its rows."""
         settings, workload = self.settings, self.workload
-        if settings.skipped or not table.published or table.oid in workload.removed:
+        if settings.skipped or settings.left_out or not table.published or table.oid in workload.removed:
             return False
         if table.oid in workload.removed_untold():
             # Rows that the stream had are gone, and the server did not send that. No snapshot can tell it either.

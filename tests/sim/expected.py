@@ -55,12 +55,20 @@ class Expected:
 
 
 def parts_of(
-    change: Change, *, truncates: bool, skipped: Collection[str] = (), filters: bool = False
+    change: Change,
+    *,
+    truncates: bool,
+    skipped: Collection[str] = (),
+    left_out: Collection[str] = (),
+    filters: bool = False,
 ) -> list[tuple[str, Definition | None]]:
-    """The ops of an event's records, and the table of each; `skipped` have none."""
-    left_out = {*skipped, TOMBSTONE} if "d" in skipped else skipped
-    parts = _all_parts(change, truncates=truncates, filters=filters)
-    return [(op, table) for op, table in parts if op not in left_out]
+    """The ops of an event's records, and the table of each; `skipped` and tables that are `left_out` have none."""
+    without = {*skipped, TOMBSTONE} if "d" in skipped else skipped
+    return [
+        (op, table)
+        for op, table in _all_parts(change, truncates=truncates, filters=filters)
+        if op not in without and (table is None or table.name not in left_out)
+    ]
 
 
 def _all_parts(change: Change, *, truncates: bool, filters: bool) -> list[tuple[str, Definition | None]]:

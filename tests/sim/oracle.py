@@ -36,6 +36,7 @@ class Oracle:
         exactly_once: whether Kafka's log must be the source's, or may repeat parts of it.
         truncates: whether TRUNCATE makes records.
         skipped: operations that make none.
+        left_out: names of tables that make none.
         metadata: whether records say their place in their transaction.
         filters: whether tables have a filter.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
@@ -51,6 +52,7 @@ class Oracle:
         part_records: int,
         part_bytes: int,
         skipped: tuple[str, ...] = (),
+        left_out: tuple[str, ...] = (),
         metadata: bool = False,
         filters: bool = False,
     ) -> None:
@@ -58,6 +60,7 @@ class Oracle:
         self.truncates = truncates
         self.skipped = skipped
         self.filters = filters
+        self.left_out = left_out
         self.whole_bytes = whole_bytes
         self.part_records = part_records
         self.part_bytes = part_bytes
@@ -115,10 +118,16 @@ class Oracle:
         self._prepared.clear()
 
     def has_records(self, changes: Sequence[Change]) -> bool:
-        return any(self._parts_of(change) for change in changes)
+        return any(map(self._parts_of, changes))
 
     def _parts_of(self, change: Change) -> list[tuple[str, Definition | None]]:
-        return parts_of(change, truncates=self.truncates, skipped=self.skipped, filters=self.filters)
+        return parts_of(
+            change,
+            truncates=self.truncates,
+            skipped=self.skipped,
+            left_out=self.left_out,
+            filters=self.filters,
+        )
 
     def prepare(self, lsn: int, xid: int) -> None:
         """A transaction is sent at its PREPARE and not again."""

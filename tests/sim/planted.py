@@ -14,6 +14,7 @@ from cdcd.engine import engine
 from tests.sim import planted_events as events
 from tests.sim import planted_filtered as filtering
 from tests.sim import planted_heartbeats as heartbeats
+from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
@@ -54,7 +55,7 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
         "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
         "skipped_events_without_a_number": _in_session(SKIPPING, encoder=stream.NumbersOnlyRecords),
+        "left_out_without_a_number": _in_session(LEAVING_OUT, left_out=left_out.DoesNotCount),
+        "left_out_counted_in_runs": _in_session(LEAVING_OUT, left_out=left_out.CountsRuns),
+        "left_out_for_ever": _in_session(LEAVING_OUT, left_out=left_out.StaysOut),
+        "truncate_left_out_whole": _in_session(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),

@@ -27,6 +27,7 @@ from cdcd.engine.actions import (
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import STEPS, FirstTables, Ready, Start, StartSettings
 from cdcd.engine.startup_positions import Step
@@ -98,6 +99,7 @@ class Parts:
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
+    left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
 
 
 @dataclass(slots=True)
@@ -373,11 +375,11 @@ class Session:
 
     def _ensure_publication(self, _request: startup.EnsurePublication) -> Answered[dict[int, str]]:
         yield
-        self._published = self.asker.client.published()
+        self._published = self.asker.published()
         return dict(self._published)
 
     def _list_tables(self, _request: startup.ListTables) -> Answered[dict[int, str]]:
-        listed = self.asker.client.published()
+        listed = self.asker.published()
         # Also tables that only the list at the slot's snapshot has: they belong to the first tables.
         self._published = {**self._published, **listed, **self._exported}
         yield
@@ -476,6 +478,7 @@ class Session:
             now=self.around.now,
             exported=ready.exported,
             unstreamed_until=self.instance.unstreamed_until,
+            left_out=parts.left_out(self.asker.has) if settings.left_out else None,
             parts=parts.engine,
         )
 

@@ -100,6 +100,8 @@ class Settings:
     """Interval of heartbeats, and of the query on the source; 0: there are none (`heartbeats.py`)."""
     filters: bool = False
     """Tables have a filter (`filtered.py`)."""
+    left_out: tuple[str, ...] = ()
+    """Names of tables that the pipeline leaves out."""
     metadata: bool = False
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
 
@@ -145,6 +147,18 @@ SKIPPING: Final[dict[str, Any]] = {
     "faults": ("disconnect", "crash_daemon"),
 }
 """Operations without records, with restarts inside of transactions that have some."""
+
+LEAVING_OUT: Final[dict[str, Any]] = {
+    **SKIPPING,
+    "skipped": (),
+    "left_out": ("t1", "t3"),
+    "tables": 3,
+    "ddl": ("rename", "swap", "add_column", "create"),
+    "p_ddl": 0.08,
+    "p_truncate": 0.05,
+    "p_savepoint": 0.1,
+}
+"""Tables that are left out, which come in and go out by their names, with restarts inside of transactions."""
 
 FLATTENED: Final[dict[str, Any]] = {
     **SKIPPING,

@@ -23,7 +23,7 @@ from tests.sim.planted_focuses import (
     PUBLISHING_AND_CUT,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import FLATTENED, PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -158,6 +158,16 @@ def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path
             except Exception as error:
                 error.add_note(f"seed {seed} with the focus SKIPPING, without records of {skipped}")
                 raise
+
+
+@pytest.mark.again
+def test_tables_that_are_left_out_count_for_the_position_and_come_in_and_go_out_by_their_names(tmp_path):
+    for seed in range(60):
+        try:
+            World(seed, str(tmp_path), focus=LEAVING_OUT).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus LEAVING_OUT")
+            raise
 
 
 @pytest.mark.again

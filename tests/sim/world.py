@@ -59,6 +59,7 @@ class World:
             exactly_once=settings.exactly_once,
             truncates=settings.truncate_records,
             skipped=settings.skipped,
+            left_out=settings.left_out,
             metadata=settings.metadata,
             filters=settings.filters,
             whole_bytes=settings.whole_bytes_max,

@@ -5,8 +5,9 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cdcd.config.types import PropertyValue, Section, TableName, TopicName, TopicOrNone
+from cdcd.config.types import PropertyValue, Section, TableName, TopicName, TopicOrNone, TopicTemplate
 from cdcd.rows.routing import Table, TopicNames, collisions, equivalent, parse_table
+from cdcd.rows.topic_templates import DEFAULT
 
 
 class TopicCreationConfig(Section):
@@ -37,7 +38,14 @@ class TopicsConfig(Section):
     """What the topics are called and what goes into them."""
 
     prefix: TopicName = Field(
-        description="Topic = <prefix>.<schema>.<table>.", json_schema_extra={"default_from": "{name}"}
+        description="What the topics begin with, and `source.name` in records.",
+        json_schema_extra={"default_from": "{name}"},
+    )
+    name: TopicTemplate = Field(
+        DEFAULT,
+        description="Topic of a table, with {prefix}, {schema} and {table}. A topic must begin with {prefix}. and have "
+        "a second point after it. Two tables with one topic are refused, at the start and by `cdcd check`. Choose it "
+        "before the first start: rows that are in topics of other names stay there.",
     )
     names: dict[TableName, TopicName] = Field(
         default_factory=dict,
@@ -119,6 +127,7 @@ class TopicsConfig(Section):
             self.schemas or None,
             self.checkpoint,
             transaction=self.transaction_topic,
+            template=self.name,
         )
         if errors := collisions(self.by_table, names):
             raise ValueError(f"names: {errors[0].message}")

@@ -33,6 +33,9 @@ class KnownTables:
         self._settings = settings
         self._binary = binary
         self._protections = Protections(settings.column_rules, settings.modes)
+        self._chosen_keys = settings.chosen_keys
+        self._repeating: set[int] = set()
+        """Relations in which several rows may have the same key."""
         self._names = settings.topics
         self._routes = Routes(self._names)
         self._message_topic = self._names.message or ""
@@ -109,11 +112,18 @@ class KnownTables:
 
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
-        ConfigError: the rules that protect columns contradict each other, or the table's key.
+            ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
+                chosen cannot be made.
         """
         if self._binary:
             require_binary(relation, types)
         table = self._remembered(relation, table)
+        if self._chosen_keys:
+            table = self._chosen_keys.applied(relation, table)
+            if table.repeats:
+                self._repeating.add(relation.oid)
+            else:
+                self._repeating.discard(relation.oid)
         topic = self._names.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
@@ -178,7 +188,7 @@ class KnownTables:
         asked again. With REPLICA IDENTITY FULL it alone knows the key.
         """
         known = self._tables.get(relation.oid)
-        if known is None or table.is_known:
+        if known is None or table.is_known or relation.oid in self._repeating:
             return table
         return replace(table, primary_key=self.key_column_names(relation.oid))
 

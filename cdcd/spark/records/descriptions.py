@@ -251,6 +251,13 @@ class Descriptions:
                 " does not read.",
                 hint="Mirror a pipeline with format.value: json, or leave the table out of the mirror.",
             )
+        if form.repeats:
+            raise SourceError(
+                f"{form.schema}.{form.table}: several of its rows may have the same key (key.columns), so its records"
+                " do not tell which row they change.",
+                hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
+                " table out of the mirror.",
+            )
         if form.skipped:
             raise SourceError(
                 f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"

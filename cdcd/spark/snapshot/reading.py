@@ -32,6 +32,7 @@ from cdcd.postgres.shared_snapshot import SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames, parse_table
+from cdcd.rows.topic_templates import DEFAULT
 from cdcd.spark.kafka import KafkaSource, Offsets
 from cdcd.spark.platform.kafka_admin import Admin
 from cdcd.spark.records.changes import PROBLEM, parse
@@ -67,6 +68,7 @@ class SnapshotSource:
         dsn: of the primary. Executors connect with it too.
         prefix: `topics.prefix`.
         names: `topics.names`.
+        template: `topics.name`.
         password_command: `postgres.password_command`. The driver and every task run it, so executors need the program.
         kafka: where the topics are. What they have before the snapshot is taken need not be read later; None: it is,
             and changes nothing.
@@ -80,11 +82,13 @@ class SnapshotSource:
     connect_timeout_s: float = 10.0
     names: Mapping[str, str] = field(default_factory=dict)
     password_command: tuple[str, ...] = field(default=(), repr=False)
+    template: str = DEFAULT
 
     @property
     def topics(self) -> TopicNames:
         """How the topics are called. ValueError: a key of `names` is not the name of a table."""
-        return TopicNames(self.prefix, {parse_table(table): topic for table, topic in self.names.items()})
+        names = {parse_table(table): topic for table, topic in self.names.items()}
+        return TopicNames(self.prefix, names, template=self.template)
 
 
 class Snapshot:

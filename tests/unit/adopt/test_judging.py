@@ -201,6 +201,14 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ({"column.mask.with.10.chars": "public.a.b"}, Kind.IMPOSSIBLE, {}),
         ({"column.mask.hash.SHA-256.with.salt.pepper": "public.a.b"}, Kind.IMPOSSIBLE, {}),
         ({"message.key.columns": ""}, Kind.IRRELEVANT, {}),
+        (
+            {"message.key.columns": "public.a:b,c;  (x|y)\\.orders:id"},
+            Kind.DIFFERENT,
+            {"key.columns": {"public.a": ["b", "c"], "x.orders": ["id"], "y.orders": ["id"]}},
+        ),
+        ({"message.key.columns": "public.[ab]:id"}, Kind.IMPOSSIBLE, {}),
+        ({"message.key.columns": "public.a:id;public.a:b"}, Kind.IMPOSSIBLE, {}),
+        ({"message.key.columns": "public.a"}, Kind.UNKNOWN, {}),
         ({"max.queue.size.in.bytes": "1048576"}, Kind.SAME, {"kafka.queue_bytes_max": 1048576}),
         ({"topic.creation.default.partitions": "-1"}, Kind.DIFFERENT, {}),
         (

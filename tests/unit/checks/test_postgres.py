@@ -14,6 +14,7 @@ from cdcd.postgres.inspection import Facts, Session, Setting, Wanted
 from cdcd.postgres.publication import OPERATIONS, Differences, Publication, PublishedTable
 from cdcd.postgres.slot import SlotState
 from cdcd.rows.routing import TopicNames
+from cdcd.snapshots.selection import TableSelection
 
 Check = Callable[[Facts, Wanted], Iterator[Finding]]
 
@@ -169,6 +170,20 @@ def test_a_server_in_order_has_no_warning_and_no_error() -> None:
             "public.plain",
         ),
         (publication.check_identities, without_publication((PLAIN,)), WANTED, "warning", "UPDATE and DELETE"),
+        (
+            publication.check_selection,
+            replace(with_publication(tables=(ORDERS,)), left_out=(ORDERS.qualified,)),
+            replace(WANTED, selection=TableSelection(None, ("*.*",))),
+            "warning",
+            "leave out every published table",
+        ),
+        (
+            publication.check_selection,
+            with_publication(tables=(ORDERS,)),
+            replace(WANTED, selection=TableSelection(None, ("public.lgo",))),
+            "warning",
+            "public.lgo matches no published table",
+        ),
         (
             publication.check_topic_names,
             with_publication(
@@ -394,3 +409,13 @@ def test_connections_of_an_instance_that_is_active_are_not_asked_for_again() -> 
     assert list(preflight.check_connections(crowded, WANTED)) == []
     (finding,) = preflight.check_connections(with_session(role_limit=5, role_connections=2), WANTED)
     assert finding.level == "ok"
+
+
+def test_what_the_pipeline_leaves_out_is_counted_and_named() -> None:
+    facts = replace(with_publication(tables=(ORDERS, PLAIN)), left_out=(PLAIN.qualified,))
+    wanted = replace(WANTED, selection=TableSelection(None, (PLAIN.qualified,)))
+    (finding,) = publication.check_selection(facts, wanted)
+    assert (finding.level, finding.code) == ("ok", "tables.left_out")
+    assert finding.found == f"the pipeline has 1 of 2 published tables, and leaves out 1: {PLAIN.qualified}"
+    assert facts.tables == (ORDERS,)
+    assert list(publication.check_selection(facts, WANTED)) == []

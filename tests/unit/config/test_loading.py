@@ -180,6 +180,23 @@ log: verbose
             "topics: {message: s.a, checkpoint: s_a}",
             "must be three topics, which to Kafka differ in more than",
         ),
+        (
+            "topics: {name: '{prefix}.{schema}.{tabel}'}",
+            "topics.name: {tabel} is not a placeholder; there are {prefix}, {schema} and {table}",
+        ),
+        ("key: {columns: {orders: [id]}}", "key.columns.orders: must be <schema>.<table>"),
+        ("key: {columns: {a.b: []}}", "key.columns.a.b: "),
+        ("key: {columns: {a.b: [id, id]}}", "columns.a.b must have each column once"),
+        ("tables: {include: []}", "tables.include: must not be empty"),
+        (
+            "tables: {exclude: ['a.*']}\noutbox: {topics: [outbox.event.x], tables: {a.b: {}}}",
+            "outbox.tables: a.b is left out by tables.include or tables.exclude",
+        ),
+        (
+            "tables: {exclude: ['a.*']}\nrecord: {directory: /r}",
+            "record.directory: a recording begins anew in each of its files",
+        ),
+        ("topics: {name: '{schema}.{table}'}", "topics.name: {schema}.{table} must begin with {prefix}."),
         ("topics: {names: {orders: shop.a.b}}", "topics.names.orders: orders is not <schema>.<table>"),
         ("topics: {names: {a.b.c: shop.a.b}}", "a part that holds a point belongs in double quotes"),
         ("topics: {names: {a.b: shop.a/b}}", "topics.names.a.b: may hold only ASCII letters"),

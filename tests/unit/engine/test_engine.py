@@ -31,6 +31,7 @@ from cdcd.engine.actions import (
 from cdcd.engine.ending import UNSTREAMED_S, StreamingAgainError
 from cdcd.engine.engine import Engine
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.left_out import LeftOutTables
 from cdcd.engine.questions import PUBLISHED_S, TOPICS_AHEAD
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import SourceError, TransientError
@@ -112,6 +113,7 @@ class Daemon:
         unstreamed_until: int = 0,
         published: dict[int, str] | None = None,
         encoding: EncoderSettings = ENVELOPE,
+        left_out: LeftOutTables | None = None,
         **settings: Any,
     ) -> None:
         self.now = 0.0
@@ -143,6 +145,7 @@ class Daemon:
             observe=self.facts,
             now=self.now,
             unstreamed_until=unstreamed_until,
+            left_out=left_out,
             exported=None
             if exported is None
             else ExportedTables(

@@ -55,6 +55,30 @@ def test_a_pattern_or_a_condition_that_cannot_be_read_is_told_before_anything_is
         filter_of((), "=")
 
 
+def with_template(template: str, *, flattened: bool = False):
+    return parse_config(
+        "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
+        f"topics: {{name: '{template}'}}\nevent_flattening: {{enabled: {str(flattened).lower()}}}\n",
+        {},
+    )
+
+
+def test_topics_are_found_by_the_template_of_the_configuration():
+    wants = topics_of(with_template("{prefix}.app.{table}"), ("public.a",))
+    assert {topic for topic in ("shop.public.a", "shop.app.a", "shop.app.b") if wants(topic)} == {
+        "shop.app.a"
+    }
+
+
+def test_flattened_records_show_their_table_only_by_a_topic_that_is_named():
+    config = with_template("{prefix}.app.{table}", flattened=True)
+    shown = filter_of(("public.a",), "", config)
+    assert shown.wanted(Seen("shop.app.a", None, b'{"id":1}')) is not None
+    assert shown.wanted(Seen("shop.app.b", None, b'{"id":1}')) is None
+    with pytest.raises(ConfigError, match=r"topics\.name"):
+        filter_of(("public.*",), "", config)
+
+
 def test_after_so_many_records_enough_is_shown():
     lines: list[str] = []
     shown = Shown(Filter(), as_objects=False, show=lines.append, notice=lines.append, limit=2)

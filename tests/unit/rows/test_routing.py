@@ -131,3 +131,30 @@ def test_two_topics_of_cdcds_own_collide_too_and_so_does_an_illegal_name():
     assert "logical messages" in error.message
     (error,) = collisions([("a", "b")], TopicNames("shop", {("a", "b"): "a/b"}))
     assert "does not allow" in error.message
+
+
+FLAT = "{prefix}.app.{schema}_{table}"
+
+
+def test_a_template_is_the_rule_for_tables_without_a_name_of_their_own():
+    names = TopicNames("shop", {("a", "x"): "shop.b.x"}, template=FLAT)
+    routes = Routes(names)
+    assert routes.table("a", "x") == "shop.b.x" == names.qualified("a.x")
+    assert routes.table("a", "y z") == "shop.app.a_y_z" == names.qualified("a.y z")
+
+
+def test_tables_that_a_template_does_not_tell_apart_collide():
+    (error,) = collisions([("a", "b_c"), ("a_b", "c"), ("a", "d")], TopicNames("shop", template=FLAT))
+    assert 'of table "a_b"."c" collides' in error.message
+    found = collisions([("a", "t"), ("b", "t")], TopicNames("shop", template="{prefix}.app.{table}"))
+    assert len(found) == 1
+
+
+def test_a_point_in_a_name_is_refused_where_the_template_would_need_to_split_at_it():
+    names = TopicNames("shop", template=FLAT)
+    (error,) = collisions([("a", "b"), ('"x.y', "c")], names)
+    assert "has a point in its name" in error.message
+    assert 'topics.names: {\'"""x.y"."c"\': shop.app._x.y_c}' in error.hint
+    named = TopicNames("shop", {('"x.y', "c"): "shop.app.c"}, template=FLAT)
+    assert collisions([('"x.y', "c")], named) == []
+    assert parse_table('"""x.y"."c"') == ('"x.y', "c")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.errors import ProtocolError, SinkError, SourceError
+from cdcd.errors import ConfigError, ProtocolError, SinkError, SourceError
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import read_form
@@ -27,6 +27,7 @@ from cdcd.protocol.messages import (
     Update,
 )
 from cdcd.protocol.writer import write_message
+from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.rows.routing import TOPIC_LENGTH_MAX
 
@@ -256,6 +257,33 @@ def test_a_key_of_several_columns_has_them_in_the_tables_order_whatever_the_iden
     full = relation(column("b", key=True), column("x", key=True), column("a", INT, key=True), identity="f")
     (record,) = Harness(full, table=TableDescription(("a", "b"))).give(Insert(None, OID, row("y", None, "1")))
     assert record[1] == b'{"b":"y","a":1}'
+
+
+def test_a_key_that_is_chosen_moves_rows_like_any_other_key():
+    full = relation(column("id", INT, key=True), column("name", key=True), identity="f")
+    harness = Harness(
+        full,
+        table=TableDescription(primary_key=("id",)),
+        key_rules=(KeyRule("public.t", ("name",)),),
+    )
+    (created,) = harness.give(Insert(None, OID, row("1", "a")))
+    (updated,) = harness.give(Update(None, OID, "O", row("1", "a"), row("2", "a")))
+    deleted, tombstone, moved = harness.give(Update(None, OID, "O", row("2", "a"), row("2", None)))
+    assert [record[1] for record in (created, updated, deleted, tombstone, moved)] == [
+        b'{"name":"a"}',
+        b'{"name":"a"}',
+        b'{"name":"a"}',
+        b'{"name":"a"}',
+        b'{"name":null}',
+    ]
+    assert [value_of(record)["op"] for record in (updated, deleted, moved)] == ["u", "d", "c"]
+    assert tombstone[2] is None
+    assert moved[3] == [("__debezium.oldkey", b'{"name":"a"}')]
+
+
+def test_a_key_that_is_chosen_and_cannot_be_made_is_refused_where_the_table_is_described():
+    with pytest.raises(ConfigError, match="does not send the former value"):
+        Harness(ID_AND_NAME, key_rules=(KeyRule("public.t", ("name",)),))
 
 
 def test_null_in_an_identity_by_index_is_null_in_the_key():

@@ -5,7 +5,9 @@ import pytest
 from cdcd.errors import WithoutBinaryError
 from cdcd.formats.debezium_json.known_tables import KnownTables
 from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.schemas import read_form
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
 
 OID = 16384
@@ -58,6 +60,24 @@ def test_the_key_of_a_table_that_was_dropped_meanwhile_is_that_of_its_last_descr
     assert tables.key_column_names(OID) == ("id",)
     tables.define(replace(whole, columns=ITEM.columns[1:]), TableDescription(), {})
     assert tables.key_column_names(OID) == ()
+
+
+def test_rows_that_share_a_chosen_key_are_described_so_also_when_the_table_was_dropped_meanwhile():
+    rules = (KeyRule("public.item", ("name",)),)
+    tables = KnownTables(EncoderSettings("1", "shop", "db", schemas_topic="s", key_rules=rules))
+    whole = replace(ITEM, replica_identity="f")
+    for table in (TableDescription(primary_key=("id",)), TableDescription()):
+        tables.define(whole, table, {})
+        announcement = tables._tables[OID].announcement
+        assert announcement is not None
+        _, form = read_form(announcement[2] or b"")
+        assert (form.key, form.repeats) == (("name",), True)
+        whole = replace(whole, columns=(*ITEM.columns, Column(1, "late", 25, -1)))
+    telling = KnownTables(replace(tables._settings, key_rules=(KeyRule("public.item", ("id",)),)))
+    telling.define(whole, TableDescription(primary_key=("id",)), {})
+    announcement = telling._tables[OID].announcement
+    assert announcement is not None
+    assert b"repeats" not in (announcement[2] or b"")
 
 
 def test_a_table_that_has_lost_its_key_has_none():

@@ -1,0 +1,76 @@
+"""Whether the keys that `key.columns` chooses can be made for the published tables. `cdcd check` and a start look."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from cdcd.checks.finding import Finding, named, of_error
+from cdcd.errors import ConfigError
+from cdcd.postgres import catalog
+from cdcd.postgres.connection import Connection
+from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """How the rules meet the tables.
+
+    Attributes:
+        refused: why a key cannot be made, at most one for each table.
+        unmatched: the rules that match no published table.
+        chosen: the tables whose key is chosen, as `schema.table`.
+        repeating: those of them in which several rows may have the same key.
+    """
+
+    refused: tuple[ConfigError, ...] = ()
+    unmatched: tuple[KeyRule, ...] = ()
+    chosen: frozenset[str] = frozenset()
+    repeating: frozenset[str] = frozenset()
+
+
+async def look_at_keys(connection: Connection, oids: Collection[int], keys: ChosenKeys) -> KeyFacts:
+    """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    relations = await catalog.relations(connection, oids)
+    tables = await catalog.describe(connection, oids)
+    refused: list[ConfigError] = []
+    chosen: set[str] = set()
+    repeating: set[str] = set()
+    for relation in relations:
+        name = f"{relation.schema}.{relation.name}"
+        try:
+            table = keys.applied(relation, tables[relation.oid])
+        except ConfigError as error:
+            refused.append(error)
+            continue
+        if table.chosen_key:
+            chosen.add(name)
+        if table.repeats:
+            repeating.add(name)
+    return KeyFacts(tuple(refused), tuple(keys.unmatched(relations)), frozenset(chosen), frozenset(repeating))
+
+
+def check_keys(facts: KeyFacts) -> Iterator[Finding]:
+    """What `cdcd check` says of the rules."""
+    for error in facts.refused:
+        yield of_error("key.columns", "key.columns", error)
+    for rule in facts.unmatched:
+        yield Finding(
+            "warning",
+            "key.unmatched",
+            "key.columns",
+            f"{rule} matches no published table",
+            "Correct the pattern, or take it out: <schema>.<table> as PostgreSQL spells them, case included.",
+        )
+    if facts.repeating:
+        yield Finding(
+            "warning",
+            "key.repeats",
+            "key.columns",
+            f"several rows may have the same key: {named(sorted(facts.repeating))}. No snapshot beside the stream "
+            "reads these tables, cdcd mirror and cdcd verify leave them out, and a compacted topic keeps one row "
+            "of each key",
+            "Add the columns of the primary key to key.columns, or leave it so if consumers expect such keys.",
+        )
+    if facts.chosen and not facts.refused:
+        yield Finding(
+            "ok", "key.columns", "key.columns", f"chooses the keys of {named(sorted(facts.chosen))}"
+        )

@@ -1,0 +1,103 @@
+"""Takes the tables that the pipeline leaves out (`tables.include`, `tables.exclude`) out of the stream.
+
+The rule: each event counts, whatever becomes of it. So the events of tables that are left out become `LeftOut`, which
+has only their number: positions, and the numbers of the events behind them, are as if they were encoded.
+
+A relation is left out by its name where the stream is. So a table that is renamed comes in or goes out at that place.
+What a transaction that is still open says of a relation counts at its commit only, because rows of other transactions
+may come under the former name until then.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from cdcd.engine.described import oids_of
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import Relation, Truncate
+from cdcd.protocol.reader import read_message
+from cdcd.protocol.writer import write_message
+from cdcd.transactions.drafts import SpoolItem, events
+from cdcd.transactions.steps import Changes, Described, RelationPreview, Step
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """So many events of the open transaction are of tables that the pipeline leaves out."""
+
+    events: int
+
+
+KeptStep = Step | LeftOut
+"""What is left of the assembler's steps."""
+
+
+class LeftOutTables:
+    """The relations that are left out, as they were last described.
+
+    Args:
+        wants: whether the pipeline has a table, by its name as `schema.table`.
+    """
+
+    def __init__(self, wants: Callable[[str], bool]) -> None:
+        self._wants = wants
+        self._oids: set[int] = set()
+
+    def steps(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
+        """The steps without descriptions of tables that are left out, and with `LeftOut` in place of their events."""
+        for step in steps:
+            if isinstance(step, Changes):
+                if self._oids:
+                    yield from self._split(step)
+                else:
+                    yield step
+            elif isinstance(step, Described):
+                message = step.message
+                if not isinstance(message, Relation) or self.describe(message):
+                    yield step
+            elif not isinstance(step, RelationPreview) or self._has(step.message):
+                yield step
+
+    def describe(self, relation: Relation) -> bool:
+        """Take a description that holds from here on. Whether the pipeline has the relation."""
+        if self._has(relation):
+            self._oids.discard(relation.oid)
+            return True
+        self._oids.add(relation.oid)
+        return False
+
+    def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
+        """What is left of an event, or of drafts of rows: of a Truncate, without some tables. None: nothing."""
+        oids = oids_of(item, in_stream)
+        kept = [oid for oid in oids if oid not in self._oids]
+        if len(kept) == len(oids):
+            return item
+        if not kept:
+            return None
+        assert isinstance(item, bytes), "a draft is of one relation"
+        message = read_message(item, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(message, Truncate), "no other event is about several relations"
+        return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))
+
+    def _has(self, relation: Relation) -> bool:
+        return self._wants(f"{relation.schema}.{relation.name}")
+
+    def _split(self, step: Changes) -> Iterator[KeptStep]:
+        """The events in their order: runs of those that are kept, and of those that are not."""
+        kept: list[SpoolItem] = []
+        gone: list[SpoolItem] = []
+        for item in step.items:
+            rest = self.rest(item, step.in_stream)
+            if rest is None:
+                if kept:
+                    yield Changes(kept, step.in_stream)
+                    kept = []
+                gone.append(item)
+            else:
+                if gone:
+                    yield LeftOut(events(gone))
+                    gone = []
+                kept.append(rest)
+        if kept:
+            yield Changes(kept, step.in_stream)
+        if gone:
+            yield LeftOut(events(gone))
