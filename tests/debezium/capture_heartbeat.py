@@ -57,7 +57,7 @@ def _captured(folder: Path, server: PostgresServer, broker: KafkaBroker) -> dict
             return {
                 "key": json.loads(key),
                 "value": json.loads(value),
-                "headers": [name for name, _ in message.headers() or ()],
+                "headers": message.headers() or [],
                 "topic": message.topic(),
             }
     finally:
