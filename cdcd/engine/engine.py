@@ -16,8 +16,8 @@ first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
 stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
-status update is sent) and `Ending` (why the session ends). The order of `next_action` is the order of urgency: status
-updates, batches, frames, tables.
+status update is sent), `Heartbeat` (when a heartbeat is made, and what it names) and `Ending` (why the session ends).
+The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 """
 
 from collections.abc import Callable, Collection, Mapping
