@@ -212,7 +212,9 @@ class Pipeline:
         now = time.monotonic()
         self._verbs.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size
-        self._telemetry.heartbeats += batch.has_heartbeat
+        if batch.heartbeat_bytes:
+            self._telemetry.heartbeats += 1
+            self._telemetry.heartbeat_bytes += batch.heartbeat_bytes
         if batch.closes:
             self._telemetry.observe_commit(now - began)
         if batch.commit_time is not None:

@@ -16,15 +16,15 @@ first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
 stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
-status update is sent) and `Ending` (why the session ends). The order of `next_action` is the order of urgency: status
-updates, batches, frames, tables.
+status update is sent), `Heartbeat` (when a heartbeat is made, and what it names) and `Ending` (why the session ends).
+The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.engine.actions import Action, Answer, End, RunHeartbeatQuery, Status, Turn, Wait
+from cdcd.engine.actions import Action, Answer, End, Status, Turn, Wait
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.ending import Ending, shut_down
 from cdcd.engine.exported import Exported, ExportedTables
@@ -380,9 +380,11 @@ class Engine:
             return self._finish(now)
         if ending.is_over(now, undelivered=self._undelivered()):
             return self._end_with(shut_down())
-        action: Action | None = self._next_heartbeat(now, unix_us)
-        if action is None:
-            action = self._delivery.next(now) or self._ingest.relations.next(now)
+        action: Action | None = None
+        if self._heartbeat is not None:
+            self._heartbeat.beat(now, unix_us)
+            action = self._heartbeat.query(now)
+        action = action or self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
         if self._ingest.advance(now, unix_us):
@@ -422,14 +424,6 @@ class Engine:
 
     def _undelivered(self) -> bool:
         return self.ledger.open_entries > self.assembler.prepared_open
-
-    def _next_heartbeat(self, now: float, unix_us: int) -> RunHeartbeatQuery | None:
-        """Put a heartbeat into the queue, and give the query, where they are due."""
-        heartbeat = self._heartbeat
-        if heartbeat is None:
-            return None
-        heartbeat.beat(now, unix_us)
-        return heartbeat.query(now)
 
     def _held(self) -> Position:
         return self._delivery.checkpoint.position

@@ -85,7 +85,7 @@ class Heartbeat:
 
     def delivered(self, batch: Batch) -> None:
         """The broker holds the batch."""
-        if batch.has_heartbeat:
+        if batch.heartbeat_bytes:
             self._is_out = False
 
     def query(self, now: float) -> RunHeartbeatQuery | None:

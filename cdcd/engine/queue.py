@@ -57,7 +57,7 @@ class Batch:
         commit_times: of all commits in the batch that have records, likewise.
         snapshot: how far the reading of tables has got with this batch.
         urgent: the batch does not wait for records.
-        has_heartbeat: one of the records is a heartbeat.
+        heartbeat_bytes: the part of `size` that is a heartbeat; 0: there is none.
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
             transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` and `give_away` have given to the producer.
@@ -74,7 +74,7 @@ class Batch:
     commit_times: list[int] = field(default_factory=list)
     snapshot: Progress | None = None
     urgent: bool = False
-    has_heartbeat: bool = False
+    heartbeat_bytes: int = 0
     closes: bool = True
     handed_over: int = 0
     topics: set[str] = field(default_factory=set)
@@ -308,7 +308,7 @@ class BatchQueue:
 
     def beat(self, records: list[Record], size: int) -> None:
         """Take over a heartbeat, `size` bytes, between two transactions. The list is emptied."""
-        self._filling.has_heartbeat = True
+        self._filling.heartbeat_bytes = size
         self.insert(records, size)
 
     def touch(self) -> None:

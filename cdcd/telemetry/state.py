@@ -60,6 +60,7 @@ class Telemetry:
         "delivered_transactions",
         "events",
         "flushed_lsn",
+        "heartbeat_bytes",
         "heartbeat_queries",
         "heartbeats",
         "kafka_bytes",
@@ -130,6 +131,7 @@ class Telemetry:
         self.transactions_cut = 0
         self.unwritable: dict[tuple[str, str], int] = {}
         self.heartbeats = 0
+        self.heartbeat_bytes = 0
         self.heartbeat_queries = {"done": 0, "failed": 0}
         self.delivered_rows = 0
         self.delivered_transactions = 0
@@ -171,8 +173,9 @@ class Telemetry:
         return Waiting(self.queue_records, self.queue_bytes, self.flushed_lsn, self.retained_wal_bytes)
 
     def totals(self) -> Totals:
-        """What Kafka acknowledged since the process started."""
-        return Totals(self.delivered_transactions, self.delivered_rows, self.kafka_bytes)
+        """What Kafka acknowledged since the process started. Heartbeats are no work."""
+        work_bytes = self.kafka_bytes - self.heartbeat_bytes
+        return Totals(self.delivered_transactions, self.delivered_rows, work_bytes)
 
     @property
     def caught_up(self) -> bool:

@@ -534,7 +534,7 @@ class Session:
     def _start_shipping(self, action: Ship) -> None:
         assert self._shipping is None, "one batch at a time"
         self._within_bound(action)
-        self._ships_a_heartbeat = action.batch.has_heartbeat and len(action.batch.records) == 1
+        self._ships_a_heartbeat = action.batch.heartbeat_bytes > 0 and len(action.batch.records) == 1
         self._shipping = self._deliver(action)
 
     def _within_bound(self, action: Ship) -> None:

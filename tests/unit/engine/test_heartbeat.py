@@ -188,7 +188,7 @@ def test_a_heartbeat_in_avro_waits_for_the_ids_of_its_schemas(tmp_path: Path):
         ids.put(use, number)
     daemon.engine.schemas_ready(action.schemas, daemon.now)
     daemon.idle()
-    (ship,) = [ship for ship in daemon.shipped if ship.batch.has_heartbeat]
+    (ship,) = [ship for ship in daemon.shipped if ship.batch.heartbeat_bytes]
     assert [topic for topic, *_ in ship.batch.records] == ["schemas", "schemas", TOPIC]
     daemon.pass_time(5)
     assert [topic for topic, *_ in daemon.shipped[-1].batch.records] == [TOPIC]

@@ -46,9 +46,9 @@ def test_a_heartbeat_goes_out_at_once_with_the_position_of_what_is_closed():
     assert beat == []
     assert queue.due_at(3.0) == 3.0
     batch = queue.take(3.0)
-    assert (batch.has_heartbeat, batch.closes, batch.position, batch.rows) == (True, True, START, 0)
+    assert (batch.heartbeat_bytes, batch.closes, batch.position, batch.rows) == (10, True, START, 0)
     transaction(queue, 100, "a")
-    assert not queue.take(3.0).has_heartbeat
+    assert not queue.take(3.0).heartbeat_bytes
 
 
 def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
@@ -58,7 +58,7 @@ def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
     while queue.due_at(0) != 0:
         add(queue, "part", size=50)
     batch = queue.take(0)
-    assert (batch.has_heartbeat, batch.closes, texts(batch)) == (True, True, ["beat"])
+    assert (batch.heartbeat_bytes, batch.closes, texts(batch)) == (10, True, ["beat"])
 
 
 def deliver(queue: BatchQueue, ledger: Ledger) -> Position:
