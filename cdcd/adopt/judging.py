@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cdcd.adopt.options_cloudevents import counts, of_events
+from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
 from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
 from cdcd.adopt.options_flattening import of_transform
 from cdcd.adopt.options_heartbeat import of_heartbeat
@@ -101,7 +101,8 @@ def judge(options: Mapping[str, str], references: References) -> list[Finding]:
 def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, as other options of the connector change it."""
     if finding.name.partition(".")[0] == "transforms":
-        return replace(finding, verdict=of_transform(finding.name, options, finding.verdict))
+        verdict = of_transform(finding.name, options, finding.verdict)
+        return replace(finding, verdict=not_flattened(options, verdict))
     finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
     found = _without_effect(finding, options)
     return replace(found, verdict=of_events(finding.name, options, found.verdict))

@@ -141,6 +141,16 @@ def of_events(name: str, options: Mapping[str, str], found: Verdict) -> Verdict:
     return found
 
 
+def not_flattened(options: Mapping[str, str], found: Verdict) -> Verdict:
+    """The verdict on an option of a transform. An event has an envelope's rows, and a flattened record has none."""
+    if not has_events(options) or not any(key.startswith("event_flattening.") for key in found.keys):
+        return found
+    return lacks(
+        "Flattened records are no CloudEvents: Debezium's converter writes null for them. Choose one of the two: take "
+        "the transform out of the connector, or accept this option, and cdcd writes CloudEvents with before and after."
+    )
+
+
 def _is_of_other_data(name: str, options: Mapping[str, str]) -> bool:
     is_avro = options.get(_DATA, "").strip().lower() == "avro"
     return is_avro if name == _SCHEMAS else not is_avro and name.startswith(f"{_AT}avro.")

@@ -239,6 +239,8 @@ class Encoder(Protocol):
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         """Append the records of one event: Insert, Update, Delete, Truncate or transactional Message.
 
+        Headers that a format writes for each record count as bytes of the value (CloudEvents in the binary mode).
+
         Args:
             frame: the CopyData payload, `w` and header included.
             in_stream: the message has the xid of a streamed transaction after its tag.

@@ -102,6 +102,8 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
         self._avro_heartbeats = AvroHeartbeats(settings)
+        self._header_bytes = 0
+        """Of the last record, if headers count (`Encoder.encode`)."""
 
     # Schemas.
 
@@ -272,7 +274,7 @@ class AvroEncoder(DebeziumJsonEncoder):
     ) -> int:
         record = self._record(table, op, key, headers)
         out.append(record)
-        return size_of(record)
+        return size_of(record) + self._header_bytes
 
     def _put_delete(
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]

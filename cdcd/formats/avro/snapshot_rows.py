@@ -58,7 +58,7 @@ class AvroSnapshotEncoder(AvroEncoder):
                 count += 1
                 self._serial = position.event_no + count
                 record = self._record(table, READ, key, None)
-                size += size_of(record)
+                size += size_of(record) + self._header_bytes
                 if found:
                     names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
                     out.append(named(record, names))

@@ -96,6 +96,8 @@ class Events:
 
     Attributes:
         transaction: for which one the attributes were renewed.
+        header_bytes: the size of the attributes of the event that was made last, if they are headers. A record has
+            several times as many bytes in headers as a small row has in its value, so that they count as its bytes.
         data_schema: the URL of the data's schema; empty: there is none.
     """
 
@@ -112,6 +114,8 @@ class Events:
     ) -> None:
         self.transaction = -1
         self.data_schema = b""
+        self.header_bytes = 0
+        self._same_bytes = 0
         self._form = form
         self._kind = kind
         self._extensions = settings.events.extensions
@@ -210,6 +214,7 @@ class Events:
                 self._slots.append(slot)
                 self._places.append(len(self._headers))
             self._headers.append((header_of(name), value))
+        self._same_bytes = sum([len(name) + len(value) for name, value in self._headers])
 
     def make(  # noqa: PLR0917  what differs between events
         self, op: str, mark: str, lsn: int, event_no: int, data: bytes, others: Headers | None
@@ -236,9 +241,13 @@ class Events:
             before.append(self._pieces[-1])
             return form.value(before, data), [*form.structured_headers, *(others or ())]
         headers = self._headers.copy()
+        size = self._same_bytes
         for number, slot in enumerate(self._slots):
             place = self._places[number]
-            headers[place] = (headers[place][0], self._value(slot, op, mark, lsn, event_no, total, order))
+            value = self._value(slot, op, mark, lsn, event_no, total, order)
+            size += len(value)
+            headers[place] = (headers[place][0], value)
+        self.header_bytes = size
         return data, [*headers, *(others or ())]
 
     def _value(  # noqa: PLR0917  as `make`

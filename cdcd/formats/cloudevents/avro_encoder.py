@@ -79,6 +79,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
             self._out.getvalue(),
             headers,
         )
+        self._header_bytes = self._event_tables.header_bytes
         return fragments.topic, key, value, made
 
     def encode_end_of_rows(
@@ -104,4 +105,4 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         value, headers = self._message_events.make(
             _MESSAGE_OP, _MESSAGE_OP, message.lsn, serial, buffer.getvalue(), None
         )
-        return self._put_message(message, value, headers, out)
+        return self._put_message(message, value, headers, out) + self._message_events.header_bytes

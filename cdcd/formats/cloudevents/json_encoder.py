@@ -18,7 +18,7 @@ from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder, row_form
 from cdcd.formats.debezium_json.source_block import DELETED, READ, SourceBlock
 from cdcd.formats.debezium_json.strings import quote
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
-from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.formats.encoder import Encoded, EncoderSettings, Record, SnapshotPosition
 from cdcd.formats.schema_names import adjusted
 from cdcd.protocol.messages import LogicalMessage
 from cdcd.rows.protection import ColumnRule
@@ -38,6 +38,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         self._event_tables = EventTables(settings, form)
         self._message_events = Events(settings, form, MESSAGE)
         self._has_schema = settings.events.data == WITH_SCHEMA
+        self._row_header_bytes = 0
         self._openings: dict[int, bytes] = {}
         """What the data of a table's events begin with, if they have a schema."""
         self._message_opening = opening(message_schema()) if self._has_schema else b""
@@ -117,7 +118,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         table.tally.counts[op] += 1
         value, made = self._event(table, op, self._lsn, self._serial, rows, headers)
         out.append((table.topic, key, value, made))
-        return len(value) + len(key or b"")
+        return len(value) + len(key or b"") + self._event_tables.header_bytes
 
     def _finish(self, draft: Draft, now_us: int, out: list[Record]) -> int:
         op, form = op_and_form(draft)
@@ -153,6 +154,20 @@ class JsonEventsEncoder(SnapshotEncoder):
 
     # Rows of snapshots.
 
+    def encode_rows(  # noqa: PLR0917 - as `SnapshotEncoder.encode_rows`
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        """See `RowEncoder`."""
+        self._row_header_bytes = 0
+        encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
+        return Encoded(encoded.rows, encoded.bytes + self._row_header_bytes, encoded.keys)
+
     def _form(
         self,
         table: TableFragments,
@@ -176,6 +191,7 @@ class JsonEventsEncoder(SnapshotEncoder):
             assert written is not None, "a row that is read has a value"
             rows = written[: written.rindex(_END) + 1]
             value, headers = self._event(table, READ, int(position.lsn), number, rows, None)
+            self._row_header_bytes += self._event_tables.header_bytes
             made.append((topic, key, value, headers))
         return made
 
@@ -193,4 +209,4 @@ class JsonEventsEncoder(SnapshotEncoder):
         key = self.json_message_key(message)
         self._messages += 1
         out.append((self._message_topic, key, value, headers))
-        return len(key) + len(value)
+        return len(key) + len(value) + self._message_events.header_bytes

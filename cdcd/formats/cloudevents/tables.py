@@ -33,6 +33,7 @@ class EventTables:
 
     Attributes:
         ends_rows: the record is one that no event made (`Encoder.encode_end_of_rows`).
+        header_bytes: see `Events`.
     """
 
     def __init__(self, settings: EncoderSettings, form: EventForm) -> None:
@@ -40,6 +41,7 @@ class EventTables:
         self._form = form
         self._tables: dict[int, Events] = {}
         self.ends_rows = False
+        self.header_bytes = 0
 
     def describe(self, fragments: TableFragments, metadata: TransactionMetadata | None) -> None:
         """A relation has a new description."""
@@ -75,7 +77,9 @@ class EventTables:
             events.renew(facts)
             events.transaction = fragments.transaction
         text = OPS[op]
-        return events.make(text, _END if self.ends_rows else text, lsn, event_no, data, others)
+        made = events.make(text, _END if self.ends_rows else text, lsn, event_no, data, others)
+        self.header_bytes = events.header_bytes
+        return made
 
 
 class EventMetadata(TransactionMetadata):
@@ -98,4 +102,7 @@ class EventMetadata(TransactionMetadata):
         if self._extensions:
             attributes.append(("iodebeziumtxid", xid))
         value, headers = self._form.event(attributes, data)
-        return (topic, key, value, headers), len(key) + len(value)
+        size = len(key) + len(value)
+        if not self._form.is_structured:
+            size += sum([len(name) + len(text) for name, text in headers])
+        return (topic, key, value, headers), size

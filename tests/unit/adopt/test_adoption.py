@@ -298,3 +298,21 @@ def test_a_takeover_is_told_by_lsn() -> None:
 )
 def test_a_takeover_tells_what_is_not_usual(changes: dict[str, object], said: str) -> None:
     assert said in re.sub(r"\s+", " ", " ".join(report.sentences(outcome(**changes))))
+
+
+EVENTS = {
+    "value.converter": "io.debezium.converters.CloudEventsConverter",
+    "value.converter.json.schemas.enable": "false",
+}
+
+
+def test_a_connector_that_writes_cloudevents_becomes_a_pipeline_that_does() -> None:
+    found = adopt(
+        {**MINIMAL, **EVENTS, "value.converter.extension.attributes.enable": "false"},
+        {"kafka.bootstrap_servers": "kafka:9092"},
+        "f",
+        asks_database=False,
+    )
+    config = parse_config(settings.as_text(found.settings, ()), {"DATABASE_PASSWORD": "p"})
+    assert config.format.value == "cloudevents"
+    assert (config.cloudevents.data, config.cloudevents.extension_attributes) == ("json", False)

@@ -552,3 +552,10 @@ def test_what_cloudevents_of_cdcd_cannot_be_stands_in_the_way(option: str, value
 
 def test_keys_cannot_be_cloudevents() -> None:
     assert of({"key.converter": EVENTS})["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+
+
+def test_flattened_records_are_no_cloudevents() -> None:
+    found = of({**FLATTENED, "value.converter": EVENTS})
+    transforms = [finding.verdict for name, finding in found.items() if name.startswith("transforms")]
+    assert {verdict.kind for verdict in transforms} == {Kind.IMPOSSIBLE}
+    assert not any(verdict.keys for verdict in transforms)

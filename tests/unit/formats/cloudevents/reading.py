@@ -1,5 +1,6 @@
 """Reads events by the SDK of the CNCF, in the mode that the record itself tells."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from cloudevents.core.bindings.kafka import KafkaMessage, from_binary_event, from_structured_event
@@ -17,6 +18,21 @@ def events_settings(schemas: Schemas, events: CloudEvents, **more: Any) -> Encod
     key_format = "avro" if events.data == "avro" and events.mode == "structured" else "json"
     return schemas.settings(
         **{"key_format": key_format, "value_format": "cloudevents", "events": events, **more}
+    )
+
+
+def size_of(records: Iterable[Record]) -> int:
+    """The bytes that count of records: keys, values, and the attributes that are headers."""
+    return sum(
+        len(key or b"")
+        + len(value or b"")
+        + sum(
+            len(name) + len(each)
+            for name, each in headers or ()
+            if name.startswith("ce_") or (name == "content-type" and b"cloudevents" not in each)
+        )
+        for topic, key, value, headers in records
+        if not topic.endswith("schemas")
     )
 
 

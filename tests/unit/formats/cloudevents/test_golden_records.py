@@ -21,6 +21,7 @@ from tests.unit.formats.cloudevents.reading import (
     extensions_of,
     read_event,
     said_of_source,
+    size_of,
 )
 from tests.unit.formats.debezium_json.test_golden_records import KEYS, types_of
 
@@ -54,7 +55,7 @@ def both(golden: Golden, schemas: Schemas, settings: EncoderSettings) -> list[tu
             elif isinstance(message, Insert | Update | Delete | Truncate | LogicalMessage):
                 try:
                     size = encoder.encode(frame, False, NOW_US, out)
-                    assert size == sum(len(key or b"") + len(value or b"") for _, key, value, _ in out)
+                    assert size == size_of(out)
                 except (ProtocolError, SourceError) as error:
                     out = [("refused", None, error.message.encode(), None)]
             written.append(out)

@@ -29,15 +29,14 @@ from cdcd.rows.modes import Modes
 from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import TableDescription
 from cdcd.snapshots.patterns import parse_column_pattern
-from cdcd.transactions.drafts import without_first
-from tests.unit.formats.cloudevents.reading import extensions_of, read_event, said_of_source
+from cdcd.transactions.drafts import SpoolItem, without_first
+from tests.unit.formats.cloudevents.reading import extensions_of, read_event, said_of_source, size_of
 from tests.unit.formats.debezium_json.test_drafting import (
     DESCRIPTIONS,
     RELATIONS,
     drafted,
     every_change,
     framed,
-    records_of,
     row,
 )
 
@@ -83,13 +82,20 @@ class Harness:
                 known = len(out)
                 frame = write_frame(XLogData(500, 500, 0, write_message(message)))
                 size = encoder.encode(frame, False, NOW_US, out)
-                told = [record for record in out[known:] if record[0] != "shop.schemas"]
-                assert size == sum(len(key or b"") + len(value or b"") for _, key, value, _ in told)
+                assert size == size_of(out[known:])
             made.append(out)
         return list(zip(*made, strict=True))
 
     def records(self, *messages: Message) -> list[Record]:
         return [record for _, record in self.both(*messages)]
+
+
+def records_of(encoder: JsonEventsEncoder, kept: list[SpoolItem], skip: int = 0) -> list[Record]:
+    out: list[Record] = []
+    encoder.begin(7, 1000, 0, 900)
+    encoder.skip(skip)
+    assert encoder.encode_all(kept, True, NOW_US, out) == size_of(out)
+    return out
 
 
 AROUND = (
@@ -211,7 +217,7 @@ def test_logical_messages_are_events_with_a_type_of_their_own(events):
     )
     out: list[Record] = []
     size = harness.encoder.encode_message(frame, False, None, NOW_US, out)
-    assert size == len(out[0][1] or b"") + len(out[0][2] or b"")
+    assert size == size_of(out)
     inside, outside = read_event(record), read_event(out[0])
     assert record[:2] == ("shop.message", b'{"prefix":"p\\""}')
     assert inside.get_type() == "io.debezium.connector.postgresql.MessageEvent"
@@ -291,7 +297,7 @@ def test_rows_of_a_snapshot_are_events(events):
             position = SnapshotPosition(40, 50, "first", "last", "true", 6)
             told = each.encode_rows(OID, lines, position, NOW_US, out, {b'{"id":2}'})
             assert (told.rows, told.keys) == (2, [b'{"id":1}', b'{"id":3}'])
-            assert told.bytes == sum(len(key or b"") + len(value or b"") for _, key, value, _ in out)
+            assert told.bytes == size_of(out)
             made.append(out)
         found = [read_event(record) for record in made[1]]
         for (_, key, value, _), record, event in zip(*made, found, strict=True):
@@ -358,7 +364,7 @@ def test_records_count_in_their_transaction_and_begin_and_end_are_events(events)
     made: list[Record] = []
     expected: list[Record] = []
     size = metadata.begun(made) + metadata.ended(made)
-    assert size == sum(len(key or b"") + len(value or b"") for _, key, value, _ in made)
+    assert size == size_of(made)
     told.begun(expected)
     told.ended(expected)
     assert [record[:2] for record in made] == [record[:2] for record in expected]
