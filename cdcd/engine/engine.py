@@ -87,6 +87,7 @@ class Engine:
         exported: the published tables at the slot's snapshot; None: the slot existed, or was made without a snapshot.
         excluded: whether a table (`schema.table`) is read on demand only.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
+        logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
         now: monotonic seconds, as for every verb.
     """
 
@@ -105,6 +106,7 @@ class Engine:
         exported: ExportedTables | None = None,
         excluded: Callable[[str], bool] = _nothing,
         unstreamed_until: int = 0,
+        logged_until: int = 0,
         parts: Parts = ORDINARY,
     ) -> None:
         self.assembler = assembler
@@ -113,8 +115,13 @@ class Engine:
         self.rows = rows
         self._settings = settings
         self._ending = Ending(
-            unstreamed_until=unstreamed_until, grace_s=settings.shutdown_grace_s, observe=observe, now=now
+            unstreamed_until=unstreamed_until,
+            logged_until=logged_until,
+            grace_s=settings.shutdown_grace_s,
+            observe=observe,
+            now=now,
         )
+        self._is_behind = logged_until > 0
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
@@ -220,7 +227,8 @@ class Engine:
     @property
     def caught_up(self) -> bool | None:
         """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
-        return self._ingest.caught_up
+        # What the log's keepalives say is of the time when they were written.
+        return False if self._is_behind else self._ingest.caught_up
 
     @property
     def server_wal_end(self) -> int:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_durable as durable
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
@@ -47,7 +48,7 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import DURABLE, PARTITIONED, REFUSED, SKIPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),
         "rest_never_told": _in_engine(RESTARTED_AT_REST, queue=stream.NeverTellsTheRest),
         "skipped_events_without_a_number": _in_session(SKIPPING, encoder=stream.NumbersOnlyRecords),
+        "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
+        "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
+        "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),
+        "logged_removed_before_delivery": _in_session(DURABLE, log=durable.RemovesBeforeDelivery),
+        "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),
