@@ -196,7 +196,7 @@ class DurableSpoolStarted(Fact):
     that it may forget the WAL of what the log holds.
     """
 
-    event: ClassVar[str] = "durable_spool.started"
+    event: ClassVar[str] = "durable.started"
     level: ClassVar[Level] = "warning"
     directory: str
     position: str
@@ -209,7 +209,7 @@ class DurableSpoolEnded(Fact):
     holds `bytes`, and everything up to `position`.
     """
 
-    event: ClassVar[str] = "durable_spool.ended"
+    event: ClassVar[str] = "durable.ended"
     level: ClassVar[Level] = "info"
     directory: str
     position: str
@@ -223,7 +223,7 @@ class DurableSpoolStopped(Fact):
     confirmed, so that PostgreSQL keeps the WAL until Kafka is back. Nothing is lost.
     """
 
-    event: ClassVar[str] = "durable_spool.stopped"
+    event: ClassVar[str] = "durable.stopped"
     level: ClassVar[Level] = "error"
     directory: str
     reason: str
@@ -236,7 +236,7 @@ class DurableSpoolDelivering(Fact):
     afterwards.
     """
 
-    event: ClassVar[str] = "durable_spool.delivering"
+    event: ClassVar[str] = "durable.delivering"
     level: ClassVar[Level] = "info"
     directory: str
     position: str
@@ -248,7 +248,7 @@ class DurableSpoolDelivering(Fact):
 class DurableSpoolDelivered(Fact):
     """Kafka has everything that the durable log held, and the log is empty."""
 
-    event: ClassVar[str] = "durable_spool.delivered"
+    event: ClassVar[str] = "durable.delivered"
     level: ClassVar[Level] = "info"
     directory: str
 

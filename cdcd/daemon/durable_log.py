@@ -9,9 +9,8 @@ from cdcd.config.loading import Config
 from cdcd.durable.log import LogFiles, segments_in
 from cdcd.errors import LimitError
 
-SEGMENT_BYTES: Final = 64 << 20
-"""Size of a segment (bytes). The last segment of each logged session is read at each start, which takes a fraction of
-a second."""
+SEGMENT_BYTES: Final = 8 << 20
+"""Size of a segment (bytes). The last segment of each logged session is read at each start."""
 
 
 def open_log(config: Config) -> LogFiles | None:

@@ -100,6 +100,7 @@ class LogFiles:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._sizes = {segment: segment.path.stat().st_size for segment in segments_in(folder)}
+            self._size = sum(self._sizes.values())
         except BlockingIOError:
             os.close(self._lock)
             raise TransientError(
@@ -113,7 +114,7 @@ class LogFiles:
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum(self._sizes.values())
+        return self._size
 
     @property
     def end(self) -> int:
@@ -207,7 +208,7 @@ class LogFiles:
 
     def _write(self, data: bytes) -> None:
         assert self._segment is not None
-        if self.size + len(data) > self._bytes_max:
+        if self._size + len(data) > self._bytes_max:
             self._give_up()
             raise LogStoppedError(f"the log would be larger than spool.durable_bytes_max, {self._bytes_max}")
         rest = memoryview(data)
@@ -218,6 +219,7 @@ class LogFiles:
             self._give_up()
             raise LogStoppedError(_reason(error)) from error
         self._sizes[self._segment] += len(data)
+        self._size += len(data)
 
     def _give_up(self) -> None:
         """Nothing more is written. Cut off a block that was begun, if that works; it was never confirmed."""
@@ -243,7 +245,7 @@ class LogFiles:
 
     def look(self) -> DurableLog:
         """What is in the log. Reads the last segment of each logged session."""
-        return DurableLog(str(self._folder), tuple([_seen(each) for each in self._by_session()]))
+        return _look(self._folder, self._by_session())
 
     def frames(self, session: LoggedSession) -> Iterator[list[bytes]]:
         """The frames of a logged session up to its end, in their order and in bounded lists.
@@ -283,19 +285,39 @@ class LogFiles:
         for segments in gone:
             for segment in reversed(segments):
                 segment.path.unlink(missing_ok=True)
-                del self._sizes[segment]
+                self._size -= self._sizes.pop(segment)
         if gone:
             self._sync_folder()
 
     def _by_session(self) -> list[list[Segment]]:
-        """The segments of each logged session."""
-        found: list[list[Segment]] = []
-        for segment in sorted(self._sizes, key=lambda each: each.head.number):
-            if segment.head.kind == "s" or not found:
-                found.append([segment])
-            else:
-                found[-1].append(segment)
-        return found
+        return _by_session(sorted(self._sizes, key=lambda each: each.head.number))
+
+
+def look(folder: Path) -> DurableLog:
+    """What is in the log, which another process may be using.
+
+    Raises:
+        LimitError: the folder cannot be read.
+    """
+    try:
+        return _look(folder, _by_session(segments_in(folder)))
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _look(folder: Path, sessions: list[list[Segment]]) -> DurableLog:
+    return DurableLog(str(folder), tuple([_seen(each) for each in sessions]))
+
+
+def _by_session(segments: list[Segment]) -> list[list[Segment]]:
+    """The segments of each logged session."""
+    found: list[list[Segment]] = []
+    for segment in segments:
+        if segment.head.kind == "s" or not found:
+            found.append([segment])
+        else:
+            found[-1].append(segment)
+    return found
 
 
 def _seen(segments: list[Segment]) -> LoggedSession:

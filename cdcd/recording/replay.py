@@ -109,6 +109,9 @@ class Replay:
         start = self._adapt(event.start)
         is_whole = self._begin is None and self._end is None
         exact = start == event.start and event.first and event.version == __version__ and is_whole
+        if not exact:
+            # Where a logged session of the durable log ended is of no matter for other records or limits.
+            start = replace(start, logged_until=0)
         if before is not None and not before.exact:
             start = _not_before(before.position, start)
         self._session = ReplayedSession(

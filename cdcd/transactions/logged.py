@@ -172,8 +172,8 @@ def broken(log: DurableLog, owner: LogOwner, reached: int, confirmed: int) -> Po
     for session in log.sessions:
         if session.begin > covered:
             return _hole(log, covered, session.begin, flaw, hint)
-        if session.end >= covered:
-            covered, flaw = session.end, session.flaw
+        if session.end >= covered or session.owner is None:
+            covered, flaw = max(covered, session.end), session.flaw
     return _hole(log, covered, confirmed, flaw, hint) if confirmed > covered else None
 
 

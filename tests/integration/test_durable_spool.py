@@ -63,7 +63,7 @@ def test_an_outage_of_kafka_is_bridged_by_the_log_through_two_kills(
     await_confirmed(database, slot, insert(database, 1, 20))
     # WHEN Kafka is away, and writes go on
     broker.stop()
-    process.await_event("durable_spool.started")
+    process.await_event("durable.started")
     # THEN PostgreSQL may forget what is written meanwhile
     await_confirmed(database, slot, insert(database, 21, 60))
     assert process.metrics()["cdcd_durable_spool_bytes"][()] > 0
@@ -73,11 +73,11 @@ def test_an_outage_of_kafka_is_bridged_by_the_log_through_two_kills(
         process.kill()
         end = insert(database, first, last)
         process.start()
-        process.await_event("durable_spool.started")
+        process.await_event("durable.started")
         await_confirmed(database, slot, end)
     # WHEN Kafka is back
     broker.start()
-    process.await_event("durable_spool.delivered")
+    process.await_event("durable.delivered")
     process.await_streaming()
     await_confirmed(database, slot, insert(database, 101, 110))
     # THEN each row is there once, in order
@@ -101,7 +101,7 @@ def test_a_log_in_which_a_byte_is_flipped_is_refused_by_name(
     process.await_streaming()
     await_confirmed(database, slot, insert(database, 1, 5))
     broker.stop()
-    process.await_event("durable_spool.started")
+    process.await_event("durable.started")
     await_confirmed(database, slot, insert(database, 6, 40))
     process.kill()
     # WHEN a byte of it is altered

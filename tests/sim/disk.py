@@ -12,8 +12,8 @@ class Disk:
     def __init__(self, folder: Path, rng: Random) -> None:
         self.folder = folder
         self._rng = rng
-        self._sizes: dict[int, int] = {}
-        """By inode, the bytes that are on disk for good."""
+        self._sizes: dict[str, int] = {}
+        """By name, the bytes that are on disk for good."""
         self._names: set[str] = set()
         """Of the files that are there for good."""
 
@@ -22,7 +22,7 @@ class Disk:
         if S_ISDIR(status.st_mode):
             self._names = {path.name for path in self.folder.iterdir()}
         else:
-            self._sizes[status.st_ino] = status.st_size
+            self._sizes[Path(f"/proc/self/fd/{file}").readlink().name] = status.st_size
 
     def crash(self) -> None:
         """The machine ends. Of what was not synced, nothing is there, or a part, or something else."""
@@ -32,7 +32,7 @@ class Disk:
             if path.name not in self._names and rng.random() < 0.5:
                 path.unlink()
                 continue
-            synced = self._sizes.get(status.st_ino, 0)
+            synced = self._sizes.get(path.name, 0)
             lost = status.st_size - synced
             if lost > 0:
                 kept = int(rng.random() * (lost + 1))

@@ -1,7 +1,7 @@
 """One seed: who moves next, what breaks, and that everything comes to rest as promised."""
 
+import tempfile
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -364,12 +364,8 @@ class World:
 
 
 def _disk(spool_directory: str, rng: Random) -> Disk:
-    folder = Path(spool_directory) / f"log-{next(_NUMBERS)}"
-    folder.mkdir()
-    return Disk(folder, rng)
+    return Disk(Path(tempfile.mkdtemp(prefix="log", dir=spool_directory)), rng)
 
-
-_NUMBERS: Final = count()
 
 BREAKS: Final[dict[str, Callable[[World], None]]] = {
     "disconnect": World._disconnect,
