@@ -22,6 +22,7 @@ from cdcd.daemon.wiring import start_stream
 from cdcd.durable.log import LogFiles, LogStoppedError
 from cdcd.engine.feedback import interval_for
 from cdcd.engine.spooling import SPOOLING_S_MIN, Spooling
+from cdcd.engine.startup_requests import SlotSeen
 from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer
 from cdcd.facts_operation import DurableSpoolEnded, DurableSpoolStarted
@@ -182,17 +183,14 @@ class SpoolingSession:
         timeout_s = await stream.wal_sender_timeout_s()
         identity = await stream.identify()
         slot = await self._postgres.look_at_slot(sql, identity)
-        if slot is not None and slot.problem is not None:
-            raise LogStoppedError(slot.problem.message)
+        if slot is None or slot.two_phase or slot.problem is not None:
+            raise LogStoppedError(_why_not(slot, postgres.slot))
         owner = LogOwner(
             config.name,
             postgres.slot,
             identity.system_identifier,
             identity.timeline,
             config.stream_options,
-        )
-        start = await self._take_log(
-            owner, None if slot is None else slot.confirmed, two_phase=slot is not None and slot.two_phase
         )
         options = start_options(
             stream.server_version,
@@ -205,6 +203,9 @@ class SpoolingSession:
             binary=False,
         )
         await start_stream(config, stream, options, timeout_s, observe)
+        # Nobody else can move the slot any more.
+        slot = await self._postgres.look_at_slot(sql, identity)
+        start = await self._take_log(owner, None if slot is None else slot.confirmed)
         self._began = time.monotonic()
         self._spooling = Spooling(
             start.begin, interval_for(postgres.status_interval_s, timeout_s), self._began
@@ -217,11 +218,11 @@ class SpoolingSession:
         )
         return sql
 
-    async def _take_log(self, owner: LogOwner, confirmed: int | None, *, two_phase: bool) -> SpoolStart:
+    async def _take_log(self, owner: LogOwner, confirmed: int | None) -> SpoolStart:
         log = self._log = open_log(self._config)
         assert log is not None, "spool.durable has a directory"
         found = await asyncio.to_thread(log.look)
-        start = start_spooling(found, owner, confirmed, self._delivered, two_phase=two_phase)
+        start = start_spooling(found, owner, confirmed, self._delivered)
         if not isinstance(start, SpoolStart):
             raise LogStoppedError(start)
         try:
@@ -280,6 +281,14 @@ class SpoolingSession:
         while True:
             await self._postgres.survey(sql)
             await asyncio.sleep(SURVEY_S)
+
+
+def _why_not(slot: SlotSeen | None, name: str) -> str:
+    if slot is None:
+        return f"slot {name} is not there"
+    if slot.problem is not None:
+        return slot.problem.message
+    return f"slot {name} decodes prepared transactions (two_phase)"
 
 
 def _worst(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -363,6 +363,9 @@ class Supervisor:
 
     async def _run_pipeline(self, pipeline: Pipeline) -> None:
         """Run it, but no longer than until the stream must go to the durable log."""
+        if not self.config.spool.durable:
+            await pipeline.run(self._stop)
+            return
         running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
         away = asyncio.create_task(self._await_spooling(pipeline), name="durable log")
         try:

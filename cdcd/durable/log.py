@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -92,6 +93,8 @@ class LogFiles:
         self._segment: Segment | None = None
         self._blocks: BlockWriter | None = None
         self._boundaries = Boundaries(0)
+        # A task that is cancelled leaves its thread at work, which must have finished before the file is closed.
+        self._mutex = threading.RLock()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -122,15 +125,19 @@ class LogFiles:
         return self._boundaries.end
 
     def close(self) -> None:
-        """Close the segment in good order if that works, and give the folder back. Idempotent."""
-        if self._file >= 0:
-            try:
-                self._end_segment()
-            except (OSError, LogStoppedError):
-                self._give_up()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Close the segment in good order if that works, and give the folder back. Idempotent.
+
+        Waits until a thread that still writes has finished.
+        """
+        with self._mutex:
+            if self._file >= 0:
+                try:
+                    self._end_segment()
+                except (OSError, LogStoppedError):
+                    self._give_up()
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
     def forget(self) -> None:
         """Give everything back as the end of the process would: nothing is written any more."""
@@ -143,11 +150,13 @@ class LogFiles:
 
     def begin(self, owner: LogOwner, begin: int, unix_us: int) -> None:
         """Begin a logged session, on disk when this returns. LogStoppedError: it cannot be written."""
-        assert self._file < 0, "one logged session at a time"
-        self._boundaries = Boundaries(int(begin))
-        self._begin_segment("s", unix_us)
-        self._append(_OWNER + json.dumps({"format": FORMAT, **asdict(owner)}).encode())
-        self.sync()
+        with self._mutex:
+            assert self._file < 0, "one logged session at a time"
+            assert self._lock >= 0, "the log is closed"
+            self._boundaries = Boundaries(int(begin))
+            self._begin_segment("s", unix_us)
+            self._append(_OWNER + json.dumps({"format": FORMAT, **asdict(owner)}).encode())
+            self.sync()
 
     def append(self, frames: list[bytes], unix_us: int) -> None:
         """Write frames as they came. They count only when `sync` has returned.
@@ -156,11 +165,13 @@ class LogFiles:
             LogStoppedError: the disk is full or broken, or the log would be larger than it may be.
             ProtocolError: see `Boundaries.take`.
         """
-        assert self._segment is not None
-        if self._sizes[self._segment] >= self._segment_bytes:
-            self._next_segment(unix_us)
-        self._append(_packed(frames))
-        self._boundaries.take(frames)
+        with self._mutex:
+            assert self._blocks is not None, "the logged session is over"
+            assert self._segment is not None
+            if self._sizes[self._segment] >= self._segment_bytes:
+                self._next_segment(unix_us)
+            self._boundaries.take(frames)
+            self._append(_packed(frames))
 
     def sync(self) -> int:
         """Everything that was appended is on disk when this returns. Returns how far PostgreSQL may be told.
@@ -168,13 +179,14 @@ class LogFiles:
         Raises:
             LogStoppedError: the disk is broken.
         """
-        end = self._boundaries.end
-        try:
-            self._sync(self._file)
-        except OSError as error:
-            self._give_up()
-            raise LogStoppedError(_reason(error)) from error
-        return end
+        with self._mutex:
+            assert self._file >= 0, "the logged session is over"
+            try:
+                self._sync(self._file)
+            except OSError as error:
+                self._give_up()
+                raise LogStoppedError(_reason(error)) from error
+            return self._boundaries.end
 
     def _next_segment(self, unix_us: int) -> None:
         self._end_segment()
@@ -281,13 +293,15 @@ class LogFiles:
 
         The last segment goes first: what is left, if that is interrupted, still begins where the logged session began.
         """
-        gone = [each for each in self._by_session() if each[0].head.number in numbers]
-        for segments in gone:
-            for segment in reversed(segments):
-                segment.path.unlink(missing_ok=True)
-                self._size -= self._sizes.pop(segment)
-        if gone:
-            self._sync_folder()
+        with self._mutex:
+            assert self._lock >= 0, "the log is closed"
+            gone = [each for each in self._by_session() if each[0].head.number in numbers]
+            for segments in gone:
+                for segment in reversed(segments):
+                    segment.path.unlink(missing_ok=True)
+                    self._size -= self._sizes.pop(segment)
+            if gone:
+                self._sync_folder()
 
     def _by_session(self) -> list[list[Segment]]:
         return _by_session(sorted(self._sizes, key=lambda each: each.head.number))

@@ -28,9 +28,12 @@ checkpoint has reached the logged session's end, the engine session ends, and th
 session. Each logged session has an engine of its own, because the server describes relations anew for each connection,
 and because the unfinished transaction at the end of one comes again in the next one, whole.
 
-*Live* streaming begins when the checkpoint is not before the slot's position any more. The rest of the log, if there is
-one, was never confirmed, and PostgreSQL sends it again. So the log is removed before live streaming begins, and a log
-that exists always begins at or before the checkpoint.
+*Live* streaming begins when the checkpoint has reached the ends of all logged sessions, and the slot's position. It is
+not enough that it has reached the slot's position: a status update of the former connection may be taken in after the
+slot was looked at, and it may name any position up to the log's end. What PostgreSQL was not told of after all comes
+again, and is skipped. So the log is removed before live streaming begins, and a log that exists always begins at or
+before the checkpoint. For the same reason, a spooling session asks for the slot's position when it streams already, so
+that nobody else can move the slot.
 
 The rule by which a start judges (`judge`): the logged sessions must cover everything from the checkpoint to the slot's
 position. Session by session, the next one must begin at or before the end of the one before it, and the last must end
@@ -133,48 +136,71 @@ def judge(log: DurableLog, owner: LogOwner, checkpoint: Checkpoint | None, sourc
             "the slot was dropped, or cannot be used any more. What was committed after them is lost to this pipeline.",
             hint=MOVE_AWAY.format(folder=log.folder),
         )
-    if reached >= confirmed and checkpoint.system_identifier == source.system_identifier:
-        return Judgement(source, None, every)
-    sessions = needed(log.sessions, reached)
-    problem = broken(replace(log, sessions=sessions), owner, reached, confirmed)
+    problem = foreign(log, owner)
     if problem is not None:
         raise problem
-    # The chain is whole, so one of them goes on from the checkpoint.
-    deliver = next(session for session in sessions if session.end > reached)
+    if checkpoint.system_identifier != source.system_identifier:
+        raise PositionError(
+            f"The durable log {log.folder} is of the server with system_identifier {source.system_identifier}, and the "
+            f"checkpoint in Kafka is of {checkpoint.system_identifier}.",
+            hint="Start cdcd against the server that the checkpoint is of. If the log is of no more use, move "
+            f"{log.folder} away.",
+        )
+    sessions = undelivered(log.sessions, reached)
+    if not sessions and reached >= confirmed:
+        return Judgement(source, None, every)
+    problem = broken(log, owner, reached, confirmed)
+    if problem is not None:
+        raise problem
+    # The chain is whole, and something of it is not delivered, so that the first of them goes on from the checkpoint.
+    deliver = sessions[0]
     kept = {session.number for session in sessions}
-    begin = min(confirmed, sessions[0].begin)
     return Judgement(
-        replace(source, slot_confirmed=begin),
+        replace(source, slot_confirmed=min(confirmed, deliver.begin)),
         deliver,
         tuple([number for number in every if number not in kept]),
     )
 
 
-def needed(sessions: tuple[LoggedSession, ...], reached: int) -> tuple[LoggedSession, ...]:
-    """The logged sessions without those at the beginning whose successor begins at or before `reached`, too."""
+def undelivered(sessions: tuple[LoggedSession, ...], reached: int) -> tuple[LoggedSession, ...]:
+    """The logged sessions from the first one on that does not end at or before `reached`."""
     first = 0
-    while first + 1 < len(sessions) and sessions[first + 1].begin <= reached:
+    while first < len(sessions) and sessions[first].end <= reached:
         first += 1
     return sessions[first:]
 
 
+def foreign(log: DurableLog, owner: LogOwner) -> PositionError | None:
+    """Why the log is another pipeline's or server's, if so: it is not even to be removed."""
+    now = (owner.pipeline, owner.slot, owner.system_identifier)
+    for session in log.sessions:
+        found = session.owner
+        if found is not None and (found.pipeline, found.slot, found.system_identifier) != now:
+            return _other_owner(log, found, owner)
+    return None
+
+
 def broken(log: DurableLog, owner: LogOwner, reached: int, confirmed: int) -> PositionError | None:
     """Why the log does not cover everything from `reached` to `confirmed`, if so."""
-    hint = MOVE_AWAY.format(folder=log.folder)
-    for session in log.sessions:
+    for session in undelivered(log.sessions, reached):
         if session.owner is not None and session.owner != owner:
-            return PositionError(
-                f"The durable log {log.folder} is another one's: {_difference(session.owner, owner)}.",
-                hint="Start cdcd with the configuration, and against the server, of which the log is, until the log is "
-                f"delivered. {hint}",
-            )
-    covered, flaw = reached, ""
+            return _other_owner(log, session.owner, owner)
+    covered, flaw, any_flaw = reached, "", ""
     for session in log.sessions:
         if session.begin > covered:
-            return _hole(log, covered, session.begin, flaw, hint)
-        if session.end >= covered or session.owner is None:
-            covered, flaw = max(covered, session.end), session.flaw
-    return _hole(log, covered, confirmed, flaw, hint) if confirmed > covered else None
+            return _hole(log, covered, session.begin, flaw or any_flaw)
+        any_flaw = session.flaw or any_flaw
+        if session.end >= covered:
+            covered, flaw = session.end, session.flaw
+    return _hole(log, covered, confirmed, flaw or any_flaw) if confirmed > covered else None
+
+
+def _other_owner(log: DurableLog, found: LogOwner, now: LogOwner) -> PositionError:
+    return PositionError(
+        f"The durable log {log.folder} is another one's: {_difference(found, now)}.",
+        hint="Start cdcd with the configuration, and against the server, of which the log is, until the log is "
+        f"delivered; or name another folder in spool.durable_directory. {MOVE_AWAY.format(folder=log.folder)}",
+    )
 
 
 def ended_early(folder: str, session: LoggedSession, covered: int, flaw: str) -> PositionError:
@@ -186,12 +212,12 @@ def ended_early(folder: str, session: LoggedSession, covered: int, flaw: str) ->
     )
 
 
-def _hole(log: DurableLog, covered: int, confirmed: int, flaw: str, hint: str) -> PositionError:
+def _hole(log: DurableLog, covered: int, confirmed: int, flaw: str) -> PositionError:
     why = f" {flaw}" if flaw else " A part of the log is missing."
     return PositionError(
         f"The durable log {log.folder} is damaged: PostgreSQL was told that everything up to {Lsn(confirmed)} is on "
         f"disk, but Kafka and the log have the changes only up to {Lsn(covered)}.{why}",
-        hint=hint,
+        hint=MOVE_AWAY.format(folder=log.folder),
     )
 
 
@@ -223,7 +249,7 @@ class SpoolStart:
 
 
 def start_spooling(
-    log: DurableLog, owner: LogOwner, confirmed: int | None, delivered: Checkpoint | None, *, two_phase: bool
+    log: DurableLog, owner: LogOwner, confirmed: int | None, delivered: Checkpoint | None
 ) -> SpoolStart | str:
     """What a spooling session begins with, or why none may begin: PostgreSQL then keeps the WAL until Kafka is back.
 
@@ -231,15 +257,16 @@ def start_spooling(
     position itself, and a log goes on only if it reaches the slot's position.
 
     Args:
-        confirmed: the slot's position; None: there is no slot.
+        confirmed: the slot's position, asked for while this connection streams from it; None: there is no slot.
         delivered: the newest checkpoint of which this process knows that Kafka holds it.
-        two_phase: the slot sends prepared transactions before they are committed.
     """
     if confirmed is None:
         return f"slot {owner.slot} is not there"
-    if two_phase:
-        return f"slot {owner.slot} decodes prepared transactions (two_phase)"
-    if delivered is not None and _is_of(delivered, owner) and delivered.position.end_lsn >= confirmed:
+    problem = foreign(log, owner)
+    if problem is not None:
+        return problem.message
+    told = max([confirmed, *[session.end for session in log.sessions]])
+    if delivered is not None and _is_of(delivered, owner) and delivered.position.end_lsn >= told:
         return SpoolStart(confirmed, tuple([session.number for session in log.sessions]))
     if not log.sessions:
         if delivered is None:

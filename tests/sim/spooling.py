@@ -73,15 +73,14 @@ class SpoolSession:
             yield
         postgres.disconnect()
         yield
-        source = postgres.source()
+        if not postgres.slot or postgres.two_phase_at != NEVER:
+            self.instance.say("does not spool: the slot is not one for it")
+            raise CannotSpoolError
+        options = Options("off", two_phase=False, work_mem=int(rng.random() * 5))
+        connection = self.connection = postgres.start_replication(self.instance, options)
+        yield
         log = self.log = open_log(self.parts, around)
-        start = start_spooling(
-            log.look(),
-            OWNER,
-            source.slot_confirmed,
-            self.instance.delivered,
-            two_phase=postgres.two_phase_at != NEVER,
-        )
+        start = start_spooling(log.look(), OWNER, postgres.source().slot_confirmed, self.instance.delivered)
         if not isinstance(start, SpoolStart):
             self.instance.say(f"does not spool: {start}")
             raise CannotSpoolError
@@ -90,8 +89,6 @@ class SpoolSession:
         try:
             log.begin(OWNER, start.begin, 0)
             yield
-            options = Options("off", two_phase=False, work_mem=int(rng.random() * 5))
-            connection = self.connection = postgres.start_replication(self.instance, options)
             spooling = self._spooling = Spooling(start.begin, around.settings.status_interval_s, around.now)
             self.instance.say(f"spools from {Lsn(start.begin)}")
             while True:

@@ -431,7 +431,7 @@ def test_what_a_durable_log_holds_is_delivered_before_the_stream():
 
 
 def test_a_durable_log_that_is_delivered_is_removed_before_the_stream():
-    world = World(slot=SlotSeen(100), log=DurableLog("/log", (LOGGED,)))
+    world = World(slot=SlotSeen(100), log=DurableLog("/log", (replace(LOGGED, end=100),)))
     assert world.start().logged is None
     assert world.the(RemoveLogged) == RemoveLogged((3,))
     assert world.order.index(Fence) < world.order.index(RemoveLogged)

@@ -49,9 +49,23 @@ def test_a_checkpoint_inside_of_a_transaction_goes_on_in_its_logged_session():
     assert judge(log(FIRST, SECOND), OWNER, inside, source(290)).deliver == FIRST
 
 
-def test_live_streaming_begins_when_the_checkpoint_has_reached_the_slot():
-    judged = judge(log(FIRST, SECOND), OWNER, checkpoint(290), source(290))
+def test_live_streaming_begins_when_the_checkpoint_has_reached_all_of_the_log():
+    judged = judge(log(FIRST, SECOND), OWNER, checkpoint(300), source(290))
     assert (judged.deliver, judged.remove, judged.source) == (None, (1, 2), source(290))
+
+
+def test_not_before_it_has_reached_the_end_of_the_log_which_a_late_status_update_may_name():
+    assert judge(log(FIRST, SECOND), OWNER, checkpoint(290), source(290)).deliver == SECOND
+    assert judge(log(FIRST, SECOND), OWNER, checkpoint(100), source(100)).deliver == FIRST
+
+
+def test_the_log_of_another_pipeline_is_refused_also_where_it_would_only_be_removed():
+    foreign = replace(FIRST, owner=replace(OWNER, pipeline="other"))
+    with pytest.raises(PositionError, match="another one's: its pipeline is other"):
+        judge(log(foreign), OWNER, checkpoint(900), source(900))
+    assert judge(
+        log(replace(FIRST, owner=replace(OWNER, timeline=3))), OWNER, checkpoint(900), source(900)
+    ).remove
 
 
 def test_an_empty_log_changes_nothing():
@@ -115,29 +129,30 @@ def test_a_logged_session_that_ends_early_is_told_with_its_flaw():
 
 
 def test_a_log_begins_where_this_process_has_delivered_up_to_the_slots_position():
-    assert start_spooling(log(), OWNER, 100, checkpoint(100), two_phase=False) == SpoolStart(100)
+    assert start_spooling(log(), OWNER, 100, checkpoint(100)) == SpoolStart(100)
     # What is left of a log that was delivered goes.
-    assert start_spooling(log(FIRST), OWNER, 100, checkpoint(250), two_phase=False) == SpoolStart(100, (1,))
+    assert start_spooling(log(FIRST), OWNER, 100, checkpoint(250)) == SpoolStart(100, (1,))
+    # What is not, stays, whatever the slot says.
+    assert start_spooling(log(FIRST), OWNER, 100, checkpoint(150)) == SpoolStart(100)
 
 
 def test_a_log_goes_on_where_it_reaches_the_slots_position():
-    assert start_spooling(log(FIRST), OWNER, 200, None, two_phase=False) == SpoolStart(200)
-    assert start_spooling(log(FIRST), OWNER, 200, checkpoint(120), two_phase=False) == SpoolStart(200)
+    assert start_spooling(log(FIRST), OWNER, 200, None) == SpoolStart(200)
+    assert start_spooling(log(FIRST), OWNER, 200, checkpoint(120)) == SpoolStart(200)
 
 
 @pytest.mark.parametrize(
-    ("found", "confirmed", "delivered", "two_phase", "why"),
+    ("found", "confirmed", "delivered", "why"),
     [
-        (log(), None, checkpoint(100), False, "is not there"),
-        (log(), 100, checkpoint(100), True, "two_phase"),
-        (log(), 100, None, False, "has not reached Kafka since it started"),
-        (log(), 110, checkpoint(100), False, "past what this process has delivered"),
-        (log(), 90, replace(checkpoint(100), timeline=2), False, "past what this process has delivered"),
-        (log(FIRST), 210, None, False, "is damaged"),
-        (log(replace(FIRST, owner=replace(OWNER, slot="x"))), 200, None, False, "another one's"),
+        (log(), None, checkpoint(100), "is not there"),
+        (log(), 100, None, "has not reached Kafka since it started"),
+        (log(), 110, checkpoint(100), "past what this process has delivered"),
+        (log(), 90, replace(checkpoint(100), timeline=2), "past what this process has delivered"),
+        (log(FIRST), 210, None, "is damaged"),
+        (log(replace(FIRST, owner=replace(OWNER, slot="x"))), 200, None, "another one's"),
     ],
 )
-def test_otherwise_nothing_is_spooled_and_it_is_said_why(found, confirmed, delivered, two_phase, why):
-    said = start_spooling(found, OWNER, confirmed, delivered, two_phase=two_phase)
+def test_otherwise_nothing_is_spooled_and_it_is_said_why(found, confirmed, delivered, why):
+    said = start_spooling(found, OWNER, confirmed, delivered)
     assert isinstance(said, str)
     assert why in said
