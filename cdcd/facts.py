@@ -726,7 +726,7 @@ class ShutdownForced(Fact):
 @dataclass(frozen=True, slots=True)
 class Failed(Fact):
     """The process ends, because a person must act; `hint` says how. PostgreSQL was told no position beyond what the
-    broker has.
+    broker, or the durable log, has.
     """
 
     event: ClassVar[str] = "fatal"

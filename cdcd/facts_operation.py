@@ -212,6 +212,69 @@ class RecordingStopped(Fact):
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class DurableSpoolStarted(Fact):
+    """Kafka is away, and `spool.durable` is on: the stream goes to the durable log from here on, and PostgreSQL is told
+    that it may forget the WAL of what the log holds.
+    """
+
+    event: ClassVar[str] = "durable.started"
+    level: ClassVar[Level] = "warning"
+    directory: str
+    position: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSpoolEnded(Fact):
+    """The stream does not go to the durable log any more: Kafka is back, or the connection or the daemon ended. The log
+    holds `bytes`, and everything up to `position`.
+    """
+
+    event: ClassVar[str] = "durable.ended"
+    level: ClassVar[Level] = "info"
+    directory: str
+    position: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSpoolStopped(Fact):
+    """Kafka is away, and the stream cannot go to the durable log (any more), for this reason. Nothing more is
+    confirmed, so that PostgreSQL keeps the WAL until Kafka is back. Nothing is lost.
+    """
+
+    event: ClassVar[str] = "durable.stopped"
+    level: ClassVar[Level] = "error"
+    directory: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSpoolDelivering(Fact):
+    """Kafka is back: a part of the durable log is delivered, from one position to another. The stream goes on
+    afterwards.
+    """
+
+    event: ClassVar[str] = "durable.delivering"
+    level: ClassVar[Level] = "info"
+    directory: str
+    position: str
+    until: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DurableSpoolDelivered(Fact):
+    """Kafka has everything that the durable log held, and the log is empty."""
+
+    event: ClassVar[str] = "durable.delivered"
+    level: ClassVar[Level] = "info"
+    directory: str
+
+
 def markdown() -> str:
     """The rows of these events in docs/events.md."""
     return rows(facts_of(globals()))

@@ -37,6 +37,13 @@ _TABLE: Final = (
     ),
     Code("spool.directory", "This machine", "Whether cdcd can write to `spool.directory`.", (8,)),
     Code(
+        "spool.durable",
+        "This machine",
+        "Whether cdcd can write to `spool.durable_directory`. A warning: its disk has less room than "
+        "`spool.durable_bytes_max`.",
+        (8,),
+    ),
+    Code(
         "claim_check.directory",
         "This machine",
         "Whether cdcd can write to `kafka.claim_check_directory`.",

@@ -1,9 +1,10 @@
 """What `cdcd check` says of this machine: the port of the pages, and the directories that cdcd writes to."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdcd.checks.directories import spool_problem
+from cdcd.checks.directories import existing, spool_problem
 from cdcd.checks.finding import Finding, of_error
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError, LimitError
@@ -18,6 +19,7 @@ def examine(config: Config) -> Iterator[Finding]:
     yield from _port(config)
     yield from _certificate(config)
     yield from _spool(config)
+    yield from _durable(config)
     yield from _claim_checks(config)
 
 
@@ -64,6 +66,29 @@ def _spool(config: Config) -> Iterator[Finding]:
         yield of_error("spool.directory", subject, error)
     else:
         yield Finding("ok", "spool.directory", subject, str(directory))
+
+
+def _durable(config: Config) -> Iterator[Finding]:
+    spool = config.spool
+    if not spool.durable or spool.durable_directory is None:
+        return
+    directory, subject = Path(spool.durable_directory), "spool.durable_directory"
+    error = spool_problem(directory, "durable log", subject)
+    if error is not None:
+        yield of_error("spool.durable", subject, error)
+        return
+    room = shutil.disk_usage(existing(directory)).free
+    found = f"{directory}; an instance that has no such directory cannot take over while it holds changes"
+    if room < spool.durable_bytes_max:
+        yield Finding(
+            "warning",
+            "spool.durable",
+            subject,
+            f"{found}; {room >> 20} MiB are free, spool.durable_bytes_max is {spool.durable_bytes_max >> 20} MiB",
+            "Make room, or lower spool.durable_bytes_max. On a full disk, PostgreSQL keeps the WAL as without the log.",
+        )
+    else:
+        yield Finding("ok", "spool.durable", subject, found)
 
 
 def _claim_checks(config: Config) -> Iterator[Finding]:

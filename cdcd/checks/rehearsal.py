@@ -8,12 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 from cdcd.checks.rows import Reading
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
+from cdcd.durable.log import look
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.startup import Start
 from cdcd.engine.startup_requests import (
@@ -27,11 +29,13 @@ from cdcd.engine.startup_requests import (
     Fence,
     ImportSnapshot,
     ListTables,
+    LookAtLog,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
+    RemoveLogged,
     Request,
     SetFailover,
     SlotMade,
@@ -53,6 +57,7 @@ from cdcd.postgres.source import read_source
 from cdcd.postgres.tables import published_tables
 from cdcd.snapshots.beginning import NEVER, wanted
 from cdcd.snapshots.progress import EXPORTED
+from cdcd.transactions.logged import DurableLog
 from cdcd.transactions.position import Checkpoint, Source
 
 CHECKPOINT_S: Final = 10.0
@@ -186,6 +191,10 @@ class _Rehearsal:
             options=self._config.stream_options,
         )
 
+    async def _look_at_log(self, _request: LookAtLog) -> DurableLog | None:
+        folder = self._config.spool.durable_directory
+        return None if folder is None else await asyncio.to_thread(look, Path(folder))
+
     async def _pause(self, request: Pause) -> None:
         await asyncio.sleep(request.seconds)
 
@@ -219,6 +228,8 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     ConnectStream: _Rehearsal._connect_stream,
     StreamEarly: _Rehearsal._nothing,
     PrepareSink: _Rehearsal._nothing,
+    LookAtLog: _Rehearsal._look_at_log,
+    RemoveLogged: _Rehearsal._nothing,
     LookAtSlot: _Rehearsal._look_at_slot,
     PeekCheckpoint: _Rehearsal._peek_checkpoint,
     ReadSource: _Rehearsal._read_source,

@@ -42,6 +42,7 @@ def start_settings(config: Config) -> StartSettings:
         snapshot_method=snapshot.method,
         exclude=config.on_demand(),
         counts_epochs=config.kafka.delivery == "at_least_once",
+        name=config.name,
     )
 
 

@@ -197,6 +197,31 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _logs_what_it_can(self) -> "Config":
+        if not self.spool.durable:
+            return self
+        if self.postgres.two_phase:
+            raise ValueError(
+                "spool.durable needs postgres.two_phase: false, because the log holds committed transactions only"
+            )
+        if self.postgres.binary:
+            raise ValueError(
+                "spool.durable needs postgres.binary: false, because values that turn out to be unreadable in binary "
+                "form cannot be asked for again once they are confirmed"
+            )
+        if self.kafka.delivery != "exactly_once":
+            raise ValueError(
+                "spool.durable needs kafka.delivery: exactly_once, because only then the checkpoint tells exactly what "
+                "of the log is delivered"
+            )
+        if self.columns.patterns:
+            raise ValueError(
+                "spool.durable: the log holds all values in clear, also those that columns protects; take one of the "
+                "two out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _updates_for_snapshots(self) -> "Config":
         snapshot = self.snapshot
         reads = snapshot.mode != "never" or snapshot.added_tables or snapshot.signals != "off"

@@ -18,11 +18,12 @@ All tasks run in one event loop, so nothing here needs a lock. The blocking call
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from cdcd.daemon import memory
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.logged_stream import LoggedStream
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.actions import (
     Action,
@@ -39,17 +40,18 @@ from cdcd.engine.actions import (
     Wait,
 )
 from cdcd.engine.engine import Engine
+from cdcd.engine.spooling import may_begin
 from cdcd.errors import TransientError, cause
 from cdcd.facts import Observer, SpoolSpilled
 from cdcd.kafka.sink import Sink
 from cdcd.postgres.lock import AdvisoryLock
-from cdcd.postgres.replication import ReplicationStream
 from cdcd.protocol.messages import POSTGRES_EPOCH_US, Relation
 from cdcd.recording.tap import Tap
 from cdcd.registry.registrar import Registrar
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.position import Checkpoint
 from cdcd.transactions.spool import Spool
 
 READ_BYTES: Final = 262_144
@@ -62,6 +64,20 @@ COUNT_S: Final = 1.0
 """Interval at which the running totals are brought up to date."""
 
 K = TypeVar("K")
+
+
+class Stream(Protocol):
+    """Where frames come from: the replication stream, or the durable log."""
+
+    async def receive(self, bytes_max: int) -> list[bytes]:
+        """Frames, at least one; waits while there is none."""
+
+    async def send(self, status: bytes) -> None:
+        """Send a status update."""
+
+    async def finish(self, timeout_s: float) -> bool:
+        """End it in good order."""
+
 
 LookUp = Callable[
     [Relation], Awaitable[tuple[TableDescription, dict[int, TypeDescription], Visibility | None]]
@@ -85,7 +101,7 @@ class Pipeline:
         self,
         engine: Engine,
         *,
-        stream: ReplicationStream,
+        stream: Stream,
         lock: AdvisoryLock,
         sink: Sink,
         kafka: KafkaSide,
@@ -153,6 +169,18 @@ class Pipeline:
     def is_reading(self) -> bool:
         """See `Engine.is_reading`."""
         return self._engine.is_reading
+
+    @property
+    def is_logged(self) -> bool:
+        """The frames come from the durable log."""
+        return isinstance(self._stream, LoggedStream)
+
+    @property
+    def spool_behind(self) -> Checkpoint | None:
+        """The checkpoint that Kafka holds, if a durable log may begin behind it; None: tables are being read."""
+        engine = self._engine
+        all_is_read = engine.incremental.progress.is_done and not engine.is_reading
+        return engine.checkpoint if may_begin(engine.checkpoint, all_is_read=all_is_read) else None
 
     @property
     def has_shipped(self) -> bool:
@@ -329,6 +357,8 @@ class Pipeline:
         telemetry.server_wal_end = max(telemetry.server_wal_end, ledger.received, engine.server_wal_end)
         if engine.caught_up is not None:
             telemetry.caught_up = engine.caught_up
+        if telemetry.durable_from is not None:
+            telemetry.durable_from = engine.checkpoint.position.end_lsn
         telemetry.snapshot = engine.incremental.progress
         telemetry.queue_bytes = engine.queue.size
         telemetry.queue_records = engine.queue.waiting

@@ -16,12 +16,14 @@ from cdcd.checks.outbox import look_at_outbox
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
+from cdcd.daemon.durable_log import log_error, open_log
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.daemon.tables import tell_tables
 from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
+from cdcd.durable.log import LogFiles
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import Leaving
 from cdcd.engine.startup import Ready, Start
@@ -36,11 +38,13 @@ from cdcd.engine.startup_requests import (
     Fence,
     ImportSnapshot,
     ListTables,
+    LookAtLog,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
+    RemoveLogged,
     Request,
     SetFailover,
     SlotMade,
@@ -51,6 +55,7 @@ from cdcd.engine.startup_requests import (
 )
 from cdcd.errors import CdcdError
 from cdcd.facts import ColumnRuleUnmatched, FilterUnmatched, Observer, OutboxUnpublished, SlotDropped
+from cdcd.facts_operation import DurableSpoolDelivered
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
@@ -62,6 +67,7 @@ from cdcd.registry.registrar import Registrar
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.logged import DurableLog
 from cdcd.transactions.position import Checkpoint, Source
 
 LEAVE_S: Final = 10.0
@@ -127,6 +133,7 @@ class Startup:
         self._identity: Identity | None = None
         self._snapshots: SnapshotDriver | None = None
         self._ledger: Ledger | None = None
+        self._log: LogFiles | None = None
         self._schema_ids = SchemaIds()
         self._registrar: Registrar | None = None
 
@@ -218,9 +225,10 @@ class Startup:
         await self._look_at_filters(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
+        self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn
         wiring = self._wiring(ready)
         pipeline = self._pipeline = connect_pipeline(wiring, self._ledger)
-        if ready.exported is None:
+        if ready.exported is None and ready.logged is None:
             await start_replication(wiring)
         return pipeline
 
@@ -310,6 +318,7 @@ class Startup:
             binary=self._binary,
             schema_ids=self._schema_ids,
             registrar=self._registrar,
+            log=self._log,
         )
 
     # What the requests ask for, in the order in which they come.
@@ -378,6 +387,26 @@ class Startup:
             options=self.config.stream_options,
         )
 
+    async def _look_at_log(self, _request: LookAtLog) -> DurableLog | None:
+        if self._log is None:
+            self._log = open_log(self.config)
+            if self._log is None:
+                return None
+            self.stack.callback(self._log.close)
+        self.telemetry.durable_bytes = self._log.size
+        return await asyncio.to_thread(self._log.look)
+
+    async def _remove_logged(self, request: RemoveLogged) -> None:
+        log = self._log
+        assert log is not None
+        try:
+            await asyncio.to_thread(log.remove, request.numbers)
+        except OSError as error:
+            raise log_error(self.config, error) from error
+        self.telemetry.durable_bytes = log.size
+        if not log.size:
+            self.observe(DurableSpoolDelivered(directory=str(self.config.spool.durable_directory)))
+
     async def _pause(self, request: Pause) -> None:
         await asyncio.sleep(request.seconds)
 
@@ -433,6 +462,8 @@ CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[Startup, Any], Awaitable[o
     LookAtSlot: Startup._look_at_slot,
     PeekCheckpoint: Startup._peek_checkpoint,
     ReadSource: Startup._read_source,
+    LookAtLog: Startup._look_at_log,
+    RemoveLogged: Startup._remove_logged,
     Pause: Startup._pause,
     Fence: Startup._fence,
     EnsurePublication: Startup._ensure_publication,

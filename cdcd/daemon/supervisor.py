@@ -32,7 +32,10 @@ from cdcd.credentials.providers import access
 from cdcd.daemon import memory
 from cdcd.daemon.kafka_watch import ANSWER_S, KafkaWatch
 from cdcd.daemon.pipeline import Pipeline
+from cdcd.daemon.spooling import SpoolingSession, stopped_hint
 from cdcd.daemon.startup import Startup
+from cdcd.durable.log import LogStoppedError
+from cdcd.engine.ending import SpoolingBeginsError
 from cdcd.engine.leavings import KEPT
 from cdcd.engine.sessions import Sessions
 from cdcd.errors import CdcdError, ConfigError, PositionError, TransientError, cause
@@ -48,7 +51,7 @@ from cdcd.facts import (
     SlotKept,
     Started,
 )
-from cdcd.facts_operation import KafkaTokenFailed
+from cdcd.facts_operation import DurableSpoolStopped, KafkaTokenFailed
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.retry import Backoff
 from cdcd.telemetry.actions import Ask
@@ -57,6 +60,7 @@ from cdcd.telemetry.logs import configure_logging, is_json
 from cdcd.telemetry.progress_bars import Terminal, terminal
 from cdcd.telemetry.progress_report import ProgressReport
 from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.position import Checkpoint
 
 HEARTBEAT_S: Final = 0.5
 
@@ -152,6 +156,11 @@ class Supervisor:
         self._token_told_at = -TOKEN_S
         self._lapsed: frozenset[int] = frozenset()
         self._sizes = SizeLimits()
+        self._delivered: Checkpoint | None = None
+        """The newest checkpoint that this process knows in Kafka, if a durable log may begin behind it."""
+        self._has_spooled = False
+        self._spool_stopped = False
+        """The durable log cannot be written, so that nothing is spooled before Kafka has answered."""
         self._kept = ""
         """Why the slot stays that this process made; empty: it made none, or dropped it."""
         self._sessions = Sessions(
@@ -247,6 +256,7 @@ class Supervisor:
     def _heard_of_kafka(self, asked_at: float, failure: CdcdError | None) -> None:
         now, reach = time.monotonic(), self._telemetry.reach
         if failure is None:
+            self._spool_stopped = False
             reach.answered("kafka", now)
         else:
             reach.failed("kafka", failure, asked_at=asked_at, patience_s=ANSWER_S, now=now)
@@ -291,13 +301,13 @@ class Supervisor:
     async def _run_sessions(self) -> None:
         while not self._stop.is_set():
             try:
-                await self._session()
+                await (self._spool() if self._is_to_spool() else self._session())
             except TransientError as error:
                 if self._stop.is_set():
                     return
                 wait_s = self._sessions.failed(
                     error,
-                    streamed=self._telemetry.streaming,
+                    streamed=self._telemetry.streaming or self._has_spooled,
                     draw=random.random(),  # noqa: S311  spreads reconnects, guards nothing
                     now=time.monotonic(),
                 )
@@ -343,12 +353,71 @@ class Supervisor:
             self._telemetry.streaming = True
             self._pipeline = pipeline
             try:
-                await pipeline.run(self._stop)
+                await self._run_pipeline(pipeline)
             finally:
                 self._pipeline = None
+                self._delivered = pipeline.spool_behind or self._delivered
                 if not pipeline.is_reading:
                     self._kept = ""
                 self._flushed = max(self._flushed, self._startup.flushed)
+
+    async def _run_pipeline(self, pipeline: Pipeline) -> None:
+        """Run it, but no longer than until the stream must go to the durable log."""
+        if not self.config.spool.durable:
+            await pipeline.run(self._stop)
+            return
+        running = asyncio.create_task(pipeline.run(self._stop), name="pipeline")
+        away = asyncio.create_task(self._await_spooling(pipeline), name="durable log")
+        try:
+            await asyncio.wait({running, away}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+                return
+            raise SpoolingBeginsError("Kafka is away; the stream goes to the durable log.")
+        finally:
+            for task in (running, away):
+                task.cancel()
+            await asyncio.gather(running, away, return_exceptions=True)
+
+    async def _await_spooling(self, pipeline: Pipeline) -> None:
+        while True:
+            if self._is_to_spool() and (pipeline.is_logged or pipeline.spool_behind is not None):
+                return
+            await asyncio.sleep(HEARTBEAT_S)
+
+    def _is_to_spool(self) -> bool:
+        """Whether the stream should go to the durable log now."""
+        spool, outage = self.config.spool, self._telemetry.reach.outages.get("kafka")
+        if not spool.durable or self._spool_stopped or outage is None:
+            return False
+        return time.monotonic() - outage.since >= spool.durable_after_s
+
+    async def _spool(self) -> None:
+        """One session without Kafka. If nothing can be spooled, that is told once for each outage."""
+        session = SpoolingSession(
+            reread(self.config),
+            self._telemetry,
+            self._observe,
+            delivered=self._delivered,
+            kafka_is_away=lambda: "kafka" in self._telemetry.reach.outages,
+            lapsed=self._lapsed,
+        )
+        try:
+            await session.run(self._stop)
+        except LogStoppedError as stopped:
+            self._spool_stopped = True
+            self._observe(
+                DurableSpoolStopped(
+                    directory=str(self.config.spool.durable_directory),
+                    reason=stopped.reason,
+                    hint=stopped_hint(self.config),
+                )
+            )
+        finally:
+            await session.close()
+            self._lapsed = session.lapsed
+            self._has_spooled = self._has_spooled or session.flushed > 0
+            self._flushed = max(self._flushed, session.flushed)
 
     async def _leave(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None

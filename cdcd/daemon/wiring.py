@@ -13,13 +13,16 @@ from cdcd.config.loading import Config
 from cdcd.credentials.columns import SpoolCipher
 from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.logged_stream import LoggedStream
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
 from cdcd.daemon.session_recording import record_session
 from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.durable.log import LogFiles
 from cdcd.engine.building import SessionStart, build_engine
 from cdcd.engine.startup import Ready
 from cdcd.facts import Observer, SlotWaiting, StreamStarted
+from cdcd.facts_operation import DurableSpoolDelivering
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
@@ -27,13 +30,16 @@ from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
+from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation
+from cdcd.protocol.versions import Options
 from cdcd.registry.registrar import Registrar
 from cdcd.rows.numbering import is_certain
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.snapshots.visibility import Visibility
 from cdcd.telemetry.state import Telemetry
 from cdcd.transactions.ledger import Ledger
+from cdcd.transactions.logged import LoggedSession
 from cdcd.transactions.spool import Spool
 
 SLOT_WAIT_SHARE: Final = 1.25
@@ -68,6 +74,7 @@ class Wiring:
     binary: bool
     schema_ids: SchemaIds
     registrar: Registrar | None
+    log: LogFiles | None = None
 
 
 def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
@@ -85,6 +92,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         exported=ready.exported,
         excluded=config.on_demand(),
         unstreamed_until=wiring.unstreamed_until,
+        logged_until=0 if ready.logged is None else ready.logged.end,
         binary=wiring.binary,
         abort_info=ready.options.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
@@ -105,11 +113,11 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
     tap = record_session(wiring, engine, start, now)
     if tap is not None:
         wiring.stack.callback(tap.close)
-    if ready.exported is None:
+    if ready.exported is None or ready.logged is not None:
         (tap or engine).stream_begun(time.monotonic())
     return Pipeline(
         engine,
-        stream=wiring.stream,
+        stream=wiring.stream if ready.logged is None else _logged(wiring, ready.logged),
         lock=wiring.lock,
         sink=wiring.sink,
         kafka=wiring.kafka,
@@ -145,17 +153,7 @@ def _heartbeat_action(wiring: Wiring) -> HeartbeatAction | None:
 async def start_replication(wiring: Wiring) -> None:
     """Send START_REPLICATION, from the slot's own position. Raises what `ReplicationStream.start` raises."""
     config, stream, options = wiring.config, wiring.stream, wiring.ready.options
-    await stream.start(
-        config.postgres.slot,
-        0,
-        options.options,
-        publication=config.postgres.publication,
-        wal_sender_timeout_s=wiring.wal_sender_timeout_s,
-        slot_wait_s=SLOT_WAIT_SHARE * wiring.wal_sender_timeout_s or SLOT_WAIT_S,
-        on_slot_active=lambda message: wiring.observe(
-            SlotWaiting(slot=config.postgres.slot, message=message)
-        ),
-    )
+    await start_stream(config, stream, options, wiring.wal_sender_timeout_s, wiring.observe)
     wiring.observe(
         StreamStarted(
             slot=config.postgres.slot,
@@ -165,6 +163,41 @@ async def start_replication(wiring: Wiring) -> None:
             position=str(wiring.ready.checkpoint.position),
         )
     )
+
+
+async def start_stream(
+    config: Config,
+    stream: ReplicationStream,
+    options: Options,
+    wal_sender_timeout_s: float,
+    observe: Observer,
+) -> None:
+    """START_REPLICATION with these options, from the slot's own position."""
+    slot = config.postgres.slot
+    await stream.start(
+        slot,
+        0,
+        options.options,
+        publication=config.postgres.publication,
+        wal_sender_timeout_s=wal_sender_timeout_s,
+        slot_wait_s=SLOT_WAIT_SHARE * wal_sender_timeout_s or SLOT_WAIT_S,
+        on_slot_active=lambda message: observe(SlotWaiting(slot=slot, message=message)),
+    )
+
+
+def _logged(wiring: Wiring, session: LoggedSession) -> LoggedStream:
+    """The durable log in the place of the stream."""
+    log = wiring.log
+    assert log is not None
+    wiring.observe(
+        DurableSpoolDelivering(
+            directory=str(wiring.config.spool.durable_directory),
+            position=str(wiring.ready.checkpoint.position),
+            until=str(Lsn(session.end)),
+            bytes=log.size,
+        )
+    )
+    return LoggedStream(log.frames(session))
 
 
 class _LookUp:

@@ -26,7 +26,7 @@ class SessionStart:
     """All that a session begins with. The same start, and the same verbs, give the same records.
 
     Attributes:
-        settings, checkpoint, published, exported, unstreamed_until: as in `Engine`.
+        settings, checkpoint, published, exported, unstreamed_until, logged_until: as in `Engine`.
         excluded: patterns of tables that are read on demand only.
         encoding: what the records' form depends on.
         binary: values may come in binary form.
@@ -44,6 +44,7 @@ class SessionStart:
     exported: ExportedTables | None = None
     excluded: tuple[str, ...] = ()
     unstreamed_until: int = 0
+    logged_until: int = 0
     binary: bool = False
     abort_info: bool = False
     spool_bytes: int = 64 << 20
@@ -78,4 +79,5 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         unstreamed_until=start.unstreamed_until,
         chosen_keys=start.encoding.chosen_keys,
         left_out=None if start.tables.is_all else LeftOutTables(start.tables.test()),
+        logged_until=start.logged_until,
     )

@@ -1,5 +1,7 @@
 """Why a session ends, and when: a failure, the end of PostgreSQL, streaming that is possible again, or a wish.
 
+A session that delivers from the durable log ends where the log does, too.
+
 The rule: a session that fails ends at once, because the next one finds all that it needs in the slot and the
 checkpoint. A session that PostgreSQL's shutdown ends goes on delivering for a grace period, because a fast shutdown
 waits until everything is confirmed. A session that was asked to stop waits for the batch that is out.
@@ -18,16 +20,27 @@ class StreamingAgainError(TransientError):
     """The transactions that had to be received without streaming are delivered, so a new session can stream again."""
 
 
+class LogDeliveredError(TransientError):
+    """A logged session is delivered, so a new session can go on behind it: with the next one, or with the stream."""
+
+
+class SpoolingBeginsError(TransientError):
+    """Kafka is away, so the session ends, and the stream goes to the durable log."""
+
+
 class Ending:
     """Report what may end the session, and ask `error`, `is_stopping` and `is_over`.
 
     Args:
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
+        logged_until: the frames come from a logged session, which ends there; 0: they come from the server.
         grace_s: how long the session goes on after PostgreSQL has begun to shut down.
         now: monotonic seconds.
     """
 
-    def __init__(self, *, unstreamed_until: int, grace_s: float, observe: Observer, now: float) -> None:
+    def __init__(
+        self, *, unstreamed_until: int, grace_s: float, observe: Observer, now: float, logged_until: int = 0
+    ) -> None:
         self.error: CdcdError | None = None
         """Why the session ends now."""
         self.is_stopping = False
@@ -35,6 +48,7 @@ class Ending:
         self.grace_until: float | None = None
         """When the session ends because PostgreSQL shuts down; None: PostgreSQL does not."""
         self._unstreamed_until = unstreamed_until
+        self._logged_until = logged_until
         self._stream_again_at = now + UNSTREAMED_S
         self._grace_s = grace_s
         self._observe = observe
@@ -56,6 +70,8 @@ class Ending:
         """A Kafka transaction was committed that covers everything before `end_lsn`."""
         if 0 < self._unstreamed_until < end_lsn and now > self._stream_again_at:
             self.error = StreamingAgainError("Streaming of large transactions is possible again.")
+        if 0 < self._logged_until <= end_lsn:
+            self.error = LogDeliveredError("A part of the durable log is delivered.")
 
     def is_over(self, now: float, *, undelivered: bool) -> bool:
         """Whether PostgreSQL shuts down and needs nothing more of this session, or the grace period is over."""

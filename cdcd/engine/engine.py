@@ -93,6 +93,7 @@ class Engine:
         chosen_keys: the keys that are chosen for tables.
         left_out: the tables that the pipeline leaves out; None: it has all that are published.
         unstreamed_until: streaming is off until the commit at this LSN is delivered; 0: streaming is as configured.
+        logged_until: the frames come from the durable log, which ends there; 0: they come from the server.
         now: monotonic seconds, as for every verb.
     """
 
@@ -113,6 +114,7 @@ class Engine:
         unstreamed_until: int = 0,
         left_out: LeftOutTables | None = None,
         chosen_keys: ChosenKeys = NO_CHOSEN_KEYS,
+        logged_until: int = 0,
         parts: Parts = ORDINARY,
     ) -> None:
         self.assembler = assembler
@@ -121,8 +123,13 @@ class Engine:
         self.rows = rows
         self._settings = settings
         self._ending = Ending(
-            unstreamed_until=unstreamed_until, grace_s=settings.shutdown_grace_s, observe=observe, now=now
+            unstreamed_until=unstreamed_until,
+            logged_until=logged_until,
+            grace_s=settings.shutdown_grace_s,
+            observe=observe,
+            now=now,
         )
+        self._is_behind = logged_until > 0
         self._prepared_age = PreparedAge(settings.prepared_warning_age_s, observe)
         self.queue = parts.queue(
             start.position,
@@ -240,7 +247,8 @@ class Engine:
     @property
     def caught_up(self) -> bool | None:
         """Whether the broker holds everything that the server had written by its last keepalive; None: not known."""
-        return self._ingest.caught_up
+        # What the log's keepalives say is of the time when they were written.
+        return False if self._is_behind else self._ingest.caught_up
 
     @property
     def server_wal_end(self) -> int:

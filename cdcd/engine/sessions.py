@@ -4,7 +4,7 @@ The rule: a transient failure ends a session, not the process. Until a session h
 `startup_timeout_s`, so that a wrong address is noticed.
 """
 
-from cdcd.engine.ending import StreamingAgainError
+from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
 from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
 from cdcd.facts import BinaryPaused, Observer, ReconnectScheduled, Side, StreamingPaused, StreamingResumed
 from cdcd.retry import Backoff
@@ -66,6 +66,8 @@ class Sessions:
         if isinstance(error, StreamingAgainError):
             self._observe(StreamingResumed(commit_lsn=self.unstreamed_until))
             self.unstreamed_until = 0
+            return 0.0
+        if isinstance(error, LogDeliveredError | SpoolingBeginsError):
             return 0.0
         if streamed:
             self._has_streamed = True

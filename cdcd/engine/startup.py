@@ -36,6 +36,7 @@ from cdcd.engine.startup_requests import (
     ImportSnapshot,
     ListTables,
     PrepareSink,
+    RemoveLogged,
     Request,
     SetFailover,
     SlotMade,
@@ -58,6 +59,7 @@ from cdcd.protocol.versions import ALTER_TWO_PHASE_SINCE, Options, StreamingMode
 from cdcd.rows.routing import TopicNames, collisions
 from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out, wanted
 from cdcd.snapshots.progress import EXPORTED, Progress
+from cdcd.transactions.logged import LoggedSession
 from cdcd.transactions.position import Checkpoint
 
 
@@ -66,7 +68,7 @@ class StartSettings:
     """The part of the configuration that the start depends on.
 
     Attributes:
-        slot, publication, checkpoint_topic: names.
+        name, slot, publication, checkpoint_topic: names.
         protocol, streaming, two_phase, messages, origin: as `versions.start_options` takes them.
         failover: standbys get a copy of the slot.
         snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
@@ -88,6 +90,7 @@ class StartSettings:
     snapshot_method: str = EXPORTED
     exclude: tuple[str, ...] = ()
     counts_epochs: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class Ready:
         options: what START_REPLICATION is told.
         flushed: the position that PostgreSQL is told first.
         slot_confirmed: where the slot stands.
+        logged: the logged session that is delivered instead of the stream; None: the stream.
     """
 
     checkpoint: Checkpoint
@@ -109,6 +113,7 @@ class Ready:
     options: Options
     flushed: int
     slot_confirmed: int
+    logged: LoggedSession | None = None
 
 
 Tables = Mapping[int, str]
@@ -153,7 +158,12 @@ class Start:
         # What the steps find out, in this order.
         self._server_version = 0
         self._options: Options | None = None
-        self.positions = Positions(accept_gap=accept_gap, when_needed=settings.snapshot_mode == WHEN_NEEDED)
+        self.positions = Positions(
+            accept_gap=accept_gap,
+            when_needed=settings.snapshot_mode == WHEN_NEEDED,
+            pipeline=settings.name,
+            slot_name=settings.slot,
+        )
         self._published: Mapping[int, str] = {}
         self.slot_made = False
         """This start created the slot."""
@@ -232,6 +242,11 @@ class Start:
     def fence(self) -> Step:
         """The comparison that counts: the checkpoint can not change any more."""
         yield from self.positions.fence()
+
+    def remove_delivered_logs(self) -> Step:
+        """Before live streaming: a log that exists always begins at or before the checkpoint."""
+        if self.positions.delivered_logs:
+            yield RemoveLogged(self.positions.delivered_logs)
 
     def ensure_publication(self) -> Step:
         reason = self.positions.reads_because
@@ -360,6 +375,7 @@ class Start:
             self._options,
             flushed=first_flush(self._flushed, start, slot.confirmed),
             slot_confirmed=slot.confirmed,
+            logged=positions.logged,
         )
 
 
@@ -371,6 +387,7 @@ STEPS: Final[tuple[Callable[[Start], Step], ...]] = (
     Start.prepare_sink,
     Start.judge,
     Start.fence,
+    Start.remove_delivered_logs,
     Start.ensure_publication,
     Start.refuse_collisions,
     Start.ensure_slot,

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cdcd.engine.startup_requests import (
     Fence,
+    LookAtLog,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
@@ -19,6 +20,7 @@ from cdcd.engine.startup_requests import (
     SlotSeen,
 )
 from cdcd.errors import PositionError
+from cdcd.transactions.logged import LoggedSession, LogOwner, judge
 from cdcd.transactions.position import Checkpoint, Source, only_slot_is_lost, refuse_sealed, resume
 
 JUDGE_AGAIN_S: Final = 1.0
@@ -44,12 +46,20 @@ def first_flush(told: int, start: Checkpoint, slot_confirmed: int) -> int:
 class Positions:
     """What is known of slot and checkpoint. `judge` first, then `fence`; then `made` if the slot was created.
 
+    What a durable log holds counts as not confirmed, because it is delivered from there (`transactions/logged.py`). A
+    log that does not fit is refused also where a gap is accepted.
+
     Args:
+        pipeline, slot_name: whose log it must be.
         accept_gap: start although slot and checkpoint do not meet.
         when_needed: `snapshot.mode: when_needed`: a slot that is lost is replaced, and the tables are read again.
     """
 
-    def __init__(self, *, accept_gap: bool, when_needed: bool) -> None:
+    def __init__(
+        self, *, accept_gap: bool, when_needed: bool, pipeline: str = "", slot_name: str = ""
+    ) -> None:
+        self._pipeline = pipeline
+        self._slot_name = slot_name
         self._accept_gap = accept_gap
         self._when_needed = when_needed
         self.slot: SlotSeen | None = None
@@ -60,6 +70,10 @@ class Positions:
         """The newest checkpoint."""
         self.gap: PositionError | None = None
         """What lies between checkpoint and slot, if that is accepted."""
+        self.logged: LoggedSession | None = None
+        """What is delivered from the durable log before live streaming; None: nothing."""
+        self.delivered_logs: tuple[int, ...] = ()
+        """Numbers of logged sessions that are of no more use."""
         self._source: Source | None = None
 
     def judge(self) -> Step:
@@ -99,7 +113,16 @@ class Positions:
         """
         slot, found = self.slot, self.found
         refuse_sealed(found)
-        source = self._source = yield ReadSource(found, None if slot is None else slot.confirmed)
+        source: Source = yield ReadSource(found, None if slot is None else slot.confirmed)
+        log = yield LookAtLog()
+        self.logged, self.delivered_logs = None, ()
+        if log is not None:
+            owner = LogOwner(
+                self._pipeline, self._slot_name, source.system_identifier, source.timeline, source.stream
+            )
+            judged = judge(log, owner, found, replace(source, log=log.folder))
+            source, self.logged, self.delivered_logs = judged.source, judged.deliver, judged.remove
+        self._source = source
         try:
             resume(found, source, accept_gap=False)
         except PositionError as gap:

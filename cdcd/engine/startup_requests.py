@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.queue import Batch
 from cdcd.errors import PositionError
+from cdcd.transactions.logged import DurableLog
 from cdcd.transactions.position import Checkpoint, Source
 
 T = TypeVar("T")
@@ -88,6 +89,18 @@ class ReadSource(Request[Source]):
 
     found: Checkpoint | None
     slot_confirmed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtLog(Request[DurableLog | None]):
+    """Take the durable log, and look what it holds. Answer: None if there is none, and none is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLogged(Request[None]):
+    """Delete logged sessions of the durable log, given by their numbers."""
+
+    numbers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

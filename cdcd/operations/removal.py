@@ -7,10 +7,12 @@ that starts meanwhile stands by. Each step may be repeated, so a command that fa
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import Final, TypeVar
 
 from cdcd.config.loading import Config
-from cdcd.errors import CdcdError, FencedError, PositionError, TransientError
+from cdcd.durable.log import segments_in
+from cdcd.errors import CdcdError, FencedError, LimitError, PositionError, TransientError
 from cdcd.kafka import client
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_checkpoint
@@ -136,7 +138,36 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
         checkpoint,
         topics,
         frozenset(written - {*pipeline.own_topics, pipeline.checkpoint_topic}),
+        *_log(config),
     )
+
+
+def _log(config: Config) -> tuple[str, int]:
+    """The folder of the durable log on this machine, and its size."""
+    folder = config.spool.durable_directory
+    if folder is None:
+        return "", 0
+    try:
+        return str(folder), sum(segment.path.stat().st_size for segment in segments_in(Path(folder)))
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: object, error: OSError) -> LimitError:
+    return LimitError(
+        f"Cannot use the durable log {folder}: {error.strerror}.",
+        hint=f"Run the command as the user of the daemon, or move {folder} away.",
+    )
+
+
+async def _remove_log(config: Config, _sql: Connection, _step: Step) -> None:
+    """Delete every segment. The lock on the pipeline is held, so that no daemon writes there."""
+    folder = _log(config)[0]
+    try:
+        for segment in segments_in(Path(folder)):
+            segment.path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
 
 
 def _ask_kafka(
@@ -220,6 +251,7 @@ async def _drop_publication(config: Config, sql: Connection, _step: Step) -> Non
 _STEPS: Final[dict[Kind, Callable[[Config, Connection, Step], Awaitable[None]]]] = {
     "slot": _drop_slot,
     "checkpoint": _forget_checkpoint,
+    "log": _remove_log,
     "topics": _delete_topics,
     "publication": _drop_publication,
 }

@@ -22,7 +22,7 @@ from cdcd.telemetry.terminal_text import number, plain
 from cdcd.transactions.position import Checkpoint, refuse_other_server, refuse_sealed
 
 Command = Literal["drop", "reset"]
-Kind = Literal["slot", "checkpoint", "topics", "publication"]
+Kind = Literal["slot", "checkpoint", "log", "topics", "publication"]
 
 NAMED_MAX: Final = 5
 """Topics of others that are named; the rest are counted."""
@@ -63,6 +63,8 @@ class Found:
         checkpoint: PositionError: there is a record that cannot be read; None: there is none.
         topics: the topics that begin with the prefix, and cdcd's own, each with the number of its offsets.
         written: of these, the topics that tables of this pipeline are written to.
+        log: the folder of the durable log on this machine; "": there is none.
+        log_bytes: its size.
     """
 
     server: PipelineState
@@ -70,6 +72,8 @@ class Found:
     checkpoint: Checkpoint | PositionError | None
     topics: Mapping[str, int]
     written: frozenset[str]
+    log: str = ""
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ def decide(command: Command, pipeline: Pipeline, found: Found, *, with_topics: b
     decided = [
         *_slot(pipeline, found, elsewhere),
         *_checkpoint(pipeline, found, elsewhere),
+        *_log(found, elsewhere),
         *_topics(command, pipeline, found, with_topics, elsewhere),
         *_publication(command, found),
     ]
@@ -224,6 +229,17 @@ def _checkpoint(pipeline: Pipeline, found: Found, elsewhere: str) -> Iterator[St
         yield Step(
             "checkpoint", f"the checkpoint in topic {topic}", f"delivered up to {found.checkpoint.position}"
         )
+
+
+def _log(found: Found, elsewhere: str) -> Iterator[Step | Left]:
+    """The durable log on this machine. Without its slot and checkpoint, nobody can deliver from it any more."""
+    if not found.log_bytes:
+        return
+    what = f"the durable log in {found.log}"
+    if elsewhere:
+        yield Left(what, f"the pipeline goes on on server {elsewhere}")
+    else:
+        yield Step("log", what, f"{size(found.log_bytes)} of changes")
 
 
 def _topics(

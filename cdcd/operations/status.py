@@ -5,10 +5,13 @@ Nothing is changed, and no instance is disturbed. What cannot be asked is part o
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from cdcd.config.loading import Config
+from cdcd.durable.log import look as look_at_log
 from cdcd.errors import CdcdError
 from cdcd.operations.pipeline_status import Named, Numbers, PipelineStatus
 from cdcd.operations.sides import connect_to, peek
@@ -17,6 +20,7 @@ from cdcd.postgres.pipeline_state import PipelineState, read_state
 from cdcd.postgres.replication import ReplicationStream
 from cdcd.postgres.source import read_source
 from cdcd.telemetry.http_client import status_of, url_of
+from cdcd.transactions.logged import LogOwner, judge
 from cdcd.transactions.position import Checkpoint, refuse_sealed, resume
 
 CHECKPOINT_S: Final = 10.0
@@ -94,6 +98,13 @@ async def _position(config: Config, found: Checkpoint, confirmed: int | None) ->
                 options=config.stream_options,
             )
             refuse_sealed(found)
+            folder = config.spool.durable_directory
+            if folder is not None:
+                owner = LogOwner(
+                    config.name, postgres.slot, source.system_identifier, source.timeline, source.stream
+                )
+                log = await asyncio.to_thread(look_at_log, Path(folder))
+                source = judge(log, owner, found, replace(source, log=str(folder))).source
             resume(found, source, accept_gap=False)
         except CdcdError as error:
             return error

@@ -12,7 +12,7 @@ class RecordingError(ProtocolError):
 def altered(path: Path, offset: int, what: str) -> RecordingError:
     """The file does not hold what was written into it."""
     return RecordingError(
-        f"Recording {path}, offset {offset}: {what}.",
+        f"Segment {path}, offset {offset}: {what}.",
         hint="The file was altered or damaged after it was written. Replay the segments before it (--to), or get "
         "another copy of the recording.",
     )

@@ -91,6 +91,7 @@ def daemon_status(
         "prepared_oldest_s": None if oldest is None else round(max(0.0, unix_now - oldest), 1),
         "spool_memory_bytes": t.spool_memory_bytes,
         "spool_disk_bytes": t.spool_disk_bytes,
+        "durable_spool_bytes": t.durable_bytes,
         "queue_records": t.queue_records,
         "queue_bytes": t.queue_bytes,
         "queue_bytes_max": t.queue_bytes_max,

@@ -116,7 +116,10 @@ def _cards(status: Status) -> Iterator[str]:
         f"{number(status['queue_records'], 'record')}; the stream waits from {size(status['queue_bytes_max'])} on",
     )
     yield _card(
-        "Spool", size(status["spool_memory_bytes"]), f"in memory, {size(status['spool_disk_bytes'])} on disk"
+        "Spool",
+        size(status["spool_memory_bytes"]),
+        f"in memory, {size(status['spool_disk_bytes'])} on disk"
+        + (f", {size(durable)} in the durable log" if (durable := status["durable_spool_bytes"]) else ""),
     )
 
 

@@ -315,6 +315,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.spool_disk_bytes),
     ),
     Definition(
+        "cdcd_durable_spool_bytes",
+        "gauge",
+        "Bytes of the durable log (spool.durable): changes that PostgreSQL may have forgotten and Kafka does not have.",
+        _one(lambda t: t.durable_bytes),
+    ),
+    Definition(
         "cdcd_recorded_bytes_total",
         "counter",
         "Bytes that were written into the recording (record.directory).",

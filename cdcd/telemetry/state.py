@@ -58,6 +58,8 @@ class Telemetry:
         "delays",
         "delivered_rows",
         "delivered_transactions",
+        "durable_bytes",
+        "durable_from",
         "events",
         "flushed_lsn",
         "heartbeat_bytes",
@@ -142,6 +144,10 @@ class Telemetry:
         self.prepared_oldest_time: float | None = None
         self.spool_memory_bytes = 0
         self.spool_disk_bytes = 0
+        self.durable_bytes = 0
+        """Of the durable log."""
+        self.durable_from: int | None = None
+        """Kafka holds everything up to here, and the durable log holds what follows; None: the log is empty."""
         self.recorded_bytes = 0
         self.recording_stopped = False
         """A recording is configured, and nothing is recorded."""
@@ -166,6 +172,7 @@ class Telemetry:
         self.last_commit_time = self.prepared_oldest_time = self.retained_wal_bytes = None
         self.wal = WalForecast()
         self._caught_up, self._behind_since = False, 0.0
+        self.durable_bytes, self.durable_from = 0, None
         self.streamed_open = self.prepared_open = 0
         self.spool_memory_bytes = self.spool_disk_bytes = self.queue_bytes = self.queue_records = 0
 
@@ -204,7 +211,8 @@ class Telemetry:
         """
         if not self.server_wal_end:
             return None
-        return 0 if self._caught_up else max(0, self.server_wal_end - self.flushed_lsn)
+        delivered = self.flushed_lsn if self.durable_from is None else self.durable_from
+        return 0 if self._caught_up else max(0, self.server_wal_end - delivered)
 
     def lag_s(self, now: float) -> float | None:
         """Age of the last delivered commit while there is more to deliver; None before there is one.

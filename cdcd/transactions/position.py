@@ -32,6 +32,11 @@ MISSING_SLOT_HINT: Final = (
 """What to do about a slot that is gone. The survey, the start and `cdcd check` say the same."""
 
 
+_WHERE_LOGGED: Final = (
+    "The durable log {log} does not have these changes either. If another instance, or this one on another machine or "
+    "disk, wrote a durable log while Kafka was away, start cdcd where that log is, so that it is delivered first. "
+)
+
 Counts = tuple[tuple[str, int], ...]
 """Records of a transaction so far, by table (`schema.table`)."""
 
@@ -273,7 +278,8 @@ class Source:
     """What the server says of itself before the stream starts; LSNs as plain integers.
 
     `slot_confirmed` is None where there is no slot yet; `slot` is its name, for errors. `branched_at` is where the
-    server's history left the checkpoint's timeline: None when it is on that timeline still, or never was.
+    server's history left the checkpoint's timeline: None when it is on that timeline still, or never was. `log` is the
+    folder of the durable log; "": there is none.
     """
 
     system_identifier: str
@@ -283,6 +289,7 @@ class Source:
     stream: str
     branched_at: int | None = None
     slot: str = ""
+    log: str = ""
 
 
 def resume(checkpoint: Checkpoint | None, source: Source, *, accept_gap: bool) -> Checkpoint:
@@ -384,7 +391,8 @@ def _gap(checkpoint: Checkpoint, source: Source) -> PositionError | None:
             f"Slot {source.slot} is confirmed up to {Lsn(source.slot_confirmed)} but Kafka holds changes only up to "
             f"{position}: the slot was dropped and created again, or moved by somebody else, and the changes "
             "between are lost to this pipeline.",
-            hint="Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
+            hint=_WHERE_LOGGED.format(log=source.log) * bool(source.log)
+            + "Read the tables again into a new pipeline, or accept the gap with `cdcd run --accept-gap`.",
         )
     return None
 

@@ -465,6 +465,10 @@ def a_spool_below_a_file(scene: Scene) -> None:
     scene.configure(spool={"directory": f"{__file__}/spool"})
 
 
+def a_durable_log_below_a_file(scene: Scene) -> None:
+    scene.configure(spool={"durable": True, "durable_directory": f"{__file__}/log"})
+
+
 def claim_checks_nowhere(scene: Scene) -> None:
     scene.configure(kafka={"oversized": "claim_check", "claim_check_directory": "/nowhere/claims"})
 
@@ -591,6 +595,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_port_in_use: (2, "http.port", "Set http.port to another"),
     a_certificate_that_is_none: (2, "http.certificate", "Both must be PEM files"),
     a_spool_below_a_file: (8, "spool.directory", "or change spool.directory"),
+    a_durable_log_below_a_file: (8, "spool.durable", "spool.durable_directory"),
     claim_checks_nowhere: (8, "claim_check.directory", "kafka.claim_check_directory"),
 }
 """What is broken: the exit code of `cdcd run`, the code of the finding, and words of the cure in both."""

@@ -69,6 +69,8 @@ class Oracle:
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
+        self.durable = False
+        """A durable log may have what Kafka lacks."""
         self.begun = False
         """Whether there is a slot: what is committed before belongs to a snapshot only."""
         self.fold: Fold | None = None
@@ -264,7 +266,7 @@ class Oracle:
         self.told = max(self.told, flushed)
         # The server skips what commits before `flushed` (decode.c, DecodeTXNNeedSkip).
         at = bisect_left(self._starts, flushed)
-        if at and self._lengths[at - 1] > self.delivered:
+        if not self.durable and at and self._lengths[at - 1] > self.delivered:
             lost = self._starts[bisect_right(self._lengths, self.delivered)]
             raise PromiseBrokenError(f"G1: told {Lsn(flushed)}, but Kafka lacks the commit at {Lsn(lost)}")
         for xid, prepared in self._prepared.items():

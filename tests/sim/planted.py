@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_durable as durable
 from tests.sim import planted_events as events
 from tests.sim import planted_filtered as filtering
 from tests.sim import planted_heartbeats as heartbeats
@@ -55,7 +56,7 @@ from tests.sim.planted_focuses import (
     UNSEEN_VALUES,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import DURABLE, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,11 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_out_counted_in_runs": _in_session(LEAVING_OUT, left_out=left_out.CountsRuns),
         "left_out_for_ever": _in_session(LEAVING_OUT, left_out=left_out.StaysOut),
         "truncate_left_out_whole": _in_session(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
+        "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
+        "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
+        "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),
+        "logged_removed_before_delivery": _in_session(DURABLE, log=durable.RemovesBeforeDelivery),
+        "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
         "no_fencing": _in_session(TAKEN_OVER, sink=sink.DoesNotFence),

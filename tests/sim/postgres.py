@@ -79,6 +79,10 @@ class Postgres:
         self.two_phase_at = NEVER
         self.connection: Connection | None = None
         self.lock_holder: object | None = None
+        self._late: deque[bytes] = deque()
+        """Status updates that a walsender takes in although its connection is gone."""
+        self._was_late = False
+        """One of them moved the slot, which the next session did not see when it looked at the slot."""
         self.client = Client(self.wal, self.workload)
         self._creating: tuple[object, set[int]] | None = None
         self._holder: object | None = None
@@ -165,6 +169,7 @@ class Postgres:
         if options.two_phase and self.two_phase_at == NEVER:
             self.two_phase_at = self.persisted = self.confirmed
         # It stays on once it was asked for (pgoutput_startup).
+        self._late.clear()
         options = replace(options, two_phase=self.two_phase_at != NEVER)
         walsender = Walsender(
             self.settings,
@@ -208,6 +213,8 @@ class Postgres:
     def disconnect(self) -> None:
         """The replication connection breaks; what was under way is lost."""
         if self.connection is not None:
+            if self.settings.durable and self.up and self.rng.random() < 0.5:
+                self._late.extend(self.connection.inbox)
             self.connection.alive = False
             self.connection = None
 
@@ -215,6 +222,10 @@ class Postgres:
         """Read a status update, decode a record, perhaps send a keepalive; whether a shutdown came to its end."""
         connection = self.connection
         self.workload.tick()
+        if self._late and self.rng.random() < 0.1:
+            before = self.confirmed
+            self._confirm(self._late.popleft())
+            self._was_late |= self.confirmed > before
         if connection is not None:
             if connection.inbox and self.rng.random() < 0.7:
                 self._confirm(connection.inbox.popleft())
@@ -230,6 +241,8 @@ class Postgres:
 
     def _confirm(self, data: bytes) -> None:
         status = read_status(data)
+        if self._was_late and status.flushed < self.confirmed:
+            return
         self.oracle.tell(status.flushed, self.confirmed, self.wal.end, self.two_phase_at)
         if status.flushed > self.confirmed:
             self.confirmed = status.flushed
@@ -253,6 +266,7 @@ class Postgres:
     def crash(self) -> None:
         """Back to what is on disk; the WAL is all there, the slot's position may be older."""
         self._end_sessions()
+        self._late.clear()
         self.up = False
         self.stopping_since = -1
         self.confirmed = self.persisted

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from cdcd.durable.log import LogFiles
 from cdcd.engine import engine as engines
 from cdcd.engine import startup_requests as startup
 from cdcd.engine.actions import (
@@ -44,12 +45,14 @@ from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
+from cdcd.transactions.logged import DurableLog, LoggedSession
 from cdcd.transactions.position import Checkpoint, Position, Source
 from cdcd.transactions.spool import Spool
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
+from tests.sim.disk import Disk
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
 from tests.sim.filtered import FILTERS
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
@@ -59,6 +62,7 @@ from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
+from tests.sim.spooling import open_log
 from tests.sim.walsender import Options
 
 if TYPE_CHECKING:
@@ -100,6 +104,7 @@ class Parts:
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
+    log: type[LogFiles] = LogFiles
 
 
 @dataclass(slots=True)
@@ -116,6 +121,8 @@ class Surroundings:
     two_phase_from: int
     observe: Callable[[Fact], None]
     complete: Completeness
+    disk: Disk | None = None
+    """Under the durable log; None: there is none."""
     counted_rows: int = 0
     """What sessions that are over counted as delivered."""
     now: float = 0.0
@@ -138,7 +145,8 @@ class Session:
         self.spool = Spool(around.spool_directory, settings.spool_memory_max)
         self.asker = parts.asker(settings, around.rng, around.postgres)
         self.asker.healthy = around.healthy
-        self.connection: Connection | None = None
+        self.connection: Connection | LoggedConnection | None = None
+        self.log: LogFiles | None = None
         self.engine: Engine | None = None
         self.options: Options | None = None
         self.topics: set[str] = set()
@@ -162,8 +170,18 @@ class Session:
     def close(self) -> None:
         if self.engine is not None:
             self.engine.assembler.close()
+        if self.log is not None:
+            self.log.close()
         assert not self.spool.memory_bytes, "the spool is empty"
         assert not self.spool.disk_bytes, "the spool is empty"
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+    def abandon(self) -> None:
+        self.spool.close()
+        if self.log is not None:
+            self.log.close()
 
     @property
     def is_quiet(self) -> bool:
@@ -288,6 +306,7 @@ class Session:
                 snapshot_mode=settings.snapshot_mode,
                 snapshot_method=settings.snapshot_method,
                 counts_epochs=not settings.exactly_once,
+                name="sim",
             ),
             self.around.observe,
             flushed=self.ledger.flushed,
@@ -311,7 +330,9 @@ class Session:
             answer = yield from REQUESTS[type(request)](self, request)
         yield
         self._build(ready)
-        if ready.exported is None:
+        if ready.logged is not None:
+            self._begin_logged(ready.logged)
+        elif ready.exported is None:
             self._begin()
         self.instance.say(
             f"goes on from {Lsn(ready.slot_confirmed)}, {ready.checkpoint.position}, {self.options}"
@@ -363,6 +384,19 @@ class Session:
         source = self.around.postgres.source()
         yield from ()
         return replace(source, slot_confirmed=request.slot_confirmed)
+
+    def _look_at_log(self, _request: startup.LookAtLog) -> Answered[DurableLog | None]:
+        yield from ()
+        if not self.settings.durable:
+            return None
+        if self.log is None:
+            self.log = open_log(self.parts, self.around)
+        return self.log.look()
+
+    def _remove_logged(self, request: startup.RemoveLogged) -> Answered[None]:
+        yield
+        assert self.log is not None
+        self.log.remove(request.numbers)
 
     def _pause(self, request: startup.Pause) -> Answered[None]:
         for _ in range(round(request.seconds / TICK_S)):
@@ -479,6 +513,7 @@ class Session:
             exported=ready.exported,
             unstreamed_until=self.instance.unstreamed_until,
             left_out=parts.left_out(self.asker.has) if settings.left_out else None,
+            logged_until=0 if ready.logged is None else ready.logged.end,
             parts=parts.engine,
         )
 
@@ -489,6 +524,12 @@ class Session:
         postgres = self.around.postgres
         postgres.release(self.instance)
         self.connection = postgres.start_replication(self.instance, self.options)
+        self.engine.stream_begun(self.around.now)
+
+    def _begin_logged(self, session: LoggedSession) -> None:
+        assert self.engine is not None
+        assert self.log is not None
+        self.connection = LoggedConnection(self.log.frames(session))
         self.engine.stream_begun(self.around.now)
 
     # What the engine wants done.
@@ -523,6 +564,8 @@ class Session:
         bound = self._bound()
         # A start must be able to tell a slot that somebody moved from one that we moved. Without transactions, one that
         # lost the lock may still put an older checkpoint over a newer one.
+        if isinstance(self.connection, LoggedConnection):
+            return
         if self.settings.exactly_once and bound is not None and flushed > bound:
             raise PromiseBrokenError(f"told {Lsn(flushed)}, the checkpoint says at most {Lsn(bound)}")
         self.connection.send(action.data)
@@ -636,6 +679,25 @@ class Session:
             self.engine.lock_lost(error, "57P01", shutting_down=False, now=self.around.now)
 
 
+class LoggedConnection:
+    """Frames of the durable log, in the place of a connection."""
+
+    alive = True
+
+    def __init__(self, frames: Iterator[list[bytes]]) -> None:
+        self._frames = frames
+        self._here: list[bytes] = []
+
+    def receive(self, most: int) -> list[bytes]:
+        if not self._here:
+            self._here = next(self._frames, [])
+        frames, self._here = self._here[:most], self._here[most:]
+        return frames
+
+    def send(self, status: bytes) -> None:
+        pass
+
+
 REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answered[Any]]]] = {
     startup.TakeLock: Session._take_lock,
     startup.ConnectCatalog: Session._connect_catalog,
@@ -646,6 +708,8 @@ REQUESTS: Final[dict[type[startup.Request[Any]], Callable[[Session, Any], Answer
     startup.LookAtSlot: Session._look_at_slot,
     startup.PeekCheckpoint: Session._peek,
     startup.ReadSource: Session._read_source,
+    startup.LookAtLog: Session._look_at_log,
+    startup.RemoveLogged: Session._remove_logged,
     startup.Pause: Session._pause,
     startup.Fence: Session._fence,
     startup.EnsurePublication: Session._ensure_publication,

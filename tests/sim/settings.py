@@ -102,6 +102,12 @@ class Settings:
     """Tables have a filter (`filtered.py`)."""
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
+    durable: bool = False
+    """While Kafka is away, the stream goes to a durable log (`spooling.py`)."""
+    away_ticks_max: int = 120
+    """How long Kafka may be away."""
+    small_log: bool = False
+    """The durable log is full soon."""
     metadata: bool = False
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
 
@@ -168,6 +174,41 @@ FLATTENED: Final[dict[str, Any]] = {
     "ddl": ("add_column", "drop_column"),
 }
 """Flattened records (`flattened.py`), which have no TRUNCATE and no row before an update."""
+
+DURABLE: Final[dict[str, Any]] = {
+    "durable": True,
+    "slot_exists": False,
+    "two_phase": "off",
+    "exactly_once": True,
+    "idle_s": 0.2,
+    "status_interval_s": 0.1,
+    "p_workload": 0.15,
+    "p_decode": 1.0,
+    "p_end": 0.15,
+    "p_hold": 0.0,
+    "ask_ticks_max": 3,
+    "receive_max": 30,
+    "away_ticks_max": 800,
+    "operations": 200,
+    "faults": (
+        "broker_away",
+        "broker_away",
+        "broker_away",
+        "crash_daemon",
+        "crash_daemon",
+        "crash_machine",
+        "crash_machine",
+        "disconnect",
+        "crash_postgres",
+        "shutdown_postgres",
+        "persist_slot",
+        "stop_daemon",
+        "freeze",
+    ),
+    "p_fault": 0.01,
+    "p_aftershock": 0.005,
+}
+"""Outages of Kafka that a durable log bridges, with kills of the daemon and of its machine."""
 
 MOVES: Final = ("move_slot",)
 """Ends most simulations, by a refusal to start; so few have it."""

@@ -23,7 +23,7 @@ from tests.sim.planted_focuses import (
     PUBLISHING_AND_CUT,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import DURABLE, FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -158,6 +158,22 @@ def test_operations_without_records_count_for_the_position_of_a_restart(tmp_path
             except Exception as error:
                 error.add_note(f"seed {seed} with the focus SKIPPING, without records of {skipped}")
                 raise
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_a_durable_log_bridges_outages_of_kafka_whatever_is_killed(small, tmp_path):
+    spooled = delivered = 0
+    for seed in range(30):
+        said: list[str] = []
+        try:
+            World(seed, str(tmp_path), log=said.append, focus={**DURABLE, "small_log": small}).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus DURABLE, small_log {small}")
+            raise
+        spooled += sum(": spools from" in line for line in said)
+        delivered += sum(": a logged session is delivered" in line for line in said)
+    assert spooled > 30
+    assert delivered > 10
 
 
 @pytest.mark.again

@@ -1,6 +1,8 @@
 """One seed: who moves next, what breaks, and that everything comes to rest as promised."""
 
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -10,6 +12,7 @@ from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
 from tests.sim.complete import Completeness
 from tests.sim.database import Transaction
+from tests.sim.disk import Disk
 from tests.sim.expected import PromiseBrokenError
 from tests.sim.fold import Fold
 from tests.sim.instance import Instance
@@ -18,6 +21,7 @@ from tests.sim.postgres import NEVER, Postgres
 from tests.sim.requests import PREFIX, RESUME
 from tests.sim.session import TICK_S, Parts, Session, Surroundings
 from tests.sim.settings import RESTARTS, draw
+from tests.sim.spooling import SpoolSession
 
 QUIET_TICKS_MAX: Final = 20_000
 """After the last fault, everything must have arrived and been confirmed within this."""
@@ -69,6 +73,7 @@ class World:
         self.postgres = Postgres(settings, self.rng, self.oracle)
         self.database = self.postgres.workload.database
         self.oracle.fold = Fold(self.database, strict=settings.exactly_once, filters=settings.filters)
+        self.oracle.durable = settings.durable
         self.postgres.workload.populate(settings.rows)
         if settings.slot_exists:
             self.postgres.make_slot(two_phase=settings.two_phase == "on")
@@ -85,6 +90,7 @@ class World:
             two_phase_from=int(self.rng.random() * 600),
             observe=self._observe,
             complete=self.complete,
+            disk=_disk(spool_directory, self.rng) if settings.durable else None,
         )
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
         self._later: list[tuple[int, Callable[[], None]]] = []
@@ -108,7 +114,11 @@ class World:
         except PositionError:
             # It must say so when somebody moved the slot past what it had confirmed, and only then.
             checkpoint = self._checkpoint()
-            if checkpoint is None or self.postgres.confirmed <= checkpoint.flushed_lsn:
+            if (
+                self.settings.durable
+                or checkpoint is None
+                or self.postgres.confirmed <= checkpoint.flushed_lsn
+            ):
                 raise
             self.refused = True
         finally:
@@ -183,6 +193,13 @@ class World:
     def _crash_daemon(self) -> None:
         self._somebody().kill()
 
+    def _crash_machine(self) -> None:
+        """Both instances end, and what was not synced is gone."""
+        for instance in self.instances:
+            instance.kill()
+        if self.around.disk is not None:
+            self.around.disk.crash()
+
     def _stop_daemon(self) -> None:
         self._somebody().stop()
 
@@ -227,7 +244,7 @@ class World:
 
     def _take_broker_away(self) -> None:
         self.broker.away = True
-        self._in(5, 120, self._bring_broker_back)
+        self._in(5, self.settings.away_ticks_max, self._bring_broker_back)
 
     def _bring_broker_back(self) -> None:
         self.broker.away = False
@@ -267,7 +284,7 @@ class World:
     def _heal(self) -> None:
         self.broker.healthy = self.around.healthy = True
         for instance in self.instances:
-            if instance.session is not None:
+            if isinstance(instance.session, Session):
                 instance.session.asker.healthy = True
         self.settings.ask_ticks_max = 3
         self.settings.p_decode = 1.0
@@ -318,7 +335,7 @@ class World:
             if self.complete.must_be_equal(table):
                 oracle.fold.compare(table, self.database.transactions.snapshot())
 
-    def _active(self) -> Session | None:
+    def _active(self) -> Session | SpoolSession | None:
         holder = self.postgres.lock_holder
         return next((one.session for one in self.instances if one is holder), None)
 
@@ -350,9 +367,14 @@ class World:
         )
 
 
+def _disk(spool_directory: str, rng: Random) -> Disk:
+    return Disk(Path(tempfile.mkdtemp(prefix="log", dir=spool_directory)), rng)
+
+
 BREAKS: Final[dict[str, Callable[[World], None]]] = {
     "disconnect": World._disconnect,
     "crash_daemon": World._crash_daemon,
+    "crash_machine": World._crash_machine,
     "stop_daemon": World._stop_daemon,
     "crash_postgres": World._crash_postgres,
     "shutdown_postgres": World._shut_down_postgres,

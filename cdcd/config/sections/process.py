@@ -27,6 +27,42 @@ class SpoolConfig(Section):
         None,
         description="The daemon stops when the files would be larger than this. null: what the disk has.",
     )
+    durable: bool = Field(
+        False,
+        description="While Kafka is away, the stream goes to a log on local disk, and PostgreSQL is told that it may "
+        "forget the WAL of what is synced there, so that its disk is not the buffer of the outage. Then the disk with "
+        "the log is a part of the promise: if it is lost, its changes are, and the next start refuses to skip them. "
+        "Needs durable_directory and kafka.delivery: exactly_once; not together with postgres.two_phase, "
+        "postgres.binary or columns.",
+    )
+    durable_directory: FilePath | None = Field(
+        None,
+        description="Directory for that log, created if missing, on a disk that outlives the process and its machine's "
+        "restart. It belongs to one pipeline. What is in there is delivered at the next start with Kafka, also when "
+        "durable is off again. null: there is no log.",
+    )
+    durable_bytes_max: int = Field(
+        64 * GIB,
+        ge=MIB,
+        le=1024 * TIB,
+        description="Largest size of that log. When it is reached, or the disk is full, nothing more is confirmed: "
+        "PostgreSQL keeps the WAL from there on.",
+    )
+    durable_after_s: float = Field(
+        10,
+        ge=0,
+        le=86_400,
+        description="How long Kafka must have been away before the stream goes to that log.",
+    )
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        if self.durable and self.durable_directory is None:
+            raise ValueError(
+                "durable needs durable_directory: a directory on a disk that outlives the process and its machine's "
+                "restart"
+            )
+        return self
 
 
 class RecordConfig(Section):

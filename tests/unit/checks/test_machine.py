@@ -73,6 +73,21 @@ def test_a_spool_directory_that_a_start_can_make_is_in_order(tmp_path: Path):
     assert f"Create {tmp_path}/file/spool" in problem.hint
 
 
+def test_the_directory_of_a_durable_log_is_looked_at_with_its_room(tmp_path: Path):
+    plain = configured(tmp_path, 0)
+    assert [one for one in examine(plain) if one.code == "spool.durable"] == []
+    durable = {"durable": True, "durable_directory": tmp_path / "log", "durable_bytes_max": 1 << 20}
+
+    def found(**more: object) -> Finding:
+        spool = plain.spool.model_copy(update={**durable, **more})
+        return about("spool.durable", plain.model_copy(update={"spool": spool}))
+
+    assert found().level == "ok"
+    assert found(durable_bytes_max=1 << 60).level == "warning"
+    (tmp_path / "file").write_text("")
+    assert found(durable_directory=tmp_path / "file" / "log").level == "error"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_spool_directory_that_belongs_to_another_is_an_error(tmp_path: Path):
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)

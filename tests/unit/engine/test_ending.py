@@ -1,6 +1,6 @@
 """Why a session ends, and when."""
 
-from cdcd.engine.ending import UNSTREAMED_S, Ending, StreamingAgainError
+from cdcd.engine.ending import UNSTREAMED_S, Ending, LogDeliveredError, StreamingAgainError
 from cdcd.errors import TransientError
 from cdcd.facts import Fact, LockLost, PostgresStopping
 
@@ -54,3 +54,11 @@ def test_a_session_that_streams_goes_on():
     session = ending([])
     session.delivered(151, 100.0 + UNSTREAMED_S + 1)
     assert session.error is None
+
+
+def test_a_session_that_delivers_from_the_log_ends_where_the_log_does():
+    session = Ending(unstreamed_until=0, logged_until=150, grace_s=5.0, observe=lambda _: None, now=100.0)
+    session.delivered(149, 101.0)
+    assert session.error is None
+    session.delivered(150, 101.0)
+    assert isinstance(session.error, LogDeliveredError)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdcd.engine.ending import StreamingAgainError
+from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
 from cdcd.engine.sessions import Sessions
 from cdcd.errors import SinkUnavailableError, TransientError, WithoutBinaryError, WithoutStreamingError
 from cdcd.facts import BinaryPaused, Fact, ReconnectScheduled, StreamingPaused, StreamingResumed
@@ -57,6 +57,12 @@ def test_one_that_has_streamed_never_does(process: Process):
     process.fail(TransientError("lost"), streamed=True)
     process.now += 100 * PATIENCE_S
     assert process.fail(TransientError("lost")) == 2
+
+
+def test_a_session_for_the_durable_log_begins_and_ends_without_a_pause(process: Process):
+    assert process.fail(SpoolingBeginsError("away"), streamed=True) == 0
+    assert process.fail(LogDeliveredError("delivered"), streamed=True) == 0
+    assert process.reconnects == {}
 
 
 def test_another_way_to_open_the_stream_is_taken_at_once(process: Process):

@@ -20,11 +20,13 @@ from cdcd.engine.startup_requests import (
     Fence,
     ImportSnapshot,
     ListTables,
+    LookAtLog,
     LookAtSlot,
     Pause,
     PeekCheckpoint,
     PrepareSink,
     ReadSource,
+    RemoveLogged,
     Request,
     SetFailover,
     SlotMade,
@@ -48,6 +50,7 @@ from cdcd.rows.routing import TopicNames
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.progress import EXPORTED, INCREMENTAL, Progress
 from cdcd.snapshots.signals import ADDED
+from cdcd.transactions.logged import DurableLog, LoggedSession, LogOwner
 from cdcd.transactions.position import Checkpoint, Position, Seal, Source
 
 SERVER, STREAM = "7000", "publication=cdcd"
@@ -73,6 +76,7 @@ class World:
         self.exported = EXPORT
         self.listed: dict[int, str] | None = None
         """What is published when the slot is there; None: the same."""
+        self.log: DurableLog | None = None
         self.peeked: list[Checkpoint | None] = []
         """What is seen of the checkpoint before the fence, one look after the other, and then `found`."""
         self.seen: list[SlotSeen | None] = []
@@ -125,6 +129,7 @@ ANSWERS: dict[type[Any], Callable[[World, Any], Any]] = {
     PeekCheckpoint: _peeked,
     Fence: lambda world, _: world.found,
     ReadSource: lambda world, request: replace(world.source, slot_confirmed=request.slot_confirmed),
+    LookAtLog: lambda world, _: world.log,
     EnsurePublication: lambda world, _: world.published,
     ListTables: lambda world, _: world.published if world.listed is None else world.listed,
     CreateSlot: lambda _, request: SlotMade(SlotSeen(300), "0003-1" if request.export else None),
@@ -145,9 +150,11 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         LookAtSlot,
         PeekCheckpoint,
         ReadSource,
+        LookAtLog,
         Fence,
         LookAtSlot,
         ReadSource,
+        LookAtLog,
         EnsurePublication,
     ]
     assert ready.checkpoint == HERE
@@ -161,6 +168,7 @@ def test_a_start_that_goes_on_asks_in_this_order_and_writes_nothing():
         (Start.take_lock, Start.connect_stream, "a standby disturbs no stream"),
         (Start.judge, Start.fence, "who must refuse to start shuts nobody out"),
         (Start.judge, Start.ensure_publication, "who must refuse to start creates nothing"),
+        (Start.fence, Start.remove_delivered_logs, "what is delivered is known for good"),
         (Start.fence, Start.ensure_slot, "a former instance can not move the slot any more"),
         (Start.refuse_collisions, Start.ensure_slot, "a slot that nobody uses would hold WAL"),
         (Start.ensure_publication, Start.ensure_slot, "a slot decodes what is published when it was made"),
@@ -408,3 +416,29 @@ def test_a_slot_that_another_instance_made_since_it_was_looked_at_is_looked_at_a
     assert world.start().slot_confirmed == SLOT.confirmed
     assert world.order.count(Pause) == 1
     assert CreateSlot not in world.order
+
+
+LOGGED = LoggedSession(3, LogOwner("", "cdcd", SERVER, 1, STREAM), 80, 150)
+
+
+def test_what_a_durable_log_holds_is_delivered_before_the_stream():
+    world = World(slot=SlotSeen(140), log=DurableLog("/log", (LOGGED,)))
+    ready = world.start()
+    assert (ready.logged, ready.checkpoint.position) == (LOGGED, HERE.position)
+    # PostgreSQL is never told less than the slot has.
+    assert ready.flushed == 140
+    assert RemoveLogged not in world.order
+
+
+def test_a_durable_log_that_is_delivered_is_removed_before_the_stream():
+    world = World(slot=SlotSeen(100), log=DurableLog("/log", (replace(LOGGED, end=100),)))
+    assert world.start().logged is None
+    assert world.the(RemoveLogged) == RemoveLogged((3,))
+    assert world.order.index(Fence) < world.order.index(RemoveLogged)
+
+
+def test_a_damaged_log_is_refused_also_where_a_gap_is_accepted():
+    world = World(slot=SlotSeen(200), log=DurableLog("/log", (LOGGED,)))
+    with pytest.raises(PositionError, match="/log is damaged"):
+        world.start(accept_gap=True)
+    assert Fence not in world.order

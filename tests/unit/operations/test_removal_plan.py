@@ -48,6 +48,15 @@ def left(planned: Plan) -> str:
     return "\n".join(f"{each.what}: {each.why}" for each in planned.left)
 
 
+def test_the_durable_log_goes_with_the_checkpoint():
+    planned = plan("reset", replace(FOUND, log="/log", log_bytes=5_000_000))
+    assert [step.kind for step in planned.steps][:3] == ["slot", "checkpoint", "log"]
+    assert "the durable log in /log" in planned.steps[2].what
+    elsewhere = plan("drop", replace(FORMER, log="/log", log_bytes=5_000_000))
+    assert "log" not in {step.kind for step in elsewhere.steps}
+    assert "the durable log in /log" in left(elsewhere)
+
+
 def test_a_drop_frees_the_wal_first_and_forgets_the_publication_last():
     assert steps(plan("drop")) == [
         ("slot", "3 MB of WAL", ()),

@@ -1,0 +1,43 @@
+"""The durable log that the configuration names."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from cdcd.config.loading import Config
+from cdcd.durable.log import LogFiles, segments_in
+from cdcd.errors import LimitError
+
+SEGMENT_BYTES: Final = 8 << 20
+"""Size of a segment (bytes). The last segment of each logged session is read at each start."""
+
+
+def open_log(config: Config) -> LogFiles | None:
+    """Take the log; None: there is none. The caller owes `close`.
+
+    A log that is there counts also when `spool.durable` is off again, because its changes are nowhere else.
+
+    Raises:
+        LimitError: the folder cannot be read or written.
+        TransientError: another process uses the log.
+    """
+    spool = config.spool
+    if spool.durable_directory is None:
+        return None
+    folder = Path(spool.durable_directory)
+    try:
+        if not spool.durable and not segments_in(folder):
+            return None
+    except OSError as error:
+        raise log_error(config, error) from error
+    return LogFiles(folder, spool.durable_bytes_max, min(SEGMENT_BYTES, spool.durable_bytes_max))
+
+
+def log_error(config: Config, error: OSError) -> LimitError:
+    """The log's folder cannot be used."""
+    folder = config.spool.durable_directory
+    return LimitError(
+        f"Cannot use the durable log {folder}: {os.strerror(error.errno or errno.EIO)}.",
+        hint=f"Let the user of the daemon read and write {folder} and what is in it. Nothing was skipped.",
+    )
