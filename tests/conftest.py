@@ -52,6 +52,7 @@ LONG = (
     "integration/test_postgres_lock.py",
     "integration/test_tokens_kafka.py",
     "integration/test_local_servers.py",
+    "integration/test_heartbeat.py",
     "integration/test_verify.py",
     "integration/test_postgres_shared_snapshot.py",
     "integration/test_tls_kafka.py",

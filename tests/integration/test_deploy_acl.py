@@ -1,4 +1,4 @@
-"""deploy/acl.md: the rights in its first table are enough for the daemon."""
+"""deploy/acl.md: the rights in its first table are enough for the daemon, and with its last one for heartbeats."""
 
 import re
 from collections.abc import Callable
@@ -25,9 +25,12 @@ ROW = re.compile(
 )
 
 
-def documented_rights(pipeline: str) -> list[AclBinding]:
-    """The first table, for a pipeline of another name than `shop`."""
-    needed = (REPOSITORY / "deploy" / "acl.md").read_text().partition("`cdcd check` says more")[0]
+def documented_rights(pipeline: str, *, heartbeats: bool = False) -> list[AclBinding]:
+    """The first table, or that of heartbeats, for a pipeline of another name than `shop`."""
+    text = (REPOSITORY / "deploy" / "acl.md").read_text()
+    needed = text.partition("`cdcd check` says more")[0]
+    if heartbeats:
+        needed = text.partition("With heartbeats")[2]
     return [
         AclBinding(
             ResourceType[kind.upper().replace(" ", "_")],
@@ -77,6 +80,15 @@ def test_the_documented_rights_are_enough(
         database.execute(f"INSERT INTO item VALUES ({number})")
         process.await_metric("cdcd_events_total", lambda value: value == 1, "c", "public.item")
         assert process.stop() == 0
+
+    # AND WHEN it has heartbeats, and the rights for them
+    rights = documented_rights(unique, heartbeats=True)
+    assert len(rights) == 2
+    allow(broker.admin_bootstrap_servers, rights)
+    process = daemon({**config, "heartbeat": {"interval_s": 0.2}})
+    process.await_streaming()
+    process.await_metric("cdcd_heartbeats_total", lambda value: value > 1)
+    assert process.stop() == 0
 
     # THEN it creates the topics and delivers
     with Reader(broker.admin_bootstrap_servers, unique) as reader:
