@@ -459,6 +459,22 @@ class EventRefused(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class FilterFailed(Fact):
+    """A filter (filters.tables) has no answer for a row, or for any row of the table, as `reason` says. What becomes of
+    such rows, the filter's on_error says; a row that is updated or deleted is taken for one that the topic has. Correct
+    the filter's expression: `row.x != null && row.x > 5` where a column can be NULL. `left_out` is how many more rows
+    were without an answer since the last such report.
+    """
+
+    event: ClassVar[str] = "filter.failed"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+    lsn: str
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlatteningCollision(Fact):
     """A table has a column with the name of a field that event_flattening adds. Its flattened records have the column
     and leave the added field out. Choose another name: `event_flattening.add_fields_prefix`, or `<field>:<name>`.
@@ -530,6 +546,17 @@ class ColumnRuleUnmatched(Fact):
     event: ClassVar[str] = "columns.unmatched"
     level: ClassVar[Level] = "warning"
     rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class FilterUnmatched(Fact):
+    """A filter of `filters.tables` matches no published table, so it filters nothing. Compare the pattern with the
+    names in PostgreSQL: if a name is spelled wrong, the topic of the table has all of its rows.
+    """
+
+    event: ClassVar[str] = "filters.unmatched"
+    level: ClassVar[Level] = "warning"
+    table: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,28 @@ class PostgresReachable(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatQueryFailed(Fact):
+    """PostgreSQL refused `heartbeat.action_query`, or did not answer. The stream and the heartbeats go on, and the
+    query is run again at the next interval. `failures` counts those since the query last ran. The event comes once a
+    minute at most.
+    """
+
+    event: ClassVar[str] = "heartbeat.failed"
+    level: ClassVar[Level] = "warning"
+    message: str
+    hint: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatQueryRuns(Fact):
+    """`heartbeat.action_query` runs again, after so many `failures`."""
+
+    event: ClassVar[str] = "heartbeat.runs"
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamProgressed(Fact):
     """What Kafka acknowledged in the last `seconds`: transactions, rows (snapshots' too), and the bytes of their keys
     and values. The event comes once a minute, unless nothing was done and nothing is left.

@@ -12,7 +12,8 @@ class Tails:
 
     Attributes:
         events: of these transactions.
-        unreadable: records that are not Debezium's JSON: Avro, or what a transform has made.
+        unreadable: records that are not Debezium's JSON: Avro, CloudEvents without extension attributes, or what a
+            transform has made.
     """
 
     def __init__(self, xids: frozenset[int]) -> None:
@@ -57,5 +58,18 @@ def _source(value: bytes) -> dict[str, Any] | None:
         return None
     if isinstance(found, dict) and isinstance(found.get("payload"), dict):
         found = found["payload"]
+    if isinstance(found, dict) and "specversion" in found:
+        return _source_of_event(found)
     source = found.get("source") if isinstance(found, dict) else None
     return source if isinstance(source, dict) else None
+
+
+def _source_of_event(event: dict[str, Any]) -> dict[str, Any] | None:
+    """As far as the attributes of a CloudEvent have it: Debezium's, or cdcd's."""
+    if "iodebeziumlsn" not in event:
+        return None
+    return {
+        "lsn": event["iodebeziumlsn"],
+        "txId": event.get("iodebeziumtxId") or event.get("iodebeziumsourcetxid"),
+        "snapshot": event.get("iodebeziumsnapshot", "false"),
+    }

@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from cdcd.adopt.options_cloudevents import counts, of_events
 from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
 from cdcd.adopt.options_flattening import of_transform
+from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
 from cdcd.adopt.options_registry import REGISTRY, USER_INFO
 from cdcd.adopt.options_snapshot import SNAPSHOT
@@ -100,7 +102,9 @@ def _with_others(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, as other options of the connector change it."""
     if finding.name.partition(".")[0] == "transforms":
         return replace(finding, verdict=of_transform(finding.name, options, finding.verdict))
-    return _without_effect(finding, options)
+    finding = replace(finding, verdict=of_heartbeat(finding.name, options, finding.verdict))
+    found = _without_effect(finding, options)
+    return replace(found, verdict=of_events(finding.name, options, found.verdict))
 
 
 def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
@@ -131,8 +135,11 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
         ):
             why = "cdcd has one setting for keys and values, and takes that of the values."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
-        if keys.get("format.key") == "avro" and values.get("format.value") != "avro":
-            why = "cdcd writes keys in Avro beside values in Avro only. The key is JSON."
+        if keys.get("format.key") == "avro" and "avro" not in (
+            values.get("format.value"),
+            values.get("cloudevents.data"),
+        ):
+            why = "cdcd writes keys in Avro beside values or data in Avro only. The key is JSON."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         agreed.append(finding)
     return agreed
@@ -259,6 +266,8 @@ def _counts(name: str, options: Mapping[str, str]) -> bool:
     part = name.partition(".converter.schemas.enable")
     if part[1]:
         return "JsonConverter" in options.get(f"{part[0]}.converter", "")
+    if not counts(name, options):
+        return False
     return name != "flush.lsn.source" or not options.get("lsn.flush.mode")
 
 

@@ -6,6 +6,7 @@ the Java producer, whose properties are librdkafka's here (`kafka.properties`).
 
 from typing import Final
 
+from cdcd.adopt.options_cloudevents import CLOUDEVENTS_CONVERTER, EVENTS, EVENTS_ARE
 from cdcd.adopt.options_flattening import FLATTENING, FLATTENING_OPTIONS
 from cdcd.adopt.options_registry import REGISTRY
 from cdcd.adopt.verdicts import (
@@ -44,6 +45,7 @@ _AVRO_IS: Final = {
 def _converter(part: str) -> Rule:
     return by_value(
         {
+            **({CLOUDEVENTS_CONVERTER: EVENTS_ARE} if part == "value" else {}),
             _JSON: same(f"The {part} is JSON."),
             AVRO_CONVERTER: _AVRO_IS[part],
             "": differs(
@@ -59,6 +61,8 @@ def _converter(part: str) -> Rule:
 
 
 _OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
+_FILTER: Final = "io.debezium.transforms.filter"
+_ROUTER: Final = "io.debezium.transforms.contentbasedrouter"
 _TRANSFORMS: Final = (
     "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
     "after the topics, do it."
@@ -129,6 +133,7 @@ CONNECT: Final = (
         ),
     ),
     *REGISTRY,
+    *EVENTS,
     Option("key.converter.*", None, irrelevant("It belongs to key.converter.")),
     Option("value.converter.*", None, irrelevant("It belongs to value.converter.")),
     Option("header.converter", None, irrelevant("cdcd's headers are bytes of text.")),
@@ -144,6 +149,15 @@ CONNECT: Final = (
                     "Write the outbox table and its topics into `outbox` of cdcd.yaml (docs/outbox.md names the key "
                     "for each option of the router), and accept this option and `transforms`. Do not take over "
                     "before that: events would be rows in the topic of the table."
+                ),
+                _FILTER: lacks(
+                    "cdcd runs no scripts. Write the condition in CEL into filters.tables of cdcd.yaml "
+                    "(docs/filters.md: value.after.status becomes row.status), and accept this option and "
+                    "`transforms`. Do not take over before that: all rows would be in the topics."
+                ),
+                _ROUTER: lacks(
+                    "cdcd has no routes by content: rows go to the topic of their table. Let the consumers, or a job "
+                    "after the topics, divide them."
                 ),
             },
             lacks(_TRANSFORMS),

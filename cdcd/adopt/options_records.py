@@ -5,6 +5,7 @@ The names and defaults are those of Debezium 3.7.0 and of its manual. A mode tha
 
 from typing import Final
 
+from cdcd.adopt.options_heartbeat import HEARTBEAT_TOPIC
 from cdcd.adopt.verdicts import (
     Kind,
     Option,
@@ -246,8 +247,7 @@ TOPICS: Final = (
     ),
     Option("topic.delimiter", ".", only(".", "Topics are <prefix>.<schema>.<table>.", lacks(_NAMES))),
     Option("topic.cache.size", "10000", irrelevant("It is about the memory of the Java process.")),
-    Option("topic.heartbeat.prefix", "__debezium-heartbeat", irrelevant("cdcd writes no heartbeat records.")),
-    Option("topic.heartbeat.name", None, irrelevant("cdcd writes no heartbeat records.")),
+    *HEARTBEAT_TOPIC,
     Option(
         "topic.transaction",
         "transaction",

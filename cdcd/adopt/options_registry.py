@@ -106,9 +106,12 @@ _TLS: Final[tuple[tuple[str, Rule, bool], ...]] = (
 )
 
 
-def _registry(part: str) -> tuple[Option, ...]:
-    """Rows for keys or values. What is not given has no row of its own: only Avro has these."""
-    at = f"{part}.converter."
+def registry_options(part: str, at: str) -> tuple[Option, ...]:
+    """Rows for keys or values. What is not given has no row of its own: only Avro has these.
+
+    Args:
+        at: what the names of the options begin with.
+    """
     other = "key" if part == "value" else "value"
     user = always(same("registry.user and registry.password."))
     return (
@@ -176,4 +179,7 @@ def _registry(part: str) -> tuple[Option, ...]:
     )
 
 
-REGISTRY: Final = (*_registry("key"), *_registry("value"))
+REGISTRY: Final = (
+    *registry_options("key", "key.converter."),
+    *registry_options("value", "value.converter."),
+)

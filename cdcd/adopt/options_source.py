@@ -6,6 +6,7 @@ CommonConnectorConfig) and of its manual. Options about tables and columns are j
 
 from typing import Final
 
+from cdcd.adopt.options_heartbeat import HEARTBEAT
 from cdcd.adopt.verdicts import (
     Option,
     always,
@@ -262,28 +263,7 @@ PUBLICATION: Final = (
 )
 
 RUNNING: Final = (
-    Option(
-        "heartbeat.interval.ms",
-        "0",
-        only(
-            "0",
-            "There is no heartbeat topic.",
-            differs("cdcd writes no heartbeat records, and needs none: an idle database holds no WAL back."),
-        ),
-    ),
-    Option(
-        "heartbeat.action.query",
-        None,
-        if_given(
-            differs(
-                "cdcd runs no query, and needs none: an idle database holds no WAL back. deploy/sql/heartbeat.sql "
-                "writes a beat that consumers can see."
-            )
-        ),
-    ),
-    Option(
-        "heartbeat.topics.prefix", "__debezium-heartbeat", irrelevant("cdcd writes no heartbeat records.")
-    ),
+    *HEARTBEAT,
     Option(
         "max.batch.size",
         "2048",

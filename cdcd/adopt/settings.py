@@ -17,7 +17,18 @@ _ALWAYS: Final = frozenset({"postgres.slot", "postgres.publication", "topics.pre
 _STAND_IN: Final = "0"
 """For a secret that is not there while the file is checked."""
 
-_ORDER: Final = ("name", "postgres", "kafka", "topics", "format", "event_flattening", "registry", "snapshot")
+_ORDER: Final = (
+    "name",
+    "postgres",
+    "kafka",
+    "topics",
+    "format",
+    "cloudevents",
+    "event_flattening",
+    "heartbeat",
+    "registry",
+    "snapshot",
+)
 
 Settings = dict[str, Any]
 """The keys of cdcd's configuration, nested."""

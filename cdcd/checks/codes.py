@@ -119,7 +119,19 @@ _TABLE: Final = (
         "Whether the tables of `outbox.tables` have the columns that events need, and the server sends messages.",
         (2,),
     ),
+    Code(
+        "filters.rule",
+        "PostgreSQL",
+        "Whether the filters of `filters.tables` fit the published tables: columns, types and replica identity.",
+        (2,),
+    ),
+    Code("filters.unmatched", "PostgreSQL", "A filter of `filters.tables` matches no published table."),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
+    Code(
+        "heartbeat.query",
+        "PostgreSQL",
+        "Whether the server can plan `heartbeat.action_query`, and the role may run it. It is not run.",
+    ),
     Code(
         "snapshot.watermark",
         "PostgreSQL",

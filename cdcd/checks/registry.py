@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from cdcd.checks.finding import Finding
 from cdcd.config.loading import Config
-from cdcd.formats.available import FORMATS
 from cdcd.registry.client import Registry
 
 SUBJECT = "schema registry"
@@ -35,7 +34,7 @@ def examine_registry(mode: str, subjects: int, *, url: str, registers: bool) -> 
 
 async def ask_registry(config: Config) -> tuple[Sequence[Finding], None]:
     """The registry's findings, if a format needs one. Raises what `Registry` raises."""
-    if not FORMATS[config.format.value].registered:
+    if not config.needs_registry:
         return [], None
     registry = Registry(config)
     subjects = await asyncio.to_thread(registry.subjects)

@@ -11,7 +11,9 @@ from typing import Final, Generic, TypeVar
 
 from cdcd.checks import kafka, machine, postgres
 from cdcd.checks.columns import check_columns, look_at_columns
+from cdcd.checks.filters import check_filters, look_at_filters
 from cdcd.checks.finding import Finding, of_error
+from cdcd.checks.heartbeat import check_heartbeat
 from cdcd.checks.kafka import TableTopic
 from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.registry import SUBJECT, ask_registry
@@ -126,19 +128,25 @@ async def ask_postgres(config: Config) -> tuple[Sequence[Finding], Facts]:
         status_interval_s=source.status_interval_s,
         signals=config.snapshot.signals,
         pipeline=config.name,
-        connections=CONNECTIONS + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0),
+        connections=CONNECTIONS
+        + (config.snapshot.parallelism if config.snapshot.mode != "never" else 0)
+        + (config.heartbeat.action_query is not None),
         application_name=f"{config.name} check",
         connect_timeout_s=source.connect_timeout_s,
     )
     dsn = parse_dsn(*source.access())
     facts = await read_facts(dsn, wanted)
-    return [*postgres.examine(facts, wanted), *await _ask_about_rules(config, dsn, facts)], facts
+    findings = [*postgres.examine(facts, wanted), *await _ask_about_rules(config, dsn, facts)]
+    # A standby waits for the primary, where it looks again.
+    if not facts.session.in_recovery:
+        findings += await check_heartbeat(config, dsn)
+    return findings, facts
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns` and of `outbox` meet the published tables."""
-    rules, outbox = protections(config.columns), config.outbox.settings
-    if not rules.rules and not outbox.is_on:
+    """How the rules of `columns`, of `filters` and of `outbox` meet the published tables."""
+    rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
+    if not rules.rules and not outbox.is_on and not filters:
         return []
     connection = await connect(
         dsn,
@@ -150,6 +158,10 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
     try:
         if rules.rules:
             found += check_columns(await look_at_columns(connection, published.keys(), rules))
+        if filters:
+            found += check_filters(
+                await look_at_filters(connection, published.keys(), filters, rules), len(filters)
+            )
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)

@@ -11,7 +11,7 @@ from cdcd.engine.feedback import interval_for
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
 from cdcd.errors import ConfigError
-from cdcd.formats.available import FORMATS
+from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.formats.encoder import SKIPPABLE, EncoderSettings
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka import client
@@ -66,6 +66,8 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         signals=snapshot.signals,
         truncate=config.topics.writes_truncates,
         snapshot_only=snapshot.mode == ONLY,
+        heartbeat_s=config.heartbeat.interval_s,
+        heartbeat_query=config.heartbeat.action_query is not None,
     )
 
 
@@ -95,8 +97,10 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         modes=modes(config.format),
         name_adjustment=config.format.schema_name_adjustment_mode,
         flattening=config.event_flattening.settings,
+        events=config.cloudevents.settings,
         skipped=tuple([op for op in SKIPPABLE if op in topics.skipped_operations]),
         transaction_topic=topics.transaction_topic,
+        heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
@@ -115,9 +119,20 @@ def modes(chosen: FormatConfig) -> Modes:
 
 def require_json(config: Config, command: str, hint: str) -> None:
     """Refuse a format that the command does not read. Raises ConfigError."""
-    if FORMATS[config.format.value].registered:
+    if config.needs_registry or config.format.value == CLOUDEVENTS:
         raise ConfigError(
             f"{command} does not read format.value: {config.format.value}, only JSON.", hint=hint
+        )
+
+
+def require_no_registry(config: Config, command: str, hint: str) -> None:
+    """Refuse a format whose records need the ids of a schema registry. Raises ConfigError."""
+    if config.needs_registry:
+        chosen = f"format.value: {config.format.value}"
+        if config.format.value == CLOUDEVENTS:
+            chosen += f" with cloudevents.data: {config.cloudevents.data}"
+        raise ConfigError(
+            f"{command} does not write {chosen}, which needs the ids of a schema registry.", hint=hint
         )
 
 
@@ -161,6 +176,8 @@ def own_topics(config: Config, *, messages: bool) -> list[str]:
         topics.append(config.topics.message)
     if config.topics.transaction_topic is not None:
         topics.append(config.topics.transaction_topic)
+    if config.heartbeat_topic is not None:
+        topics.append(config.heartbeat_topic)
     if config.kafka.oversized == "dead_letter":
         topics.append(config.kafka.dead_letter_topic)
     return [*topics, *config.outbox.topics]

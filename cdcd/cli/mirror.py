@@ -107,6 +107,7 @@ def command(
     pipeline = None if source is None else load_config(source, os.environ)
     _check_reload(config, pipeline is not None)
     _check_protected(pipeline)
+    _check_filters(pipeline)
     _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
     check_pyspark()
@@ -338,6 +339,17 @@ def _check_protected(pipeline: "Config | None") -> None:
         )
 
 
+def _check_filters(pipeline: "Config | None") -> None:
+    """ConfigError: the daemon filters rows, which Spark would read all the same."""
+    if pipeline is not None and pipeline.filters.tables:
+        raise ConfigError(
+            f"The pipeline's configuration filters the rows of {', '.join(pipeline.filters.tables)} (filters.tables), "
+            "and Spark would read all rows of these tables from the database.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
+        )
+
+
 def _check_modes(pipeline: "Config | None") -> None:
     """ConfigError: what the topics say is not what Spark would read from the database."""
     if pipeline is None:
@@ -347,6 +359,11 @@ def _check_modes(pipeline: "Config | None") -> None:
             "The pipeline's records are flattened (event_flattening), so they do not tell which change of a row comes "
             "first.",
             hint="Mirror a pipeline without event_flattening: a second one, with a slot and a prefix of its own.",
+        )
+    if pipeline.format.value == "cloudevents":
+        raise ConfigError(
+            "The pipeline's records are CloudEvents (format.value), which cdcd mirror does not read.",
+            hint="Mirror a pipeline with format.value: json: a second one, with a slot and a prefix of its own.",
         )
     skipped = [op for op in pipeline.topics.skipped_operations if op != "t"]
     if skipped:

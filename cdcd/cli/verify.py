@@ -249,7 +249,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
     from cdcd.snapshots.patterns import parse_pattern  # noqa: PLC0415
     from cdcd.verify.delivery import Delivery  # noqa: PLC0415
     from cdcd.verify.source import Forms  # noqa: PLC0415
-    from cdcd.verify.topics import check_records, chosen, tell_outbox  # noqa: PLC0415
+    from cdcd.verify.topics import check_records, chosen, tell_left_out  # noqa: PLC0415
 
     mirror = load_mirror(mirror_file, os.environ)
     check_pyspark()
@@ -258,7 +258,7 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
 
     require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
     check_records(config)
-    tell_outbox(config, notice)
+    tell_left_out(config, notice)
     settings, target = settings_of(mirror), target_of(mirror)
     connection, _ = client.split(*access(config.kafka))
     delivery = Delivery(config, connection, timeout_s, notice)

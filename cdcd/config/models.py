@@ -15,9 +15,12 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from cdcd.config.defaults import with_derived_defaults
+from cdcd.config.sections.cloudevents import CloudEventsConfig
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
+from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
+from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
 from cdcd.config.sections.postgres import PostgresConfig
@@ -26,7 +29,9 @@ from cdcd.config.sections.registry import RegistryConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
+from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.rows.routing import TopicNames, equivalent
+from cdcd.snapshots.patterns import parse_pattern
 
 
 class Config(Section):
@@ -42,14 +47,23 @@ class Config(Section):
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
+    cloudevents: CloudEventsConfig = Field(
+        description="How records are CloudEvents, if format.value is cloudevents."
+    )
     event_flattening: EventFlatteningConfig = Field(
         description="Records whose value is the row itself. Off by default."
     )
     outbox: OutboxConfig = Field(
         description="Events that an application publishes in the transaction that they tell of. Off by default."
     )
+    heartbeat: HeartbeatConfig = Field(
+        description="A record, and a query on the source, at an interval. Off by default."
+    )
+    filters: FiltersConfig = Field(
+        description="Which rows of tables the topics have. All of them by default."
+    )
     registry: RegistryConfig = Field(
-        description="The schema registry that keys and values in avro need, by Confluent's API."
+        description="The schema registry that keys, values and data in avro need, by Confluent's API."
     )
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     record: RecordConfig = Field(
@@ -104,11 +118,29 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _heartbeat_apart(self) -> "Config":
+        topics, heartbeat = self.topics, self.heartbeat_topic
+        if heartbeat is None:
+            return self
+        others = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
+        others += [topics.transaction_topic or "", *topics.names.values()]
+        if equivalent(heartbeat) in {equivalent(topic) for topic in others if topic}:
+            raise ValueError(
+                f"topics.heartbeat: {heartbeat} is another topic of the pipeline already, to which Kafka counts one "
+                "that differs in '.' and '_' only"
+            )
+        if may_be_of_a_table(heartbeat, topics.prefix):
+            raise ValueError(
+                f"topics.heartbeat: {heartbeat} could be the topic of a table, {topics.prefix}.<schema>.<table>, and "
+                "the mirror would take its records for rows; choose a name that does not begin so"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _outbox_fits(self) -> "Config":
         topics, outbox = self.topics, self.outbox
         own = [topics.message, topics.checkpoint, topics.schemas, self.kafka.dead_letter_topic]
-        if topics.transaction_topic is not None:
-            own.append(topics.transaction_topic)
+        own += [each for each in (topics.transaction_topic, self.heartbeat_topic) if each is not None]
         taken = {equivalent(topic) for topic in (*own, *topics.names.values())}
         for topic in outbox.topics:
             if equivalent(topic) in taken:
@@ -122,6 +154,18 @@ class Config(Section):
             raise ValueError("outbox.messages needs postgres.messages: true")
         if outbox.tables and self.postgres.binary:
             raise ValueError("outbox.tables needs postgres.binary: false, because payloads are text as it is")
+        return self
+
+    @model_validator(mode="after")
+    def _filters_fit(self) -> "Config":
+        for text in self.filters.tables:
+            pattern = parse_pattern(text, "filters.tables")
+            for table in self.outbox.by_table:
+                if pattern.matches(*table):
+                    raise ValueError(
+                        f"filters.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
+                        "narrow the pattern"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -155,25 +199,65 @@ class Config(Section):
             )
         return self
 
+    @property
+    def needs_registry(self) -> bool:
+        """Whether the schemas of values, and maybe of keys, are in a schema registry."""
+        is_event = self.format.value == CLOUDEVENTS
+        return (self.cloudevents.data if is_event else self.format.value) == "avro"
+
     @model_validator(mode="after")
     def _has_registry(self) -> "Config":
-        formats = (self.format.key, self.format.value)
-        if "avro" not in formats:
+        if not self.needs_registry:
+            if self.format.key == "avro":
+                raise ValueError(
+                    "format.key: avro needs format.value: avro, or cloudevents with cloudevents.data: avro"
+                )
             return self
-        if self.format.value != "avro":
-            raise ValueError("format.key: avro needs format.value: avro")
+        chosen = "format.value: avro" if self.format.value == "avro" else "cloudevents.data: avro"
         if self.registry.url is None:
-            raise ValueError("format.value: avro needs registry.url")
-        if self.topics.skipped_operations:
-            raise ValueError("topics.skipped_operations needs format.value: json or json_schema")
-        if self.topics.transaction_metadata:
-            raise ValueError("topics.transaction_metadata needs format.value: json or json_schema")
+            raise ValueError(f"{chosen} needs registry.url")
+        for key, is_set in (
+            ("topics.skipped_operations", bool(self.topics.skipped_operations)),
+            ("topics.transaction_metadata", self.topics.transaction_metadata),
+        ):
+            if is_set:
+                raise ValueError(
+                    f"{key} needs format.value: json or json_schema, or cloudevents with data in one of these"
+                )
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "
-                "replayed with format.value: avro; take one of the two out"
+                f"replayed with {chosen}; take one of the two out"
             )
         return self
+
+    @model_validator(mode="after")
+    def _events_are_told_apart(self) -> "Config":
+        if self.format.value != CLOUDEVENTS:
+            if self.cloudevents != CloudEventsConfig.model_construct():
+                raise ValueError("the keys of cloudevents need format.value: cloudevents")
+            return self
+        if self.cloudevents.data == "avro" and self.registry.subjects == "record":
+            raise ValueError(
+                "registry.subjects: record needs another cloudevents.data than avro, because the data of all tables "
+                "have one name, io.debezium.connector.postgresql.Data; choose topic or topic_record"
+            )
+        if self.cloudevents.mode == "binary" and self.format.key == "avro":
+            raise ValueError(
+                "format.key: avro needs cloudevents.mode: structured, because the headers of an event must be text, "
+                "and an update of the key has the other key in a header; choose format.key: json"
+            )
+        if self.topics.transaction_metadata and not self.cloudevents.extension_attributes:
+            raise ValueError(
+                "topics.transaction_metadata needs cloudevents.extension_attributes: true, because an event names its "
+                "transaction in them"
+            )
+        return self
+
+    @property
+    def heartbeat_topic(self) -> str | None:
+        """The topic for heartbeats; None: there are none."""
+        return self.topics.heartbeat if self.heartbeat.interval_s else None
 
     @property
     def stream_options(self) -> str:
@@ -195,6 +279,7 @@ class Config(Section):
             topics.checkpoint,
             sink.dead_letter_topic if sink.oversized == "dead_letter" else None,
             topics.transaction_topic,
+            self.heartbeat_topic,
         )
 
     def on_demand(self) -> tuple[str, ...]:

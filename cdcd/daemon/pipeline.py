@@ -3,7 +3,7 @@
 ```
  read ─frames─▶ Engine ─┬─ Ship ─▶ the Kafka thread ─▶ delivered
    ▲  wants_frames ─────┤  Describe, EnsureTopics, Ask ─▶ described, topics_ready, answered
-   │                    │  EnsureSchemas ─▶ schemas_ready
+   │                    │  EnsureSchemas ─▶ schemas_ready, RunHeartbeatQuery ─▶ heartbeat_query_ended
    │                    └─ Status ─▶ PostgreSQL
  lock, survey, stop ─▶ lock_lost, tick, stop
 ```
@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from cdcd.daemon import memory
+from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.engine.actions import (
@@ -31,6 +32,7 @@ from cdcd.engine.actions import (
     End,
     EnsureSchemas,
     EnsureTopics,
+    RunHeartbeatQuery,
     Ship,
     Status,
     Turn,
@@ -75,6 +77,7 @@ class Pipeline:
             of `Engine.described`.
         survey: reads the state of the slot into the telemetry. It raises if the slot or the publication is gone.
         registrar: registers schemas; None: the format has none.
+        heartbeat: runs the heartbeat query; None: there is none.
         tap: stands before the engine's verbs, and records each call; None: nothing is recorded.
     """
 
@@ -95,6 +98,7 @@ class Pipeline:
         observe: Observer,
         tap: Tap | None = None,
         registrar: Registrar | None = None,
+        heartbeat: HeartbeatAction | None = None,
     ) -> None:
         self._engine = engine
         self._verbs: Engine | Tap = engine if tap is None else tap
@@ -110,6 +114,7 @@ class Pipeline:
         self._telemetry = telemetry
         self._observe = observe
         self._registrar = registrar
+        self._heartbeat = heartbeat
         self._reported = asyncio.Event()
         """Set when something was reported to the engine, which may have other actions then."""
         self._wanted = asyncio.Event()
@@ -207,6 +212,7 @@ class Pipeline:
         now = time.monotonic()
         self._verbs.delivered(batch, now)
         self._telemetry.kafka_bytes += batch.size
+        self._telemetry.heartbeats += batch.has_heartbeat
         if batch.closes:
             self._telemetry.observe_commit(now - began)
         if batch.commit_time is not None:
@@ -229,6 +235,11 @@ class Pipeline:
         await self._registrar.ensure(action.schemas)
         # No recording holds the ids, so that there is none of such a session (`Config`).
         self._engine.schemas_ready(action.schemas, time.monotonic())
+
+    async def _run_heartbeat_query(self, _action: RunHeartbeatQuery) -> None:
+        assert self._heartbeat is not None, "only a configuration with a query has it run"
+        await self._heartbeat.run()
+        self._verbs.heartbeat_query_ended(time.monotonic())
 
     async def _begin_stream(self, _action: Begin) -> None:
         self._snapshots.close_export()
@@ -334,6 +345,7 @@ _CARRIED_OUT: Final[dict[type[Any], Callable[[Pipeline, Any], Awaitable[None]]]]
     Describe: Pipeline._describe,
     EnsureTopics: Pipeline._ensure_topics,
     EnsureSchemas: Pipeline._ensure_schemas,
+    RunHeartbeatQuery: Pipeline._run_heartbeat_query,
     Begin: Pipeline._begin_stream,
     Ask: Pipeline._ask,
 }

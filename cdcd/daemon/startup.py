@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from cdcd.checks.columns import look_at_columns
+from cdcd.checks.filters import look_at_filters
 from cdcd.checks.outbox import look_at_outbox
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
@@ -48,8 +49,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError
-from cdcd.facts import ColumnRuleUnmatched, Observer, OutboxUnpublished, SlotDropped
-from cdcd.formats.available import FORMATS
+from cdcd.facts import ColumnRuleUnmatched, FilterUnmatched, Observer, OutboxUnpublished, SlotDropped
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.sink import Sink
@@ -206,10 +206,11 @@ class Startup:
             FatalError: configuration, privileges, positions: a person must act.
         """
         ready = await self._carry_out()
-        if FORMATS[self.config.format.value].registered:
+        if self.config.needs_registry:
             # Now that no other instance can add an id.
             await self._know_schemas()
         await self._look_at_columns(ready)
+        await self._look_at_filters(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
         wiring = self._wiring(ready)
@@ -249,6 +250,19 @@ class Startup:
         for rule in found.unmatched:
             self.observe(ColumnRuleUnmatched(rule=str(rule)))
 
+    async def _look_at_filters(self, ready: Ready) -> None:
+        """Refuse filters that do not fit their tables, and tell which ones filter nothing."""
+        filters = self.config.filters.settings
+        if not filters:
+            return
+        assert self._sql is not None
+        rules = protections(self.config.columns)
+        found = await look_at_filters(self._sql, ready.published.keys(), filters, rules)
+        if found.refused:
+            raise found.refused[0]
+        for table in found.unmatched:
+            self.observe(FilterUnmatched(table=table))
+
     async def _look_at_outbox(self, ready: Ready) -> None:
         """Refuse an outbox that cannot work, and tell which of its tables are not published."""
         outbox = self.config.outbox.settings
@@ -276,6 +290,7 @@ class Startup:
             postgres=self.postgres,
             kafka=self.kafka,
             stack=self.stack,
+            dsn=self.dsn,
             lock=self._lock,
             sql=self._sql,
             stream=self._stream,

@@ -11,6 +11,7 @@ from cdcd.checks.directories import spool_error, spool_problem
 from cdcd.checks.settings import encoder_settings, engine_settings
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import SpoolCipher
+from cdcd.daemon.heartbeat_action import HeartbeatAction
 from cdcd.daemon.kafka_side import KafkaSide
 from cdcd.daemon.pipeline import Pipeline
 from cdcd.daemon.postgres_side import PostgresSide
@@ -22,7 +23,7 @@ from cdcd.facts import Observer, SlotWaiting, StreamStarted
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.descriptions import FormerDescriptions
 from cdcd.kafka.sink import Sink
-from cdcd.postgres.connection import Connection
+from cdcd.postgres.connection import Connection, Dsn
 from cdcd.postgres.lock import AdvisoryLock
 from cdcd.postgres.look_up import CatalogLookUp
 from cdcd.postgres.replication import ReplicationStream
@@ -54,6 +55,7 @@ class Wiring:
     postgres: PostgresSide
     kafka: KafkaSide
     stack: AsyncExitStack
+    dsn: Dsn
     lock: AdvisoryLock
     sql: Connection
     stream: ReplicationStream
@@ -87,6 +89,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         abort_info=ready.options.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
+        filters=config.filters.settings,
     )
     spool = Spool(
         _spool_directory(config),
@@ -118,7 +121,24 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         observe=wiring.observe,
         tap=tap,
         registrar=wiring.registrar,
+        heartbeat=_heartbeat_action(wiring),
     )
+
+
+def _heartbeat_action(wiring: Wiring) -> HeartbeatAction | None:
+    query = wiring.config.heartbeat.action_query
+    if query is None:
+        return None
+    action = HeartbeatAction(
+        wiring.config,
+        query,
+        dsn=wiring.dsn,
+        lock=wiring.lock,
+        telemetry=wiring.telemetry,
+        observe=wiring.observe,
+    )
+    wiring.stack.callback(action.close)
+    return action
 
 
 async def start_replication(wiring: Wiring) -> None:

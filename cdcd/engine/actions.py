@@ -10,6 +10,7 @@ engine. While an action that takes time is under way, the shell goes on asking f
 | `Describe` | look the relation up in the catalog, then `described` |
 | `EnsureTopics` | create or check the topics, then `topics_ready` |
 | `EnsureSchemas` | have the schemas registered, take their ids into `SchemaIds`, then `schemas_ready` |
+| `RunHeartbeatQuery` | run the operator's query on the source, unless the lock is lost, then `heartbeat_query_ended` |
 | `Begin` | START_REPLICATION, then `stream_begun` |
 | `Ask` | ask PostgreSQL on a connection that the stream does not use, then `answered` |
 | `Turn` | let other tasks run, and ask again |
@@ -73,6 +74,11 @@ class EnsureSchemas:
     """Have these schemas registered, because records with them follow. A registry that is away is waited for."""
 
     schemas: tuple[SchemaUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeartbeatQuery:
+    """Run `heartbeat.action_query` on a connection of its own, if the lock is still held. One at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,4 +231,16 @@ class Lost:
 ReadAnswer = Rows | TooLarge | Changed | Refused
 Answer = Looked | Writers | Published | Enums | ReadAnswer | Busy | Lost
 
-Action = Ship | Status | Describe | EnsureTopics | EnsureSchemas | Begin | Ask | Turn | Wait | End
+Action = (
+    Ship
+    | Status
+    | Describe
+    | EnsureTopics
+    | EnsureSchemas
+    | RunHeartbeatQuery
+    | Begin
+    | Ask
+    | Turn
+    | Wait
+    | End
+)

@@ -10,7 +10,8 @@ from cdcd.facts import Observer
 from cdcd.formats.available import format_of
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.shaping.encoder import shaped
-from cdcd.shaping.settings import Outbox
+from cdcd.shaping.filtering import filtered, filtered_rows
+from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.patterns import matcher
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
@@ -30,6 +31,7 @@ class SessionStart:
         abort_info: as in `Assembler`.
         spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
         outbox: which events are published.
+        filters: which rows of tables the topics have.
     """
 
     settings: EngineSettings
@@ -43,6 +45,7 @@ class SessionStart:
     abort_info: bool = False
     spool_bytes: int = 64 << 20
     outbox: Outbox = field(default_factory=Outbox)
+    filters: tuple[TableFilter, ...] = ()
 
 
 def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Observer, now: float) -> Engine:
@@ -51,6 +54,8 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
     encoder = shaped(
         records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
     )
+    encoder = filtered(encoder, start.filters, start.encoding, observe)
+    rows = filtered_rows(records.rows(start.encoding, False, observe), start.filters, start.encoding, observe)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )
@@ -60,7 +65,7 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
         assembler=assembler,
         ledger=ledger,
         encoder=encoder,
-        rows=records.rows(start.encoding, False, observe),
+        rows=rows,
         published=start.published,
         observe=observe,
         now=now,

@@ -24,11 +24,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.engine.actions import Action, Answer, End, Status, Turn, Wait
+from cdcd.engine.actions import Action, Answer, End, RunHeartbeatQuery, Status, Turn, Wait
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.ending import Ending, shut_down
 from cdcd.engine.exported import Exported, ExportedTables
 from cdcd.engine.feedback import Feedback, reply_requested
+from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.ingest import Ingest
 from cdcd.engine.labels import Labels
@@ -51,7 +52,7 @@ from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.assembler import Assembler
 from cdcd.transactions.ledger import Ledger
-from cdcd.transactions.position import Checkpoint, Counts
+from cdcd.transactions.position import Checkpoint, Counts, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class Parts:
     tables: Callable[..., PublishedTables] = PublishedTables
     requests: Callable[..., Requests] = Requests
     delivery: Callable[..., Delivery] = Delivery
+    heartbeat: Callable[..., Heartbeat] = Heartbeat
 
 
 ORDINARY: Final = Parts()
@@ -154,6 +156,16 @@ class Engine:
             self.incremental, name=settings.name, allowed=settings.signals, observe=observe
         )
         self._delivery = parts.delivery(self.queue, ledger, start)
+        self._heartbeat: Heartbeat | None = None
+        if settings.heartbeat_s:
+            self._heartbeat = parts.heartbeat(
+                settings.heartbeat_s,
+                settings.heartbeat_query,
+                encoder=encoder,
+                queue=self.queue,
+                topics=self._topics,
+                held=self._held,
+            )
         self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
@@ -167,6 +179,7 @@ class Engine:
             topics=self._topics,
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
+            heartbeat=self._heartbeat,
         )
         self._questions = Questions(
             self.incremental,
@@ -252,6 +265,8 @@ class Engine:
     def stream_begun(self, now: float) -> None:
         """START_REPLICATION was accepted."""
         self._streams = True
+        if self._heartbeat is not None:
+            self._heartbeat.begin(now)
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again."""
@@ -304,9 +319,16 @@ class Engine:
     def delivered(self, batch: Batch, now: float) -> None:
         """The broker holds the batch, and the checkpoint if the batch closes its Kafka transaction."""
         self._delivery.delivered(batch)
+        if self._heartbeat is not None:
+            self._heartbeat.delivered(batch)
         self._ingest.delivered()
         if batch.closes:
             self._ending.delivered(batch.position.end_lsn, now)
+
+    def heartbeat_query_ended(self, now: float) -> None:
+        """The query of `RunHeartbeatQuery` was run, was left out, or has failed: the stream goes on all the same."""
+        if self._heartbeat is not None:
+            self._heartbeat.query_ended()
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """The connection that holds the advisory lock is gone.
@@ -317,6 +339,8 @@ class Engine:
                 period, and then ends. What an undecided PREPARE holds up can not be confirmed.
         """
         self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
+        if self._heartbeat is not None:
+            self._heartbeat.end()
 
     def warn_of_prepared(self, age_s: float) -> None:
         """Warn of prepared transactions from this age on, in seconds."""
@@ -349,7 +373,9 @@ class Engine:
             return self._finish(now)
         if ending.is_over(now, undelivered=self._undelivered()):
             return self._end_with(shut_down())
-        action: Action | None = self._delivery.next(now) or self._ingest.relations.next(now)
+        action: Action | None = self._next_heartbeat(now, unix_us)
+        if action is None:
+            action = self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
         if self._ingest.advance(now, unix_us):
@@ -390,6 +416,17 @@ class Engine:
     def _undelivered(self) -> bool:
         return self.ledger.open_entries > self.assembler.prepared_open
 
+    def _next_heartbeat(self, now: float, unix_us: int) -> RunHeartbeatQuery | None:
+        """Put a heartbeat into the queue, and give the query, where they are due."""
+        heartbeat = self._heartbeat
+        if heartbeat is None:
+            return None
+        heartbeat.beat(now, unix_us)
+        return heartbeat.query(now)
+
+    def _held(self) -> Position:
+        return self._delivery.checkpoint.position
+
     def _next_question(self, now: float) -> Action | None:
         return self._questions.next(now) if self._streams else self._questions.next_before_stream(now)
 
@@ -398,6 +435,8 @@ class Engine:
         if self._streams:
             times.append(self._feedback.next_at(self.ledger.flushed))
             times.append(self._questions.next_at())
+            if self._heartbeat is not None:
+                times.append(self._heartbeat.next_at())
         times += [self._ending.grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from cdcd.engine.described import DescribedRelations, oids_of
+from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
 from cdcd.engine.queue import BatchQueue
@@ -58,6 +59,7 @@ class Ingest:
 
     Args:
         ends_former_rows: when a table takes another one's name, a truncate record ends the rows of the other one.
+        heartbeat: is asked between transactions, because a busy stream stands still nowhere else; None: there is none.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Ingest:
         topics: Topics,
         observe: Observer,
         ends_former_rows: bool,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         self.cuts = 0
         """How many transactions were cut because they were larger than a Kafka transaction may be."""
@@ -100,6 +103,7 @@ class Ingest:
         self._topics = topics
         self._observe = observe
         self._ends_former_rows = ends_former_rows
+        self._heartbeat = heartbeat
         self._steps: Iterator[Step] | None = None
         self._held: Step | None = None
         self._deferred: list[Callable[[], None]] = []
@@ -270,6 +274,8 @@ class Ingest:
         if self._queue.size:
             self.caught_up = False
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
+        if self._heartbeat is not None:
+            self._heartbeat.beat(now, self._unix_us)
         self.between(now)
 
     def _rolled_back(self, step: RolledBack, now: float) -> None:

@@ -57,6 +57,7 @@ class Batch:
         commit_times: of all commits in the batch that have records, likewise.
         snapshot: how far the reading of tables has got with this batch.
         urgent: the batch does not wait for records.
+        has_heartbeat: one of the records is a heartbeat.
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
             transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` and `give_away` have given to the producer.
@@ -73,6 +74,7 @@ class Batch:
     commit_times: list[int] = field(default_factory=list)
     snapshot: Progress | None = None
     urgent: bool = False
+    has_heartbeat: bool = False
     closes: bool = True
     handed_over: int = 0
     topics: set[str] = field(default_factory=set)
@@ -303,6 +305,11 @@ class BatchQueue:
         records.clear()
         if filling.size >= self._bytes_max or len(filling.records) >= self._records_max:
             self._turn()
+
+    def beat(self, records: list[Record], size: int) -> None:
+        """Take over a heartbeat, `size` bytes, between two transactions. The list is emptied."""
+        self._filling.has_heartbeat = True
+        self.insert(records, size)
 
     def touch(self) -> None:
         """The progress of snapshots has changed. It goes out soon, if need be without records."""

@@ -17,6 +17,8 @@ class EngineSettings:
         snapshot_mode, added_tables, signals: as in the configuration, under `snapshot`.
         truncate: TRUNCATE makes a record.
         snapshot_only: the session ends when every table is read.
+        heartbeat_s: interval of heartbeats, in seconds; 0: there are none.
+        heartbeat_query: at each interval, a query is run on the source, too.
     """
 
     name: str
@@ -34,3 +36,5 @@ class EngineSettings:
     signals: str = "without_where"
     truncate: bool = True
     snapshot_only: bool = False
+    heartbeat_s: float = 0.0
+    heartbeat_query: bool = False

@@ -7,6 +7,10 @@ from typing import Final
 from cdcd.facts import Observer
 from cdcd.formats.avro.encoder import AvroEncoder
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.formats.avro.tables import AVRO
+from cdcd.formats.cloud_events import CLOUDEVENTS
+from cdcd.formats.cloudevents.avro_encoder import AvroEventsEncoder
+from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.flat_encoder import FlatEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
@@ -20,19 +24,26 @@ class Format:
     Attributes:
         changes: for what the stream sends; True: values may come in binary form. Both are given who hears of facts.
         rows: for rows that are read from tables.
-        registered: the schemas of its records are in a schema registry.
     """
 
     changes: Callable[[EncoderSettings, bool, Observer], Encoder]
     rows: Callable[[EncoderSettings, bool, Observer], RowEncoder]
-    registered: bool = False
 
 
 _DEBEZIUM_JSON: Final = Format(DebeziumJsonEncoder, SnapshotEncoder)
 
-_AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder, registered=True)
+_AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder)
 
-FORMATS: Final[Mapping[str, Format]] = {"json": _DEBEZIUM_JSON, "json_schema": _DEBEZIUM_JSON, "avro": _AVRO}
+_EVENTS: Final = Format(JsonEventsEncoder, JsonEventsEncoder)
+
+_EVENTS_IN_AVRO: Final = Format(AvroEventsEncoder, AvroEventsEncoder)
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "json": _DEBEZIUM_JSON,
+    "json_schema": _DEBEZIUM_JSON,
+    "avro": _AVRO,
+    CLOUDEVENTS: _EVENTS,
+}
 """By the name of the values' format; the encoder takes the names from its settings."""
 
 
@@ -42,6 +53,8 @@ _FLATTENED: Final = Format(FlatEncoder, FlatEncoder)
 def format_of(settings: EncoderSettings) -> Format:
     """The format of a pipeline's records. Those of JSON can be flattened."""
     chosen = FORMATS[settings.value_format]
+    if chosen is _EVENTS and settings.events.data == AVRO:
+        return _EVENTS_IN_AVRO
     if settings.flattening is None:
         return chosen
     assert chosen is _DEBEZIUM_JSON, "the configuration flattens JSON only"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.flattening import Flattening
 from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
@@ -31,10 +32,12 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 """JSON array of the columns whose value in this record is a placeholder, because the server did not send it."""
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
-
+HEADER_WATERMARK: Final = "cdcd.watermark"
+"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less."""
 
 MESSAGES: Final = 0
-"""Stands for logical messages where else a relation is named by its oid."""
+HEARTBEATS: Final = -1
+"""Stand for logical messages and for heartbeats where else a relation is named by its oid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,10 @@ class EncoderSettings:
         modes: how values of some types are written.
         name_adjustment: how names of schemas come to be ones that Avro takes (`schema_names.py`).
         flattening: how records are flattened; None: they are envelopes.
+        events: how records are CloudEvents, if `value_format` says so.
         skipped: the operations of `SKIPPABLE` that have no records.
         transaction_topic: for BEGIN and END of transactions; None: there are none, and no record tells its transaction.
+        heartbeat_topic: for heartbeats; None: there are none.
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
     """
@@ -80,8 +85,10 @@ class EncoderSettings:
     modes: Modes = field(default_factory=Modes)
     name_adjustment: str = NONE
     flattening: Flattening | None = None
+    events: CloudEvents = field(default_factory=CloudEvents)
     skipped: tuple[str, ...] = ()
     transaction_topic: str | None = None
+    heartbeat_topic: str | None = None
     subjects: str = "topic"
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
 
@@ -96,6 +103,7 @@ class EncoderSettings:
             self.checkpoint_topic,
             self.dead_letter_topic,
             self.transaction_topic,
+            self.heartbeat_topic,
         )
 
 
@@ -188,7 +196,7 @@ class Encoder(Protocol):
         """
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """The schemas of a defined relation's records that have no id yet; of logical messages, if the oid is MESSAGES.
+        """The schemas of a defined relation's records that have no id yet; likewise for MESSAGES and HEARTBEATS.
 
         The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
         """
@@ -245,6 +253,13 @@ class Encoder(Protocol):
         Args:
             between: commit LSN and number by which it stands between two transactions; None: it stands in the one that
                 is open, behind its last event.
+        """
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """Append the record of a heartbeat, and return its bytes. The settings have a topic for it.
+
+        Args:
+            lsn: Kafka holds every record of a transaction whose commit record begins before.
         """
 
     def draft_all(

@@ -23,6 +23,8 @@ know the table from it.
 `flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
 say which description they follow.
 
+`cloudevents` is true where records are CloudEvents instead of envelopes.
+
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
 
@@ -90,6 +92,7 @@ class TableForm:
     oid: int | None = None
     skipped: tuple[str, ...] = ()
     flattened: bool = False
+    cloudevents: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -126,6 +129,7 @@ class TableForm:
             "key": list(self.key),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
+            **({"cloudevents": True} if self.cloudevents else {}),
             "columns": columns,
         }
 
@@ -151,6 +155,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             oid=data.get("oid"),
             skipped=tuple(data.get("skipped", ())),
             flattened=data.get("flattened") is True,
+            cloudevents=data.get("cloudevents") is True,
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -173,6 +178,7 @@ def table_form(
     modes: Modes = DEFAULTS,
     skipped: tuple[str, ...] = (),
     flattened: bool = False,
+    cloudevents: bool = False,
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -193,6 +199,7 @@ def table_form(
         relation.oid,
         skipped,
         flattened,
+        cloudevents,
     )
 
 

@@ -134,6 +134,7 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
         abort_info=source.abort_info,
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
+        filters=config.filters.settings,
     )
 
 

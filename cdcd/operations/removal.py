@@ -38,6 +38,11 @@ T = TypeVar("T")
 def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
     """What the configuration says of it, and the option `checkpoint_of`."""
     topics = config.topics
+    others = {topics.checkpoint}
+    heartbeat = config.heartbeat_topic
+    if heartbeat is not None and topics.prefix not in heartbeat:
+        # Several pipelines may have their heartbeats in such a topic.
+        others.add(heartbeat)
     return Pipeline(
         name=config.name,
         file=file,
@@ -46,7 +51,7 @@ def pipeline_of(config: Config, file: str, checkpoint_of: str) -> Pipeline:
         transactional_id=_transactional_id(config),
         prefix=topics.prefix,
         checkpoint_topic=topics.checkpoint,
-        own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic != topics.checkpoint),
+        own_topics=tuple(topic for topic, _ in config.topic_names().own() if topic not in others),
         creates_topics=topics.create.enabled,
         reads_tables=config.snapshot.mode != "never",
         checkpoint_of=checkpoint_of,

@@ -6,7 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from cdcd.checks.settings import encoder_settings, engine_settings, require_json, sink_settings, topic_spec
+from cdcd.checks.settings import (
+    encoder_settings,
+    engine_settings,
+    require_no_registry,
+    sink_settings,
+    topic_spec,
+)
 from cdcd.config.loading import Config
 from cdcd.engine.building import SessionStart
 from cdcd.engine.queue import Batch
@@ -129,8 +135,16 @@ def _adapt_to(config: Config) -> Adapt:
             whole_bytes_max=mine.whole_bytes_max,
             truncate=mine.truncate,
         )
-        require_json(config, "cdcd replay", "Set format.value: json and format.key: json for the replay.")
+        require_no_registry(
+            config, "cdcd replay", "Set format.value: json and format.key: json for the replay."
+        )
         encoding = encoder_settings(config, start.encoding.database)
-        return replace(start, settings=settings, encoding=encoding, outbox=config.outbox.settings)
+        return replace(
+            start,
+            settings=settings,
+            encoding=encoding,
+            outbox=config.outbox.settings,
+            filters=config.filters.settings,
+        )
 
     return adapt

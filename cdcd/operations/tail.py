@@ -22,6 +22,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.rows.routing import parse_table
 from cdcd.shaping.encoder import shaped
+from cdcd.shaping.filtering import filtered
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -121,8 +122,8 @@ def follow_topics(
     require_json(
         config,
         "cdcd tail --from topics",
-        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads the topics, "
-        "such as kafka-avro-console-consumer.",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro, such "
+        "as kafka-avro-console-consumer. A consumer with an SDK of CloudEvents reads those.",
     )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
@@ -159,6 +160,7 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
         return lambda topic: topic in literal
     topics = config.topics
     others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
+    others.add(config.heartbeat_topic or "")
     others |= {topics.message} if patterns else set()
     begins = f"{topics.prefix}."
     return lambda topic: topic not in others and (topic.startswith(begins) or topic == topics.message)
@@ -219,12 +221,20 @@ class RecordDecoder:
         # An envelope says more to a person than a row.
         settings = replace(settings, flattening=None)
         value_format = config.format.value
-        if FORMATS[value_format].registered:
-            # What is shown to a person is JSON, also where the daemon writes Avro.
+        if value_format not in {"json", "json_schema"}:
+            # What is shown to a person is JSON, also where the daemon writes Avro or events.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
-        self._encoder = shaped(
-            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
+        self._encoder = filtered(
+            shaped(
+                FORMATS[value_format].changes(settings, False, unheard),
+                config.outbox.settings,
+                settings,
+                unheard,
+            ),
+            config.filters.settings,
+            settings,
+            unheard,
         )
 
     def define(

@@ -28,6 +28,10 @@ _BUDGET_S: Final = 0.004
 are in time."""
 
 
+_OPEN: Final = frozenset({pq.ExecStatus.COPY_BOTH, pq.ExecStatus.COPY_IN})
+"""After these results the server waits for the client, and libpq gives the same result again and again."""
+
+
 @dataclass(slots=True)
 class Outcome:
     """The server's answer to one command string.
@@ -226,6 +230,19 @@ class Session:
             0,
         )
 
+    async def run_without_rows(self, command: bytes) -> Outcome:
+        """Run one command by the extended protocol, and drop its rows as they come. A COPY FROM STDIN is left open."""
+
+        def send() -> None:
+            self.pgconn.send_query_params(command, [])
+            self.pgconn.set_single_row_mode()
+
+        return await self._run(send, 0)
+
+    async def parse(self, command: bytes) -> Outcome:
+        """Have the server parse one command, and look up what it names, without running it."""
+        return await self._run(lambda: self.pgconn.send_prepare(b"", command), 0)
+
     async def _run(self, send: Callable[[], None], bytes_max: int) -> Outcome:
         pgconn = self.pgconn
         outcome = Outcome()
@@ -243,9 +260,9 @@ class Session:
                     outcome.errors.append(answer_of_result(result))
                 elif result.status == pq.ExecStatus.COPY_OUT:
                     await self._copy_out(outcome, bytes_max)
-                else:
+                elif result.status != pq.ExecStatus.SINGLE_TUPLE:
                     outcome.results.append(result)
-                    if result.status == pq.ExecStatus.COPY_BOTH:
+                    if result.status in _OPEN:
                         break
         except psycopg.Error as error:
             outcome.errors.append(answer_of(error))

@@ -21,6 +21,7 @@ from cdcd.engine.actions import (
     End,
     EnsureTopics,
     Question,
+    RunHeartbeatQuery,
     Ship,
     Status,
     Turn,
@@ -50,6 +51,7 @@ KINDS: Final[Mapping[type[Any], bytes]] = {
     Begin: b"b",
     Ask: b"a",
     Turn: b"r",
+    RunHeartbeatQuery: b"h",
     Wait: b"w",
     End: b"e",
 }
@@ -161,6 +163,13 @@ class StreamBegun:
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatQueryEnded:
+    """`heartbeat_query_ended` was called."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
 class LockLost:
     """`lock_lost` was called."""
 
@@ -184,6 +193,7 @@ Event = (
     | Answered
     | Delivered
     | StreamBegun
+    | HeartbeatQueryEnded
     | LockLost
     | Stopped
 )
@@ -225,6 +235,7 @@ _TAGS: Final[Mapping[type[Any], bytes]] = {
     Answered: b"A",
     Delivered: b"K",
     StreamBegun: b"B",
+    HeartbeatQueryEnded: b"E",
     LockLost: b"L",
     Stopped: b"X",
 }

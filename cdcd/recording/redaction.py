@@ -108,6 +108,8 @@ class Redaction:
                 start.checkpoint, snapshot=None if progress is None else self._progress(progress)
             ),
             exported=self._redacted(start.exported),
+            # Their expressions hold values, and would compare them with replaced ones.
+            filters=(),
             binary=False,
         )
         return replace(

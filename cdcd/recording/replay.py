@@ -7,7 +7,8 @@ The rule: an engine decides by its arguments only. There are two ways to replay.
 - *Free.* The start is another one (other topics, other limits, another version of cdcd, a part of the recording).
   Frames and answers come in the recorded order, a question gets the recorded answer to the same question, and what
   is shipped counts as delivered at once. Records of changes are the same but for what the start changes; rows of
-  tables that were read beside the stream may lie at another place between two transactions.
+  tables that were read beside the stream may lie at another place between two transactions. There are no heartbeats,
+  because they tell of the daemon's deliveries.
 
 Both emit what is delivered. A session that follows a crash begins where its checkpoint says, and so does its replay.
 """
@@ -109,6 +110,8 @@ class Replay:
         start = self._adapt(event.start)
         is_whole = self._begin is None and self._end is None
         exact = start == event.start and event.first and event.version == __version__ and is_whole
+        if not exact:
+            start = replace(start, settings=replace(start.settings, heartbeat_s=0.0))
         if before is not None and not before.exact:
             start = _not_before(before.position, start)
         self._session = ReplayedSession(

@@ -231,6 +231,10 @@ class ReplayedSession:
             self._until(lambda: self._begins)
         self._engine.stream_begun(event.now)
 
+    def _heartbeat_query_ended(self, event: recorded.HeartbeatQueryEnded) -> None:
+        if self.exact:
+            self._engine.heartbeat_query_ended(event.now)
+
     def _lock_lost(self, event: recorded.LockLost) -> None:
         if self.exact:
             self._engine.lock_lost(
@@ -343,6 +347,7 @@ _TAKEN: Final[Mapping[type[Any], Callable[[ReplayedSession, Any], None]]] = {
     recorded.Answered: ReplayedSession._answered,
     recorded.Delivered: ReplayedSession._batch_delivered,
     recorded.StreamBegun: ReplayedSession._stream_begun,
+    recorded.HeartbeatQueryEnded: ReplayedSession._heartbeat_query_ended,
     recorded.LockLost: ReplayedSession._lock_lost,
     recorded.Stopped: ReplayedSession._stopped,
 }

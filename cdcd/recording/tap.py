@@ -24,6 +24,7 @@ from cdcd.recording.events import (
     CatalogAnswer,
     Delivered,
     Event,
+    HeartbeatQueryEnded,
     Known,
     LockLost,
     Stopped,
@@ -180,6 +181,11 @@ class Tap:
         """See `Engine.stream_begun`."""
         self._note(StreamBegun(now))
         self._engine.stream_begun(now)
+
+    def heartbeat_query_ended(self, now: float) -> None:
+        """See `Engine.heartbeat_query_ended`."""
+        self._note(HeartbeatQueryEnded(now))
+        self._engine.heartbeat_query_ended(now)
 
     def lock_lost(self, error: CdcdError, sqlstate: str, *, shutting_down: bool, now: float) -> None:
         """See `Engine.lock_lost`."""

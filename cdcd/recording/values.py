@@ -15,13 +15,15 @@ from cdcd.engine import actions
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.settings import EngineSettings
 from cdcd.errors import TransientError
+from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
-from cdcd.shaping.settings import Outbox, OutboxTable
+from cdcd.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
+from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
 from cdcd.snapshots import reading
 from cdcd.snapshots.table_task import Part
 from cdcd.snapshots.visibility import Visibility
@@ -34,14 +36,16 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.SourcePart, reading.SourceTable, reading.PageQuery, reading.KeyQuery, reading.Rows,
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
-        TypeDescription, Outbox, OutboxTable, Flattening, AddedField,
+        TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
+        CelColumn, CelList, CelCall,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""
 
 _SIZE: Final = Struct("<I")
 _DOUBLE: Final = Struct("<d")
-_DEPTH_MAX: Final = 40
+_DEPTH_MAX: Final = 2 * DEPTH_MAX + 20
+"""An expression takes two for each operator that stands in another one; nothing else is nested so deeply."""
 
 
 def write_value(value: object) -> bytes:

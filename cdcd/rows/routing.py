@@ -79,7 +79,7 @@ class TopicNames:
     Attributes:
         prefix: what the topic of a table begins with.
         names: topics of the tables that are not called after the rule.
-        message, schemas, checkpoint, dead_letter, transaction: cdcd's own topics; None: there is none.
+        message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: there is none.
     """
 
     prefix: str
@@ -89,6 +89,7 @@ class TopicNames:
     checkpoint: str | None = None
     dead_letter: str | None = None
     transaction: str | None = None
+    heartbeat: str | None = None
 
     def table(self, schema: str, name: str) -> str:
         """The topic of a table. Whether Kafka allows it and nobody else has it, `Routes` says."""
@@ -110,6 +111,7 @@ class TopicNames:
             (self.checkpoint, "the checkpoint"),
             (self.dead_letter, "records that are too large"),
             (self.transaction, "transaction metadata"),
+            (self.heartbeat, "heartbeats"),
         )
         return [(topic, purpose) for topic, purpose in purposes if topic is not None]
 

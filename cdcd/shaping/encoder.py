@@ -1,8 +1,6 @@
 """An encoder in front of a format's: it makes the records of events, and passes on everything else.
 
-The rule: each event of a transaction counts once, whatever becomes of it. Either the format's encoder encodes it, or it
-is told to `skip` it. So `events_done` of a checkpoint and `event_serial_no` of records mean the same with an outbox as
-without.
+The rule of `in_front.py` holds: each event of a transaction counts once, whatever becomes of it.
 
 What cannot be published is never lost in silence and never ends the daemon: a logical message goes to the topic of
 logical messages, a row to its table's own topic, and a fact says why. One fact is reported each `REPORT_S`, because a
@@ -13,16 +11,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from cdcd.facts import EventRefused, Observer, cut_short
-from cdcd.formats.encoder import Encoder, EncoderSettings, Record, TransactionRecords
-from cdcd.formats.schema_registrations import SchemaUse
+from cdcd.formats.encoder import Encoder, EncoderSettings, Record
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Insert, LogicalMessage, Relation
 from cdcd.protocol.reader import read_message
 from cdcd.rows.protection import Protections
-from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.shaping.in_front import EncoderInFront
 from cdcd.shaping.outbox_rows import OutboxRows
 from cdcd.shaping.publishing import PREFIX, read_event
 from cdcd.shaping.settings import Outbox
@@ -46,11 +43,11 @@ def shaped(inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: O
     return OutboxEncoder(inner, outbox, settings, observe) if outbox.is_on else inner
 
 
-class OutboxEncoder:
+class OutboxEncoder(EncoderInFront):
     """Publishes events, and has all else encoded by `inner`. See `Encoder` for the methods."""
 
     def __init__(self, inner: Encoder, outbox: Outbox, settings: EncoderSettings, observe: Observer) -> None:
-        self._inner = inner
+        EncoderInFront.__init__(self, inner)
         self._outbox = outbox
         self._topics = frozenset(outbox.topics)
         self._protections = Protections(settings.column_rules)
@@ -69,14 +66,6 @@ class OutboxEncoder:
             found[each] -= count
         return {each: count for each, count in found.items() if count}
 
-    @property
-    def unwritable(self) -> dict[tuple[str, str], int]:
-        return self._inner.unwritable
-
-    @property
-    def metadata(self) -> TransactionRecords | None:
-        return self._inner.metadata
-
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
@@ -88,36 +77,10 @@ class OutboxEncoder:
         else:
             self._rows[relation.oid] = rows
 
-    def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        return self._inner.unregistered(relation_oid)
-
-    def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:
-        self._inner.begin(xid, commit_lsn, commit_time, last_commit_lsn)
-
-    def set_origin(self, name: str, lsn: int | None) -> None:
-        self._inner.set_origin(name, lsn)
-
-    def skip(self, events: int) -> None:
-        self._inner.skip(events)
-
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         if not self._rows:
             return self._inner.encode_all(kept, in_stream, now_us, out)
-        size = 0
-        run: list[SpoolItem] = []
-        for item in kept:
-            rows = self._rows_of(item, in_stream)
-            if rows is None:
-                run.append(item)
-                continue
-            assert isinstance(item, bytes)
-            if run:
-                size += self._inner.encode_all(run, in_stream, now_us, out)
-                run = []
-            size += self._row(item, rows, in_stream, now_us, out)
-        if run:
-            size += self._inner.encode_all(run, in_stream, now_us, out)
-        return size
+        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
 
     def encode(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         if self._is_published(frame, in_stream):
@@ -126,10 +89,7 @@ class OutboxEncoder:
                 return self._inner.encode(frame, in_stream, now_us, out)
             self._inner.skip(1)
             return size
-        rows = self._rows_of(frame, in_stream)
-        if rows is not None:
-            return self._row(frame, rows, in_stream, now_us, out)
-        return self._inner.encode(frame, in_stream, now_us, out)
+        return EncoderInFront.encode(self, frame, in_stream, now_us, out)
 
     def encode_message(
         self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
@@ -140,60 +100,21 @@ class OutboxEncoder:
                 return size
         return self._inner.encode_message(frame, in_stream, last_commit_lsn, now_us, out)
 
-    def encode_end_of_rows(
-        self, oid: int, between: tuple[int, int] | None, now_us: int, out: list[Record]
-    ) -> int:
-        return self._inner.encode_end_of_rows(oid, between, now_us, out)
-
     def draft_all(
         self, frames: list[SpoolItem], relations: Mapping[int, tuple[int, Relation]]
     ) -> list[SpoolItem]:
         """Drafts of the format's encoder. Rows of outbox tables stay frames: they are not encoded in its way."""
         if not self._rows:
             return self._inner.draft_all(frames, relations)
-        kept: list[SpoolItem] = []
-        run: list[SpoolItem] = []
-        for frame in frames:
-            if self._rows_of(frame, True) is None:
-                run.append(frame)
-                continue
-            if run:
-                kept += self._inner.draft_all(run, relations)
-                run = []
-            kept.append(frame)
-        if run:
-            kept += self._inner.draft_all(run, relations)
-        return kept
+        return EncoderInFront.draft_all(self, frames, relations)
 
-    def announce(self, relation_oid: int, out: list[Record]) -> int:
-        return self._inner.announce(relation_oid, out)
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        return self._rows_of(item, in_stream) is not None
 
-    def claim(self, relation_oid: int) -> str:
-        return self._inner.claim(relation_oid)
-
-    def knows(self, relation_oid: int) -> bool:
-        return self._inner.knows(relation_oid)
-
-    def relation(self, relation_oid: int) -> Relation:
-        return self._inner.relation(relation_oid)
-
-    def description(self, relation_oid: int) -> Described | None:
-        return self._inner.description(relation_oid)
-
-    def topic_of(self, relation_oid: int) -> str:
-        return self._inner.topic_of(relation_oid)
-
-    def topic_named(self, name: str) -> str:
-        return self._inner.topic_named(name)
-
-    def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
-        return self._inner.key_indexes(relation_oid)
-
-    def key_column_names(self, relation_oid: int) -> tuple[str, ...]:
-        return self._inner.key_column_names(relation_oid)
-
-    def has_protected_key(self, relation_oid: int) -> bool:
-        return self._inner.has_protected_key(relation_oid)
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        rows = self._rows_of(frame, in_stream)
+        assert rows is not None, "only rows of outbox tables are shaped"
+        return self._row(frame, rows, in_stream, now_us, out)
 
     def _rows_of(self, item: SpoolItem, in_stream: bool) -> OutboxRows | None:
         """The outbox table that the event is a row of; None: it is of another table, or no row."""

@@ -1,9 +1,19 @@
-"""What of the configuration decides which events are published, and where they go."""
+"""What of the configuration decides which events are published, which rows topics have, and where events go."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from cdcd.rows.routing import Table
+from cdcd.shaping.expressions import CelExpression
+
+KEEP: Final = "keep"
+LEAVE_OUT: Final = "leave_out"
+"""What becomes of a row for which a filter has no answer (`TableFilter.on_error`)."""
+
+REQUIRED: Final = "required"
+ASSUMED: Final = "assumed"
+"""Whether a filter may ask for what PostgreSQL does not send of old rows (`TableFilter.old_row`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +60,23 @@ class Outbox:
     def is_on(self) -> bool:
         """Whether anything can be an event."""
         return self.messages or bool(self.tables)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFilter:
+    """Which rows of tables the topics have.
+
+    Attributes:
+        table: a pattern of tables (`snapshots/patterns.py`).
+        text: the expression as the configuration has it.
+        keep: the same, parsed. The topic has the rows for which it is true.
+        on_error: KEEP or LEAVE_OUT: what becomes of a row for which it has no answer.
+        old_row: REQUIRED: the expression may only ask for columns of the replica identity, whose old values are known;
+            ASSUMED: a row whose old values are not known is taken for one that the topic has.
+    """
+
+    table: str
+    text: str
+    keep: CelExpression
+    on_error: str = KEEP
+    old_row: str = REQUIRED

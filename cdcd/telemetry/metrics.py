@@ -263,6 +263,19 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         ("table", "column"),
     ),
     Definition(
+        "cdcd_heartbeats_total",
+        "counter",
+        "Heartbeats that Kafka acknowledged.",
+        _one(lambda t: t.heartbeats),
+    ),
+    Definition(
+        "cdcd_heartbeat_queries_total",
+        "counter",
+        "Runs of `heartbeat.action_query` by result: done or failed.",
+        _by_label(lambda t: t.heartbeat_queries),
+        ("result",),
+    ),
+    Definition(
         "cdcd_transactions_total",
         "counter",
         "Source transactions by kind: plain, streamed and prepared were delivered; rolled_back and aborted "

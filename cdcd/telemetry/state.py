@@ -60,6 +60,8 @@ class Telemetry:
         "delivered_transactions",
         "events",
         "flushed_lsn",
+        "heartbeat_queries",
+        "heartbeats",
         "kafka_bytes",
         "kafka_token_failures",
         "kafka_transactions",
@@ -127,6 +129,8 @@ class Telemetry:
         self.transactions = dict.fromkeys(TRANSACTION_KINDS, 0)
         self.transactions_cut = 0
         self.unwritable: dict[tuple[str, str], int] = {}
+        self.heartbeats = 0
+        self.heartbeat_queries = {"done": 0, "failed": 0}
         self.delivered_rows = 0
         self.delivered_transactions = 0
         """Those of which records were made and that Kafka acknowledged. `events` and `transactions` count what was

@@ -73,14 +73,22 @@ class Options:
     since: int = 0
 
 
-def is_meant(name: str, patterns: Sequence[TablePattern], outbox: Collection[str]) -> bool:
+def is_meant(
+    name: str,
+    patterns: Sequence[TablePattern],
+    outbox: Collection[str],
+    filtered: Sequence[TablePattern] = (),
+) -> bool:
     """Whether a published table is compared.
 
     Args:
         patterns: of the tables that are chosen; () for all.
         outbox: tables whose rows are events. No topic has all of them, so there is nothing to compare.
+        filtered: patterns of tables of which topics have some of the rows only.
     """
-    return name not in outbox and (not patterns or any(pattern.matches_name(name) for pattern in patterns))
+    if name in outbox or any(pattern.matches_name(name) for pattern in filtered):
+        return False
+    return not patterns or any(pattern.matches_name(name) for pattern in patterns)
 
 
 def check_records(config: Config) -> None:
@@ -100,10 +108,12 @@ def check_records(config: Config) -> None:
         )
 
 
-def tell_outbox(config: Config, notice: Notice) -> None:
-    """Say which tables are not compared because they are outboxes."""
+def tell_left_out(config: Config, notice: Notice) -> None:
+    """Say which tables are not compared because they are outboxes, or because topics lack some of their rows."""
     for name in config.outbox.tables:
         notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
+    for pattern in config.filters.tables:
+        notice(f"Tables that match {pattern} have a filter (filters.tables), and are not compared.")
 
 
 def chosen(
@@ -120,11 +130,14 @@ def chosen(
     Raises:
         ConfigError: there is none.
     """
-    meant = [name for name in published if is_meant(name, patterns, config.outbox.tables) and wanted(name)]
+    filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
+    outbox = config.outbox.tables
+    meant = [name for name in published if is_meant(name, patterns, outbox, filtered) and wanted(name)]
     if not meant:
         raise ConfigError(
-            f"The publication {config.postgres.publication} publishes no table that is meant.",
-            hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?.",
+            f"The publication {config.postgres.publication} publishes no table that is meant and can be compared.",
+            hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?. Tables with a filter "
+            "(filters.tables) and outbox tables are not compared.",
         )
     return meant
 
@@ -142,7 +155,7 @@ class TopicsTarget:
         self._config = config
         self._options = options
         self._notice = notice
-        tell_outbox(config, notice)
+        tell_left_out(config, notice)
         self._patterns: tuple[TablePattern, ...] = tuple(
             parse_pattern(table, "--table") for table in options.tables
         )

@@ -361,6 +361,14 @@ def an_outbox_table_without_a_column_of_events(scene: Scene) -> None:
     )
 
 
+def a_filter_over_what_postgresql_does_not_send(scene: Scene) -> None:
+    scene.configure(filters={"tables": {"public.t": {"keep": "row.note != 'draft'"}}})
+
+
+def a_filter_that_does_not_fit_its_table(scene: Scene) -> None:
+    scene.configure(filters={"tables": {"public.*": {"keep": "row.note > 5", "old_row": "assumed"}}})
+
+
 def no_right_to_create_topics(scene: Scene) -> None:
     scene.guarded(*topic_rights(scene, AclOperation.CREATE), transactional(scene))
 
@@ -501,6 +509,12 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "outbox.source",
         "Name the table's columns in outbox.tables",
     ),
+    a_filter_over_what_postgresql_does_not_send: (
+        2,
+        "filters.rule",
+        "ALTER TABLE public.t REPLICA IDENTITY FULL; Or set filters.tables.public.t.old_row: assumed",
+    ),
+    a_filter_that_does_not_fit_its_table: (2, "filters.rule", "Correct filters.tables.public.*.keep"),
     a_registry_that_refuses_the_token: (
         4,
         "registry.refused",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from tests.sim import published
+from tests.sim import filtered, published
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.requests import PREFIX as REQUESTS
 from tests.sim.wal import Change
@@ -55,21 +55,26 @@ class Expected:
 
 
 def parts_of(
-    change: Change, *, truncates: bool, skipped: Collection[str] = ()
+    change: Change, *, truncates: bool, skipped: Collection[str] = (), filters: bool = False
 ) -> list[tuple[str, Definition | None]]:
     """The ops of an event's records, and the table of each; `skipped` have none."""
     left_out = {*skipped, TOMBSTONE} if "d" in skipped else skipped
-    return [(op, table) for op, table in _all_parts(change, truncates=truncates) if op not in left_out]
+    parts = _all_parts(change, truncates=truncates, filters=filters)
+    return [(op, table) for op, table in parts if op not in left_out]
 
 
-def _all_parts(change: Change, *, truncates: bool) -> list[tuple[str, Definition | None]]:
+def _all_parts(change: Change, *, truncates: bool, filters: bool) -> list[tuple[str, Definition | None]]:
     what, table = change.what, change.definition
+    if filters and what in "IUD":
+        what = filtered.tag_of(change)
     if what == "M":
         if published.record_of(change.prefix, change.content) is not None:
             return [(PUBLISHED, None)]
         return [] if change.prefix in OWN_PREFIXES else [("m", None)]
     if what == "T":
         return [("t", one) for one in change.tables] if truncates else []
+    if not what:
+        return []
     if what == "I":
         return [("c", table)]
     if what == "D":

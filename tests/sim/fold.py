@@ -22,6 +22,7 @@ from tests.sim.expected import (
     topic_of,
     without_marker,
 )
+from tests.sim.filtered import matches
 from tests.sim.published import TOPIC as PUBLISHED
 
 MISSING: Final = b"(a value that no record has)"
@@ -57,10 +58,12 @@ class Fold:
 
     Args:
         strict: no row may be older than what stands before it; not so where Kafka may hold changes twice.
+        filters: whether tables have a filter.
     """
 
-    def __init__(self, database: Database, *, strict: bool) -> None:
+    def __init__(self, database: Database, *, strict: bool, filters: bool = False) -> None:
         self._database = database
+        self._filters = filters
         self._strict = strict
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
@@ -110,6 +113,8 @@ class Fold:
         if oid not in self._database.published:
             raise PromiseBrokenError(f"G12: a row of the table {oid}, which was never published: {record}")
         self._check_row(oid, event, key, values)
+        if self._filters and not matches(self._database.first[oid], self._database.rows[event]):
+            raise PromiseBrokenError(f"G9: a row that the filter leaves out: {record}")
         assert key is not None
         newest = max(topic.newest.get((oid, key), 0), topic.truncated.get(oid, 0))
         if self._strict and event < newest:
@@ -137,7 +142,11 @@ class Fold:
         """The topic of the table must give its rows."""
         topic = self.topics.get(topic_of(table), Topic())
         heap = self._database.heap(table)
-        source = {key_bytes(table, version.row): version.row for version in heap.visible(snapshot)}
+        source = {
+            key_bytes(table, version.row): version.row
+            for version in heap.visible(snapshot)
+            if not self._filters or matches(table, version.row)
+        }
         name = table.full_name
         for key in sorted(source.keys() - topic.rows.keys()):
             event = source[key][table.event_attnum]

@@ -8,8 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.protocol.lsn import Lsn
+from tests.sim.catalog import Definition
 from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
+from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
+from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
 from tests.sim.wal import Change
@@ -34,6 +37,7 @@ class Oracle:
         truncates: whether TRUNCATE makes records.
         skipped: operations that make none.
         metadata: whether records say their place in their transaction.
+        filters: whether tables have a filter.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -48,14 +52,17 @@ class Oracle:
         part_bytes: int,
         skipped: tuple[str, ...] = (),
         metadata: bool = False,
+        filters: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
+        self.filters = filters
         self.whole_bytes = whole_bytes
         self.part_records = part_records
         self.part_bytes = part_bytes
         self.transactions = TransactionsSeen() if metadata else None
+        self.heartbeats = HeartbeatsSeen(rises=exactly_once)
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
@@ -85,7 +92,7 @@ class Oracle:
         for serial, change in enumerate(changes, 1 if xid else 0):
             commit_lsn = start if xid else change.lsn - 1
             self._index[commit_lsn, serial] = len(self.expected)
-            for op, table in parts_of(change, truncates=self.truncates, skipped=self.skipped):
+            for op, table in self._parts_of(change):
                 self.expected.append(
                     Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
                 )
@@ -108,7 +115,10 @@ class Oracle:
         self._prepared.clear()
 
     def has_records(self, changes: Sequence[Change]) -> bool:
-        return any(parts_of(change, truncates=self.truncates, skipped=self.skipped) for change in changes)
+        return any(self._parts_of(change) for change in changes)
+
+    def _parts_of(self, change: Change) -> list[tuple[str, Definition | None]]:
+        return parts_of(change, truncates=self.truncates, skipped=self.skipped, filters=self.filters)
 
     def prepare(self, lsn: int, xid: int) -> None:
         """A transaction is sent at its PREPARE and not again."""
@@ -123,8 +133,12 @@ class Oracle:
         """A Kafka transaction with these records became visible."""
         self.rows += len(records)
         at = -1
-        first = self.delivered
+        first = before = self.delivered
         for record in records:
+            if record[0] == HEARTBEAT_TOPIC:
+                self.rows -= 1
+                self.heartbeats.heartbeat(record, self._starts, self._lengths, before)
+                continue
             if self.transactions is not None and record[0] == METADATA_TOPIC:
                 if self.transactions.boundary(record):
                     self._ends.setdefault(self.delivered if at < 0 else at, []).append(_size(record))

@@ -11,6 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cdcd.engine import engine
+from tests.sim import planted_events as events
+from tests.sim import planted_filtered as filtering
+from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
@@ -23,7 +26,11 @@ from tests.sim.planted_focuses import (
     AT_LEAST_ONCE,
     CUT,
     DESCRIBED_BETWEEN,
+    FILTERED,
+    FILTERED_AND_CUT,
     FROZEN_AT_THE_START,
+    HEARTBEATS,
+    HEARTBEATS_AT_A_SHUTDOWN,
     HOSTILE,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
@@ -109,9 +116,18 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "published_left_out_of_the_position": _in_engine(
             PUBLISHING_AND_CUT, queue=published.LeavesPublishedOut
         ),
+        "filtered_not_counted": _in_session(FILTERED_AND_CUT, filtered=filtering.DoesNotCountFiltered),
+        "left_row_not_deleted": _in_session(FILTERED, filtered=filtering.LeavesWhatLeaves),
+        "unknown_row_not_deleted": _in_session(FILTERED, filtered=filtering.TakesUnknownForOutside),
+        "snapshot_not_filtered": _in_session(FILTERED, filtered_rows=filtering.reads_all),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),
+        "heartbeat_names_its_batch": _in_engine(HEARTBEATS, heartbeat=heartbeats.NamesItsBatch),
+        "heartbeat_query_without_the_lock": _in_engine(
+            HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
+        ),
+        "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
         "whole_transactions_cut": _in_engine(queue=stream.CutsWhole),

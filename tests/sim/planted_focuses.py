@@ -353,8 +353,39 @@ that only a log without repetitions can be judged."""
 
 PUBLISHING_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **PUBLISHING}
 
+FILTERED: Final[Mapping[str, Any]] = {
+    "filters": True,
+    "exactly_once": True,
+    "ddl": ("add_column", "retype", "cluster", "swap", "identity"),
+    "p_full": 0.4,
+    "p_keep_toast": 0.0,
+}
+"""Tables with a filter, of which few tell the old values. A row that enters a filter then has no value that the server
+did not send."""
+
+FILTERED_WHOLE: Final[Mapping[str, Any]] = {
+    **FILTERED,
+    "ddl": ("add_column", "retype", "cluster", "swap"),
+    "p_full": 1.0,
+    "p_keep_toast": 0.8,
+}
+"""The same with REPLICA IDENTITY FULL, and values that updates leave out."""
+
+FILTERED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **FILTERED, "ddl": ("add_column", "replace", "swap")}
+"""Restarts inside of transactions of which some events have no record, and tables that are replaced."""
+
 METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 """Transaction metadata. Only a log without repetitions can be counted."""
 
 METADATA_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **METADATA, "p_key_change": 0.3, "p_savepoint": 0.2}
 """The same, with restarts inside of transactions, and records that are more than their events."""
+
+HEARTBEATS: Final[Mapping[str, Any]] = {"heartbeat_s": 0.3}
+"""Heartbeats, and a query on the source, every few ticks."""
+
+HEARTBEATS_AT_A_SHUTDOWN: Final[Mapping[str, Any]] = {
+    "heartbeat_s": 0.1,
+    "faults": ("shutdown_postgres",),
+    "p_fault": 0.03,
+}
+"""The same, where a PostgreSQL that shuts down waits for what is being delivered."""

@@ -17,7 +17,16 @@ LIMITS: Final = Limits(bytes_max=1 << 30, age_s_max=None, segment_bytes=6_000)
 """Small segments, so that most recordings have several."""
 
 VERBS: Final = frozenset(
-    {"frames_received", "described", "topics_ready", "answered", "stream_begun", "lock_lost", "stop"}
+    {
+        "frames_received",
+        "described",
+        "topics_ready",
+        "answered",
+        "stream_begun",
+        "heartbeat_query_ended",
+        "lock_lost",
+        "stop",
+    }
 )
 
 

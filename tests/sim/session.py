@@ -18,6 +18,7 @@ from cdcd.engine.actions import (
     Describe,
     End,
     EnsureTopics,
+    RunHeartbeatQuery,
     Ship,
     Status,
     Turn,
@@ -33,12 +34,13 @@ from cdcd.errors import CdcdError, PositionError, SinkError, TransientError
 from cdcd.facts import Fact, Observer
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
-from cdcd.formats.encoder import Encoder, EncoderSettings
+from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
 from cdcd.protocol.frames import read_status
 from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
-from cdcd.shaping.settings import Outbox
+from cdcd.shaping.filtering import filtered, filtered_rows
+from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.position import Checkpoint, Position, Source
@@ -48,6 +50,8 @@ from tests.sim.broker import Broker, BrokerError
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.expected import TOPIC_PREFIX, PromiseBrokenError
+from tests.sim.filtered import FILTERS
+from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
@@ -72,6 +76,9 @@ Answered = Generator[None, None, T]
 """Something that takes time, and then gives an answer."""
 
 
+Filters = tuple[TableFilter, ...]
+
+
 class StoppedError(Exception):
     """The session ended as it was asked to."""
 
@@ -89,6 +96,8 @@ class Parts:
     first_start: type[FirstStart] = FirstStart
     shaped: Callable[[Encoder, Outbox, EncoderSettings, Observer], Encoder] = shaped
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
+    filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
+    filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
 
 
 @dataclass(slots=True)
@@ -133,6 +142,8 @@ class Session:
         self.topics: set[str] = set()
         self._tasks: list[Iterator[None]] = []
         self._shipping: Iterator[None] | None = None
+        self._ships_a_heartbeat = False
+        """What is on its way is a heartbeat alone."""
         self._lock_lost = False
         self._traces: list[str] = []
         """What others notice of this start."""
@@ -164,7 +175,7 @@ class Session:
     @property
     def is_settled(self) -> bool:
         """Every table is read, and the checkpoint says so."""
-        if self.engine is None or self._shipping is not None:
+        if self.engine is None or (self._shipping is not None and not self._ships_a_heartbeat):
             return False
         progress = self.engine.incremental.progress
         return (progress.is_done or progress.paused) and (
@@ -425,9 +436,14 @@ class Session:
             truncate=settings.truncate_records,
             skipped=settings.skipped,
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
+            heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
         )
         outbox = OUTBOX if settings.publishes else Outbox()
-        encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, self.around.observe)
+        observe = self.around.observe
+        encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, observe)
+        filters = FILTERS if settings.filters else ()
+        encoder = self.parts.filtered(encoder, filters, envelope, observe)
+        rows = self.parts.filtered_rows(SnapshotEncoder(envelope), filters, envelope, observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(
@@ -447,12 +463,14 @@ class Session:
                 added_tables=settings.added_tables,
                 signals=settings.signals,
                 truncate=settings.truncate_records,
+                heartbeat_s=settings.heartbeat_s,
+                heartbeat_query=settings.heartbeat_s > 0,
             ),
             replace(ready.checkpoint, position=position),
             assembler=assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=SnapshotEncoder(envelope),
+            rows=rows,
             published=ready.published,
             observe=self.around.observe,
             now=self.around.now,
@@ -513,6 +531,7 @@ class Session:
     def _start_shipping(self, action: Ship) -> None:
         assert self._shipping is None, "one batch at a time"
         self._within_bound(action)
+        self._ships_a_heartbeat = action.batch.has_heartbeat and len(action.batch.records) == 1
         self._shipping = self._deliver(action)
 
     def _within_bound(self, action: Ship) -> None:
@@ -569,6 +588,18 @@ class Session:
         assert self.engine is not None
         answer = yield from self.asker.ask(action.question)
         self.engine.answered(action.ticket, answer, self.around.now)
+
+    def _run_query(self, action: RunHeartbeatQuery) -> None:
+        if self._lock_lost:
+            raise PromiseBrokenError("G7: the heartbeat query is run by an instance that has lost the lock")
+        self._tasks.append(self._query_run())
+
+    def _query_run(self) -> Iterator[None]:
+        assert self.engine is not None
+        yield from self.asker.delay()
+        if self.around.postgres.lock_holder is self.instance:
+            self.around.oracle.heartbeats.queries += 1
+        self.engine.heartbeat_query_ended(self.around.now)
 
     def _start_stream(self, action: Begin) -> None:
         self._begin()
@@ -627,6 +658,7 @@ ACTIONS: Final[dict[type[Action], Callable[[Session, Any], None]]] = {
     Status: Session._send,
     Describe: Session._describe,
     EnsureTopics: Session._ensure_topics,
+    RunHeartbeatQuery: Session._run_query,
     Begin: Session._start_stream,
     Ask: Session._ask,
     Turn: Session._turn,

@@ -96,6 +96,10 @@ class Settings:
     """Some messages are events of an outbox (`published.py`)."""
     skipped: tuple[str, ...] = ()
     """Operations without records."""
+    heartbeat_s: float = 0.0
+    """Interval of heartbeats, and of the query on the source; 0: there are none (`heartbeats.py`)."""
+    filters: bool = False
+    """Tables have a filter (`filtered.py`)."""
     metadata: bool = False
     """Transactions have BEGIN and END, and records their place in them (`metadata.py`)."""
 

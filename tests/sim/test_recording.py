@@ -13,6 +13,8 @@ from cdcd.operations.replay import Range
 from cdcd.recording.playback import read_events
 from cdcd.recording.replay import Replay
 from cdcd.recording.segments import Segment, list_segments
+from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
+from tests.sim.planted_focuses import HEARTBEATS
 from tests.sim.recorded import Recorded, Shipped
 from tests.sim.world import World
 
@@ -52,8 +54,11 @@ def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]])
 
 
 @pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
-@pytest.mark.parametrize("first", range(0, 60, SEEDS_PER_TEST))
-def test_an_exact_replay_writes_what_the_daemon_wrote(first, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("first", "focus"),
+    [(first, None) for first in range(0, 60, SEEDS_PER_TEST)] + [(0, HEARTBEATS)],
+)
+def test_an_exact_replay_writes_what_the_daemon_wrote(first, focus, tmp_path, monkeypatch):
     exact = segments = 0
     for seed in range(first, first + SEEDS_PER_TEST):
         spool, folder = tmp_path / f"spool{seed}", tmp_path / f"recording{seed}"
@@ -61,7 +66,7 @@ def test_an_exact_replay_writes_what_the_daemon_wrote(first, tmp_path, monkeypat
         with monkeypatch.context() as patch:
             recorded = Recorded(folder)
             recorded.plant(patch)
-            World(seed, str(spool)).run()
+            World(seed, str(spool), focus=focus).run()
         recorded.close()
         try:
             for name, shipped in recorded.shipped.items():
@@ -121,6 +126,25 @@ def test_a_replay_that_begins_within_a_session_writes_the_same_changes(tmp_path,
             error.add_note(f"seed {seed}")
             raise
     assert begun > 10
+
+
+@pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
+def test_a_free_replay_has_the_changes_and_no_heartbeats(tmp_path, monkeypatch):
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    with monkeypatch.context() as patch:
+        recorded = Recorded(tmp_path / "recording")
+        recorded.plant(patch)
+        World(1, str(spool), focus={**WITHOUT_TABLES, **HEARTBEATS}).run()
+    recorded.close()
+    for name in recorded.shipped:
+        exact = changes(replayed(recorded.folder_of(name), spool)[1])
+        free = changes(replayed(recorded.folder_of(name), spool, adapt=another_limit)[1])
+        wanted = [each for each in exact if each[0] != HEARTBEAT_TOPIC]
+        assert wanted
+        assert len(wanted) < len(exact)
+        assert free[: len(wanted)] == wanted
+        assert not any(topic == HEARTBEAT_TOPIC for topic, *_ in free)
 
 
 @pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")

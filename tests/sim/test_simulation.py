@@ -1,12 +1,20 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cdcd.build import is_compiled
+from cdcd.formats.cloud_events import BINARY, STRUCTURED
 from tests.sim import __main__ as command
+from tests.sim.events import EnvelopedEncoder, Seen
 from tests.sim.expected import PUBLISHED
 from tests.sim.flattened import InflatedEncoder
 from tests.sim.planted_focuses import (
+    FILTERED,
+    FILTERED_AND_CUT,
+    FILTERED_WHOLE,
+    HEARTBEATS,
+    HEARTBEATS_AT_A_SHUTDOWN,
     LOCKED_BESIDE_THE_STREAM,
     LOCKED_WHILE_EXPORTED,
     METADATA,
@@ -81,6 +89,23 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
 
 
 @pytest.mark.again
+@pytest.mark.parametrize(
+    "focus", [FILTERED, FILTERED_WHOLE, FILTERED_AND_CUT], ids=["as drawn", "whole rows", "cut and killed"]
+)
+def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
+    deleted = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        deleted += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
+    assert deleted > 30, "rows left the filter"
+
+
+@pytest.mark.again
 @pytest.mark.parametrize("focus", [METADATA, METADATA_AND_CUT], ids=["as drawn", "cut and killed"])
 def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
     seen = 0
@@ -94,6 +119,23 @@ def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
         assert world.oracle.transactions is not None
         seen += len(world.oracle.transactions.by_id)
     assert seen > 200
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("focus", [HEARTBEATS, HEARTBEATS_AT_A_SHUTDOWN], ids=["as drawn", "shut down"])
+def test_a_heartbeat_names_what_kafka_holds_before_it(tmp_path, focus):
+    heartbeats = queries = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        heartbeats += world.oracle.heartbeats.count
+        queries += world.oracle.heartbeats.queries
+    assert heartbeats > 1000
+    assert queries > 1000
 
 
 @pytest.mark.again
@@ -126,6 +168,23 @@ def test_flattened_records_keep_the_promises_of_the_stream(tmp_path):
         except Exception as error:
             error.add_note(f"seed {seed} with the focus FLATTENED")
             raise
+
+
+@pytest.mark.again
+@pytest.mark.parametrize("mode", [STRUCTURED, BINARY])
+@pytest.mark.parametrize("focus", [{}, METADATA_AND_CUT, SKIPPING], ids=["as drawn", "counted", "skipping"])
+def test_cloudevents_keep_the_promises_of_the_stream_and_each_has_one_id(tmp_path, focus, mode):
+    made = 0
+    for seed in range(20):
+        seen = Seen()
+        try:
+            encoder = partial(EnvelopedEncoder, seen=seen, mode=mode)
+            World(seed, str(tmp_path), parts=Parts(encoder=encoder), focus=focus).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus} in the mode {mode}")
+            raise
+        made += len(seen.by_id)
+    assert made > 100
 
 
 @pytest.mark.again

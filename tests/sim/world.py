@@ -60,13 +60,14 @@ class World:
             truncates=settings.truncate_records,
             skipped=settings.skipped,
             metadata=settings.metadata,
+            filters=settings.filters,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,
         )
         self.postgres = Postgres(settings, self.rng, self.oracle)
         self.database = self.postgres.workload.database
-        self.oracle.fold = Fold(self.database, strict=settings.exactly_once)
+        self.oracle.fold = Fold(self.database, strict=settings.exactly_once, filters=settings.filters)
         self.postgres.workload.populate(settings.rows)
         if settings.slot_exists:
             self.postgres.make_slot(two_phase=settings.two_phase == "on")
@@ -304,6 +305,8 @@ class World:
         else:
             self._stalled()
         oracle.finish()
+        if self.settings.heartbeat_s and oracle.heartbeats.last < postgres.confirmed:
+            raise PromiseBrokenError("heartbeats do not come up to what was confirmed")
         sessions = [one.session for one in self.instances if one.session is not None]
         oracle.count(self.around.counted_rows + sum(each.counted_rows for each in sessions))
         session = self._active()

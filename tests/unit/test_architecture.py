@@ -93,6 +93,7 @@ CONFINED = {
     "pyspark": "cdcd.spark",
     "tornado": "cdcd.telemetry.tornado_server",
     "lz4": "cdcd.recording.blocks",
+    "lark": "cdcd.config.expressions",
 }
 # What waits, logs, draws or looks at a clock.
 IMPURE_MODULES = {

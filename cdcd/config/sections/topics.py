@@ -73,6 +73,10 @@ class TopicsConfig(Section):
         description="Topic for BEGIN and END of transactions, with transaction_metadata: true.",
         json_schema_extra={"default_from": "{prefix}.transaction"},
     )
+    heartbeat: TopicName = Field(
+        description="Topic for heartbeats, with heartbeat.interval_s. The name is Debezium's.",
+        json_schema_extra={"default_from": "__debezium-heartbeat.{prefix}"},
+    )
     message: TopicName = Field(
         description="Topic for logical decoding messages.",
         json_schema_extra={"default_from": "{prefix}.message"},

@@ -19,13 +19,24 @@ from librt.strings import BytesWriter
 
 from cdcd.errors import ProtocolError, TransientError
 from cdcd.facts import Observer, unheard
+from cdcd.formats.avro.heartbeats import AvroHeartbeats
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
+from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, EncoderSettings, Record
+from cdcd.formats.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    HEARTBEATS,
+    MESSAGES,
+    EncoderSettings,
+    Record,
+)
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.formats.unwritable import UnwritableError
 from cdcd.protocol.messages import Binary, LogicalMessage, Relation, Value
@@ -90,6 +101,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
+        self._avro_heartbeats = AvroHeartbeats(settings)
 
     # Schemas.
 
@@ -100,16 +112,25 @@ class AvroEncoder(DebeziumJsonEncoder):
         rules: Sequence[ColumnRule | None],
     ) -> None:
         known = self._avro.get(fragments.relation.oid)
-        table = AvroTable(self._settings, fragments, types, rules)
+        table = AvroTable(self._settings, fragments, types, rules, self._value_schema)
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
         self._avro[fragments.relation.oid] = table
         self._latest = None
 
+    def _value_schema(self, envelope: Schema) -> Schema:
+        """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
+        return envelope
+
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
         """See `Encoder`."""
         ids = self._settings.schema_ids
-        uses = self._avro[relation_oid].uses if relation_oid else self._message_uses
+        if relation_oid == MESSAGES:
+            uses = self._message_uses
+        elif relation_oid == HEARTBEATS:
+            uses = self._avro_heartbeats.uses
+        else:
+            uses = self._avro[relation_oid].uses
         return tuple([use for use in uses if ids.get(use) is None])
 
     def _id(self, use: SchemaUse) -> int:
@@ -185,7 +206,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         return self._out
 
     def _end(self, table: AvroTable, op: int) -> bytes:
-        """The record whose row is in the buffer."""
+        """The value whose row is in the buffer."""
         if self._lsn > LSN_MAX:
             raise ProtocolError(f"An LSN of {self._lsn} has no place in Avro.", hint=HINT)
         fragments = table.fragments
@@ -242,12 +263,16 @@ class AvroEncoder(DebeziumJsonEncoder):
         finally:
             avro.takes_null = False
 
+    def _record(self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None) -> Record:
+        """The record whose row is in the buffer."""
+        return table.fragments.topic, key, self._end(table, op), headers
+
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
-        value = self._end(table, op)
-        out.append((table.fragments.topic, key, value, headers))
-        return len(value) if key is None else len(key) + len(value)
+        record = self._record(table, op, key, headers)
+        out.append(record)
+        return size_of(record)
 
     def _put_delete(
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
@@ -346,16 +371,41 @@ class AvroEncoder(DebeziumJsonEncoder):
         buffer.append(_SOME)
         write_bytes(message.content, buffer)
         value = buffer.getvalue()
+        return self._put_message(message, value, None, out)
+
+    def _put_message(
+        self, message: LogicalMessage, value: bytes, headers: Headers | None, out: list[Record]
+    ) -> int:
+        """Append the record of a logical message, and before the first one its schemas."""
         if self._message_key_use is not None:
-            key = head(self._id(self._message_key_use)) + optional(prefix)
+            key = head(self._id(self._message_key_use)) + optional(text(message.prefix))
         else:
             key = self.json_message_key(message)
         if not self._messages_told:
             self._tell(self._message_uses, out)
             self._messages_told = True
         self._messages += 1
-        out.append((self._message_topic, key, value, None))
+        out.append((self._message_topic, key, value, headers))
         return len(key) + len(value)
+
+    # Heartbeats.
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """See `Encoder`."""
+        avro = self._avro_heartbeats
+        value = head(self._id(avro.value_use)) + avro.value(now_us)
+        key = self._heartbeats.key if avro.key_use is None else head(self._id(avro.key_use)) + avro.key
+        if not avro.is_told:
+            self._tell(avro.uses, out)
+            avro.is_told = True
+        out.append((self._heartbeats.topic, key, value, watermark(lsn)))
+        return len(key) + len(value)
+
+
+def size_of(record: Record) -> int:
+    """The bytes of a record's key and value."""
+    _, key, value, _ = record
+    return len(key or b"") + len(value or b"")
 
 
 def write_row(  # noqa: PLR0917  a call would cost as much as a column

@@ -7,7 +7,7 @@ from typing import Final
 
 from librt.strings import BytesWriter
 
-from cdcd.formats.avro.encoder import AvroEncoder, write_null
+from cdcd.formats.avro.encoder import AvroEncoder, size_of, write_null
 from cdcd.formats.avro.tables import AvroTable
 from cdcd.formats.debezium_json.copy_rows import explain_row, line_with, row_of_line
 from cdcd.formats.debezium_json.snapshot_rows import runs
@@ -55,12 +55,10 @@ class AvroSnapshotEncoder(AvroEncoder):
                     if key in dropped:
                         continue
                     keys.append(key)
-                    size += len(key)
                 count += 1
                 self._serial = position.event_no + count
-                value = self._end(table, READ)
-                size += len(value)
-                record = (table.fragments.topic, key, value, None)
+                record = self._record(table, READ, key, None)
+                size += size_of(record)
                 if found:
                     names = self.note_unwritable(table.fragments, found, position.lsn, now_us)
                     out.append(named(record, names))

@@ -1,6 +1,6 @@
 """What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
@@ -124,11 +124,12 @@ class AvroTable:
         fragments: TableFragments,
         types: Mapping[int, TypeDescription],
         rules: Sequence[ColumnRule | None],
+        value_schema: Callable[[Schema], Schema],
     ) -> None:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
         modes = settings.modes
-        value = envelope_schema(relation, keys, types, topic, rules, modes=modes)
+        value = value_schema(envelope_schema(relation, keys, types, topic, rules, modes=modes))
         self.value_use = schema_use(settings, topic, value, "value")
         self.key_use: SchemaUse | None = None
         if keys and settings.key_format == AVRO:

@@ -426,6 +426,17 @@ TRANSACTION_VALUE: Final = struct(
 )
 """Of BEGIN and END of a transaction (`transaction_metadata.py`)."""
 
+HEARTBEAT_KEY: Final = struct(
+    {"serverName": _TEXT}, "io.debezium.connector.common.ServerNameKey", optional=False, version=1
+)
+HEARTBEAT_VALUE: Final = struct(
+    {"ts_ms": primitive("int64", optional=False)},
+    "io.debezium.connector.common.Heartbeat",
+    optional=False,
+    version=1,
+)
+"""Of heartbeats."""
+
 
 def opening(schema: Schema) -> bytes:
     """What a record with this schema begins with; after its payload comes `CLOSING`."""

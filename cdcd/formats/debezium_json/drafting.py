@@ -137,6 +137,12 @@ def op_and_form(draft: Draft) -> tuple[int, int]:
     return op, form
 
 
+def parts_of(draft: Draft) -> list[bytes]:
+    """`PARTS` for each row of a draft that is still there."""
+    gone, (_, _, parts) = _opened(draft)
+    return parts[gone * PARTS :]
+
+
 def _opened(draft: Draft) -> tuple[int, Content]:
     gone, content = content_of(draft)
     return gone, cast("Content", content)

@@ -42,6 +42,7 @@ from cdcd.formats.debezium_json.connect_schema import (
 )
 from cdcd.formats.debezium_json.converter import base64_json
 from cdcd.formats.debezium_json.drafting import DraftWriter, OutdatedDraftError, finish, op_and_form
+from cdcd.formats.debezium_json.heartbeats import HeartbeatRecords
 from cdcd.formats.debezium_json.known_tables import KnownTables
 from cdcd.formats.debezium_json.row_writer import LSN_MAX, RowWriter
 from cdcd.formats.debezium_json.source_block import (
@@ -107,6 +108,7 @@ class DebeziumJsonEncoder(KnownTables):
         )
         self._message_key = opening(MESSAGE_KEY) if settings.key_format == WITH_SCHEMA else b""
         self._message_end = CLOSING if settings.value_format == WITH_SCHEMA else b""
+        self._heartbeats = HeartbeatRecords(settings)
         self._transaction = 0
         self._commit_lsn = 0
         self._serial = 0
@@ -471,6 +473,12 @@ class DebeziumJsonEncoder(KnownTables):
         table = self._table(oid, out)
         parts = [b'{"before":null,"after":null']
         return self._append(table, TRUNCATED, None, parts, None, out)
+
+    def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
+        """See `Encoder`."""
+        topic, key, value, headers = self._heartbeats.record(lsn, now_us)
+        out.append((topic, key, value, headers))
+        return len(key or b"") + len(value or b"")
 
     def _table(self, oid: int, out: list[Record]) -> TableFragments:
         """The fragments of a relation, ready for the transaction that is open, and described in `out`."""

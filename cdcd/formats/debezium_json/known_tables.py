@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cdcd.facts import Observer, unheard
+from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.formats.debezium_json.connect_schema import WITH_SCHEMA
 from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
@@ -129,6 +130,7 @@ class KnownTables:
             modes=modes,
             skipped=self._settings.skipped,
             flattened=self._settings.flattening is not None,
+            cloudevents=self._settings.value_format == CLOUDEVENTS,
         )
         self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:

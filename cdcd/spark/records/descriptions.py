@@ -245,6 +245,12 @@ class Descriptions:
                 " change of a row comes first.",
                 hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
             )
+        if form.cloudevents:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"
+                " does not read.",
+                hint="Mirror a pipeline with format.value: json, or leave the table out of the mirror.",
+            )
         if form.skipped:
             raise SourceError(
                 f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"

@@ -115,6 +115,19 @@ def test_a_connector_that_flattens_becomes_a_pipeline_that_does() -> None:
     assert flattening.add_fields == ("op", "source.ts_ms")
 
 
+def test_a_connector_with_heartbeats_becomes_a_pipeline_with_the_same() -> None:
+    found = adoption(
+        heartbeat__interval__ms="60000",
+        heartbeat__action__query="SELECT public.beat()",
+        topic__heartbeat__prefix="beats",
+    )
+    text = settings.as_text(found.settings, report.comments(found, "connector.json"))
+    config = parse_config(text, {"CDCD_POSTGRES_PASSWORD": "x", **found.references.given})
+    assert config.heartbeat.interval_s == 60
+    assert config.heartbeat.action_query == "SELECT public.beat()"
+    assert config.heartbeat_topic == "beats.inventory"
+
+
 def test_what_stands_in_the_way_must_be_accepted_by_name() -> None:
     found = adoption(transforms="a", frobnicate="b")
     assert found.exit_code(()) == 10

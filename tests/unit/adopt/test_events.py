@@ -41,3 +41,18 @@ def test_reading_goes_on_until_another_transaction_is_first() -> None:
     assert not tails.reach_before([None])
     assert not tails.reach_before([record(3, 1, snapshot="true")])
     assert tails.reach_before([b"avro", None])
+
+
+def test_cloudevents_name_their_transaction_in_attributes() -> None:
+    tails = Tails(frozenset({7, 8}))
+    event = {"specversion": "1.0", "iodebeziumlsn": "5", "iodebeziumsnapshot": "false", "data": {}}
+    for more in (
+        {"iodebeziumtxId": "7", "iodebeziumtxid": "9:1"},
+        {"iodebeziumsourcetxid": "8"},
+        {"iodebeziumtxId": "7", "iodebeziumsnapshot": "true"},
+        {"iodebeziumtxId": "9"},
+    ):
+        tails.take(json.dumps({**event, **more}).encode())
+    assert tails.events == [Written(7, 5), Written(8, 5)]
+    tails.take(b'{"specversion": "1.0", "id": "1", "data": {}}')
+    assert tails.unreadable == 1

@@ -159,6 +159,8 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ),
         ({"transforms.unwrap.add.fields": "op"}, Kind.IRRELEVANT, {}),
         ({"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}, Kind.IMPOSSIBLE, {}),
+        ({"transforms.drafts.type": "io.debezium.transforms.Filter"}, Kind.IMPOSSIBLE, {}),
+        ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, Kind.IMPOSSIBLE, {}),
         ({"value.converter": AVRO}, Kind.DIFFERENT, {"format.value": "avro"}),
         ({"key.converter": AVRO}, Kind.IMPOSSIBLE, {}),
         ({"value.converter.schema.registry.url": "http://r:1"}, Kind.SAME, {"registry.url": "http://r:1"}),
@@ -282,7 +284,9 @@ def keys_of(options: dict[str, str], references: References | None = None) -> di
     for finding in judge({**MINIMAL, **options}, references or References()):
         found |= finding.verdict.keys
     return {
-        key: value for key, value in found.items() if key.startswith(("registry.", "format.k", "format.v"))
+        key: value
+        for key, value in found.items()
+        if key.startswith(("registry.", "format.k", "format.v", "cloudevents."))
     }
 
 
@@ -418,3 +422,125 @@ def test_what_flattening_cannot_do_stands_in_the_way_with_what_to_do(option: str
     verdict = of({**FLATTENED, f"transforms.unwrap.{option}": value})[f"transforms.unwrap.{option}"].verdict
     assert (verdict.kind, dict(verdict.keys)) == (Kind.IMPOSSIBLE, {})
     assert "accept" in verdict.why.lower()
+
+
+BEATING = {"heartbeat.interval.ms": "5000"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind", "keys"),
+    [
+        ("heartbeat.interval.ms", "5000", Kind.SAME, {"heartbeat.interval_s": 5}),
+        ("heartbeat.interval.ms", "1500", Kind.SAME, {"heartbeat.interval_s": 1.5}),
+        ("heartbeat.interval.ms", "10", Kind.DIFFERENT, {"heartbeat.interval_s": 0.1}),
+        ("heartbeat.interval.ms", "soon", Kind.UNKNOWN, {}),
+        ("heartbeat.action.query", " ", Kind.IRRELEVANT, {}),
+        (
+            "heartbeat.action.query",
+            "UPDATE public.beat SET at = now();",
+            Kind.DIFFERENT,
+            {"heartbeat.action_query": "UPDATE public.beat SET at = now()"},
+        ),
+        ("heartbeat.action.query", "SET search_path TO x; SELECT 1", Kind.IMPOSSIBLE, {}),
+        ("topic.heartbeat.prefix", "__debezium-heartbeat", Kind.SAME, {}),
+        ("topic.heartbeat.prefix", "beats", Kind.SAME, {"topics.heartbeat": "beats.inventory"}),
+        ("topic.heartbeat.name", "beats", Kind.DIFFERENT, {"topics.heartbeat": "beats"}),
+        ("heartbeat.topics.prefix", "__debezium-heartbeat", Kind.SAME, {}),
+        ("heartbeat.topics.prefix", "beats", Kind.DIFFERENT, {}),
+    ],
+)
+def test_heartbeats_are_carried_over(name: str, value: str, kind: Kind, keys: dict[str, object]) -> None:
+    found = of({**BEATING, name: value})[name].verdict
+    assert (found.kind, found.keys) == (kind, keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("heartbeat.action.query", "SELECT 1"),
+        ("topic.heartbeat.prefix", "beats"),
+        ("topic.heartbeat.name", "beats"),
+    ],
+)
+def test_without_an_interval_nothing_of_a_heartbeat_counts(name: str, value: str) -> None:
+    found = of({name: value})[name].verdict
+    assert (found.kind, found.keys) == (Kind.IRRELEVANT, {})
+
+
+def test_the_full_name_of_the_topic_wins() -> None:
+    found = of({**BEATING, "topic.heartbeat.name": "all", "topic.heartbeat.prefix": "beats"})
+    assert found["topic.heartbeat.name"].verdict.keys == {"topics.heartbeat": "all"}
+    assert found["topic.heartbeat.prefix"].verdict.kind is Kind.IRRELEVANT
+
+
+EVENTS = "io.debezium.converters.CloudEventsConverter"
+
+
+def test_cloudevents_are_carried_over_with_the_converters_defaults() -> None:
+    assert keys_of({"value.converter": EVENTS}) == {
+        "format.value": "cloudevents",
+        "cloudevents.data": "json_schema",
+        "cloudevents.extension_attributes": True,
+    }
+    found = of({"value.converter": EVENTS, "value.converter.schemas.enable": "true"})
+    assert found["value.converter"].verdict.kind is Kind.DIFFERENT
+    assert found["value.converter.schemas.enable"].verdict.kind is Kind.IRRELEVANT
+    bare = {
+        "value.converter": EVENTS,
+        "value.converter.json.schemas.enable": "false",
+        "value.converter.extension.attributes.enable": "false",
+        "value.converter.metadata.source": "value,id:generate, type:generate",
+        "value.converter.schema.cloudevents.name": "x",
+    }
+    assert keys_of(bare) == {"format.value": "cloudevents", "cloudevents.extension_attributes": False}
+    assert not [name for name, each in of(bare).items() if name.startswith("value.") and each.verdict.kind in {
+        Kind.IMPOSSIBLE, Kind.UNKNOWN}]  # fmt: skip
+
+
+def test_cloudevents_with_data_in_avro_have_the_registry_of_their_data() -> None:
+    options = {
+        "key.converter": AVRO,
+        "key.converter.schema.registry.url": "http://r:1",
+        "value.converter": EVENTS,
+        "value.converter.data.serializer.type": "avro",
+        "value.converter.avro.schema.registry.url": "http://r:1",
+        "value.converter.avro.basic.auth.credentials.source": "USER_INFO",
+        "value.converter.avro.basic.auth.user.info": "cdcd:hunter2",
+        "value.converter.json.schemas.enable": "true",
+    }
+    references = References()
+    assert keys_of(options, references) == {
+        "format.key": "avro",
+        "format.value": "cloudevents",
+        "cloudevents.data": "avro",
+        "cloudevents.extension_attributes": True,
+        "registry.url": "http://r:1",
+        "registry.user": "cdcd",
+        "registry.password": "${REGISTRY_PASSWORD}",
+    }
+    other = of({**options, "value.converter.avro.schema.registry.url": "http://s:1"})
+    assert other["key.converter.schema.registry.url"].verdict.kind is Kind.IMPOSSIBLE
+    in_json = of({**options, "value.converter.data.serializer.type": "json"})
+    assert in_json["value.converter.avro.schema.registry.url"].verdict.kind is Kind.IRRELEVANT
+    assert in_json["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("serializer.type", "avro"),
+        ("opentelemetry.tracing.attributes.enable", "true"),
+        ("metadata.source", "header"),
+        ("metadata.source", "value,id:header"),
+        ("schema.data.name.source.header.enable", "true"),
+    ],
+)
+def test_what_cloudevents_of_cdcd_cannot_be_stands_in_the_way(option: str, value: str) -> None:
+    name = f"value.converter.{option}"
+    assert of({"value.converter": EVENTS, name: value})[name].verdict.kind is Kind.IMPOSSIBLE
+    json_converter = "org.apache.kafka.connect.json.JsonConverter"
+    assert of({"value.converter": json_converter, name: value})[name].verdict.kind is Kind.IRRELEVANT
+
+
+def test_keys_cannot_be_cloudevents() -> None:
+    assert of({"key.converter": EVENTS})["key.converter"].verdict.kind is Kind.IMPOSSIBLE

@@ -184,6 +184,8 @@ def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
         ("format: {interval_handling_mode: numeric}", "Under format.interval_handling_mode: numeric"),
         ("topics: {skipped_operations: [d]}", "leave out the operations d"),
         ("event_flattening: {enabled: true}", "are flattened"),
+        ("format: {value: cloudevents}", "records are CloudEvents"),
+        ("filters: {tables: {public.t: {keep: row.id > 1}}}", "filters the rows of public.t"),
     ],
 )
 def test_spark_reads_no_table_whose_topic_has_other_types_or_less(

@@ -22,6 +22,7 @@ from cdcd.engine.actions import (
     EnsureTopics,
     ListPublished,
     Published,
+    RunHeartbeatQuery,
     Ship,
     Status,
     Turn,
@@ -145,6 +146,7 @@ class Session:
             telemetry=Telemetry(),
             observe=lambda fact: None,
             registrar=SimpleNamespace(ensure=self._did("schemas")),  # type: ignore[arg-type]
+            heartbeat=SimpleNamespace(run=self._did("query")),  # type: ignore[arg-type]
         )
 
     def _in_thread(self, call: Callable[[], None]) -> Awaitable[None]:
@@ -197,6 +199,7 @@ ACTIONS = [
         EnsureTopics(("a", "b")), ("topics", ("a", "b")), ("topics_ready", ("a", "b")), id="EnsureTopics"
     ),
     pytest.param(EnsureSchemas((USE,)), ("schemas", (USE,)), ("schemas_ready", (USE,)), id="EnsureSchemas"),
+    pytest.param(RunHeartbeatQuery(), ("query",), ("heartbeat_query_ended",), id="RunHeartbeatQuery"),
     pytest.param(Begin(), ("begin",), ("stream_begun",), id="Begin"),
     pytest.param(
         Ask(7, ListPublished(frozenset())),
@@ -223,6 +226,15 @@ async def test_each_action_is_carried_out_and_reported(action: Action, done: Any
     # THEN the end in good order is everybody's
     assert session.stop.is_set()
     assert session.stream.finished
+
+
+@in_a_loop
+async def test_heartbeats_that_kafka_has_are_counted():
+    engine = Engine([Ship(Batch(START, START, has_heartbeat=True), CHECKPOINT), Ship(BATCH, CHECKPOINT)])
+    engine.ends_when = lambda: len(engine.said("delivered")) == 2
+    session = Session(engine)
+    await session.run()
+    assert session.pipeline._telemetry.heartbeats == 1
 
 
 @in_a_loop

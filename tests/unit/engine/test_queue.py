@@ -39,6 +39,28 @@ def transaction(
     queue.close(lsn, lsn + 10, 1, (ticket,))
 
 
+def test_a_heartbeat_goes_out_at_once_with_the_position_of_what_is_closed():
+    queue = make()
+    beat = [record("beat")]
+    queue.beat(beat, 10)
+    assert beat == []
+    assert queue.due_at(3.0) == 3.0
+    batch = queue.take(3.0)
+    assert (batch.has_heartbeat, batch.closes, batch.position, batch.rows) == (True, True, START, 0)
+    transaction(queue, 100, "a")
+    assert not queue.take(3.0).has_heartbeat
+
+
+def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
+    queue = make(whole_bytes_max=1000)
+    queue.beat([record("beat")], 10)
+    queue.begin(100, 0)
+    while queue.due_at(0) != 0:
+        add(queue, "part", size=50)
+    batch = queue.take(0)
+    assert (batch.has_heartbeat, batch.closes, texts(batch)) == (True, True, ["beat"])
+
+
 def deliver(queue: BatchQueue, ledger: Ledger) -> Position:
     batch = queue.take(0)
     for ticket in batch.tickets:

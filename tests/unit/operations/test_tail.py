@@ -1,3 +1,4 @@
+import json
 import os
 
 import pytest
@@ -5,7 +6,13 @@ import pytest
 from cdcd.config.loading import parse_config
 from cdcd.errors import ConfigError
 from cdcd.operations.change_lines import Filter, Seen
-from cdcd.operations.tail import Shown, filter_of, topics_of
+from cdcd.operations.tail import RecordDecoder, Shown, filter_of, follow_topics, topics_of
+from cdcd.protocol.frames import XLogData, write_frame
+from cdcd.protocol.messages import Column, Insert, Relation
+from cdcd.protocol.writer import write_message
+from cdcd.rows.relations import TableDescription
+from cdcd.transactions.steps import Opened
+from tests.unit.config.test_loading import parse
 
 CONFIG = parse_config(
     "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
@@ -32,6 +39,13 @@ RECORD = Seen("t", None, b'{"op":"c","source":{"schema":"public","table":"a","ts
 def test_only_topics_that_may_have_the_records_are_read(tables, read, left):
     wants = topics_of(CONFIG, tables)
     assert {topic for topic in read | left if wants(topic)} == read
+
+
+def test_heartbeats_are_not_shown_whatever_their_topic_is_called():
+    config = parse("heartbeat: {interval_s: 5}\ntopics: {heartbeat: shop.heartbeat}\n")
+    wants = topics_of(config, ())
+    assert wants("shop.public.orders")
+    assert not wants("shop.heartbeat")
 
 
 def test_a_pattern_or_a_condition_that_cannot_be_read_is_told_before_anything_is_asked():
@@ -65,3 +79,28 @@ def test_a_reader_that_has_gone_is_noticed_although_nothing_comes():
         os.close(reading)
         with pytest.raises(BrokenPipeError):
             shown.take(iter(()))
+
+
+EVENTS = parse_config(
+    "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\nformat: {value: cloudevents}\n",
+    {},
+)
+
+
+def test_topics_with_cloudevents_are_refused_before_anything_is_asked():
+    said: list[str] = []
+    shown = Shown(Filter(), as_objects=True, show=said.append, notice=said.append)
+    with pytest.raises(ConfigError, match=r"topics does not read format\.value: cloudevents") as refusal:
+        follow_topics(EVENTS, shown, (), beginning=False, notice=said.append)
+    assert not said
+    assert "--from slot" in refusal.value.hint
+
+
+def test_changes_of_a_slot_are_envelopes_whatever_the_daemon_writes():
+    decoder = RecordDecoder(EVENTS, "db")
+    decoder.define(Relation(None, 1, "public", "t", "d", (Column(1, "id", 23, -1),)), TableDescription(), {})
+    decoder.begin(Opened("", 7, 1000, 0, 900, 0))
+    message = write_message(Insert(None, 1, (b"1",)))
+    ((_, _, value, headers),) = decoder.decode(write_frame(XLogData(500, 500, 0, message)), False)
+    assert json.loads(value or b"")["after"] == {"id": 1}
+    assert headers is None

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdcd.config.expressions import parse_expression
 from cdcd.engine.actions import FindWriters, Lost, Published, Read, Turn
 from cdcd.engine.building import SessionStart
 from cdcd.engine.settings import EngineSettings
@@ -20,6 +21,7 @@ from cdcd.recording.events import (
     Delivered,
     Event,
     Frames,
+    HeartbeatQueryEnded,
     LockLost,
     Next,
     Stopped,
@@ -32,7 +34,8 @@ from cdcd.recording.events import (
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.settings import Outbox, OutboxTable
+from cdcd.shaping.expressions import DEPTH_MAX
+from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
 from cdcd.snapshots.visibility import Visibility
@@ -42,6 +45,7 @@ RELATION = Relation(7, 16385, "public", "t", "d", (Column(1, "id", 23, -1), Colu
 DESCRIPTION = TableDescription(("id",), (), (CatalogColumn("id", 1, "integer", 23, 0, None),))
 TABLE = SourceTable(RELATION, "id > 0", ())
 QUERY = KeyQuery(TABLE, ("id",), (((False, b"1"),),), ("note <> 'x'",))
+DEEPEST = f"{'!' * (DEPTH_MAX - 4)}(row.note in ['a', null, 1.5] && -row.id < 0x10)"
 START = SessionStart(
     settings=EngineSettings("shop", 1, 2, 3, 4, 5.0),
     checkpoint=Checkpoint("7", 1, "s", Position(Lsn(10), Lsn(12)), 12, snapshot=Progress()),
@@ -53,6 +57,7 @@ START = SessionStart(
         messages=True,
         tables={("public", "o"): OutboxTable("events", "a", "", "b", "c", {"t": "d"})},
     ),
+    filters=(TableFilter("public.t", DEEPEST, parse_expression(DEEPEST)),),
 )
 KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
 EVENTS: list[Event] = [
@@ -67,6 +72,7 @@ EVENTS: list[Event] = [
     Answered(4.0, 4, Published({1: "public.t"}, 7, {1: 100}, 5)),
     Delivered(5.0),
     StreamBegun(5.5),
+    HeartbeatQueryEnded(5.75),
     LockLost(6.0, "gone", "57P01", True),
     Stopped(),
 ]
@@ -74,7 +80,7 @@ EVENTS: list[Event] = [
 
 def test_every_event_is_read_as_it_was_written():
     assert list(decode_events(b"".join(map(encode, EVENTS)))) == EVENTS
-    assert len({type(event) for event in EVENTS}) == 10
+    assert len({type(event) for event in EVENTS}) == 11
 
 
 def test_the_frequent_event_has_the_same_form_by_itself():

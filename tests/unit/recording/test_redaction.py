@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+from cdcd.config.expressions import parse_expression
 from cdcd.engine.actions import Busy, Looked, Lost, Read
 from cdcd.errors import TransientError
 from cdcd.protocol.frames import XLogData, write_frame
@@ -25,6 +26,7 @@ from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames,
 from cdcd.recording.redaction import Redaction
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.shaping.settings import TableFilter
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
 from cdcd.snapshots.table_task import TableTask
@@ -97,6 +99,11 @@ def written(message: Message) -> bytes:
     return write_message(message)
 
 
+def filtered(word: str) -> tuple[TableFilter, ...]:
+    text = f"row.note == '{word}'"
+    return (TableFilter("public.t", text, parse_expression(text)),)
+
+
 def recording(planted: Planted) -> list[Event]:
     """Every place of a recording that has values."""
     word = planted.word
@@ -112,8 +119,9 @@ def recording(planted: Planted) -> list[Event]:
     pages = PageQuery("t", 16385, 1, 0, 5, table, (f"note = '{word()}'",))
     request = f'{{"action": "start", "tables": ["public.t"], "where": "note = \'{word()}\'"}}'
     known = (RELATION, description, types)
+    start = replace(START, checkpoint=checkpoint, filters=filtered(word()))
     events: list[Event] = [
-        Began("1", True, replace(START, checkpoint=checkpoint), 1, (known,), (known,), 1, 1.0, 1),
+        Began("1", True, start, 1, (known,), (known,), 1, 1.0, 1),
         CatalogAnswer(1.0, RELATION, description, {90001: mood}, None),
         Next(b"a", 1.0, 1, 1, Read(by_key, 10)),
         Answered(1.0, 1, Rows([b"\t".join(planted.row()) + b"\n" for _ in range(50)], 100)),

@@ -1,12 +1,14 @@
 """The encoder in front of a format's: each event counts once, and what cannot be published is not lost."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cdcd.errors import ConfigError
 from cdcd.facts import EventRefused, Fact
+from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.protocol.frames import XLogData, write_frame
@@ -17,6 +19,7 @@ from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.encoder import REPORT_S, OutboxEncoder, shaped
 from cdcd.shaping.settings import Outbox, OutboxTable
 from cdcd.transactions.drafts import SpoolItem
+from tests.unit.formats.cloudevents.reading import read_event
 
 ORDERS, OUTBOX = 7, 8
 TEXT = 25
@@ -258,3 +261,17 @@ def test_all_that_the_engine_asks_of_a_relation_is_the_formats_answer():
     assert encoder.announce(OUTBOX, out) == 0
     assert encoder.encode_end_of_rows(OUTBOX, (2000, 1), 0, out) > 0
     assert out[0][0] == "shop.public.outbox"
+
+
+def test_what_an_application_publishes_stays_as_it_is_beside_cloudevents():
+    settings = replace(SETTINGS, value_format="cloudevents")
+    encoder = shaped(JsonEventsEncoder(settings), BOTH, settings, unheard)
+    for each in DESCRIBED:
+        encoder.define(each, TableDescription(("key",)), BUILTIN_TYPES)
+    encoder.begin(5, 1000, 0, None)
+    out: list[Record] = []
+    event = Insert(None, OUTBOX, (b"a", b"k", b'{"specversion": "1.0"}'))
+    encoder.encode_all([frame(event), frame(order())], False, 0, out)
+    (_, _, published, _), record = out
+    assert published == b'{"specversion": "1.0"}'
+    assert read_event(record).get_id() == "commit_lsn:1000;event:2;table:7;op:c"

@@ -1,0 +1,97 @@
+"""Runs the operator's heartbeat query for the engine. Whatever becomes of the query, the stream goes on."""
+
+import time
+from typing import Final
+
+from cdcd.config.loading import Config
+from cdcd.errors import CdcdError
+from cdcd.facts import Observer
+from cdcd.facts_operation import HeartbeatQueryFailed, HeartbeatQueryRuns
+from cdcd.postgres.connection import Dsn
+from cdcd.postgres.heartbeat_query import HeartbeatQuery
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.telemetry.state import Telemetry
+
+REPORT_S: Final = 60.0
+"""Seconds from one report of a query that fails to the next."""
+
+
+class HeartbeatAction:
+    """`run` the query when the engine says so. The caller owes `close`."""
+
+    def __init__(
+        self,
+        config: Config,
+        query: str,
+        *,
+        dsn: Dsn,
+        lock: AdvisoryLock,
+        telemetry: Telemetry,
+        observe: Observer,
+    ) -> None:
+        self._config = config
+        self._query = query
+        self._dsn = dsn
+        self._lock = lock
+        self._telemetry = telemetry
+        self._observe = observe
+        self._connected: HeartbeatQuery | None = None
+        self._failures = 0
+        self._report_at = 0.0
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connected is not None:
+            self._connected.close()
+            self._connected = None
+
+    async def run(self) -> None:
+        """Run the query once, unless the lease of the lock has run out: another instance may be the active one then."""
+        if not self._is_active():
+            return
+        try:
+            connected = await self._connect()
+            # Connecting took time.
+            if not self._is_active():
+                return
+            await connected.run()
+        except CdcdError as error:
+            self._failed(error)
+        except BaseException:
+            self.close()
+            raise
+        else:
+            self._succeeded()
+
+    def _is_active(self) -> bool:
+        return not self._lock.lapsed
+
+    async def _connect(self) -> HeartbeatQuery:
+        if self._connected is not None and not self._connected.is_lost:
+            return self._connected
+        self.close()
+        config = self._config
+        self._connected = await HeartbeatQuery.open(
+            self._dsn,
+            self._query,
+            application_name=f"{config.name} heartbeat",
+            connect_timeout_s=config.postgres.connect_timeout_s,
+            timeout_s=config.heartbeat.action_timeout_s,
+        )
+        return self._connected
+
+    def _failed(self, error: CdcdError) -> None:
+        self._telemetry.heartbeat_queries["failed"] += 1
+        self._failures += 1
+        now = time.monotonic()
+        if self._failures == 1 or now >= self._report_at:
+            self._report_at = now + REPORT_S
+            self._observe(
+                HeartbeatQueryFailed(message=error.message, hint=error.hint or "", failures=self._failures)
+            )
+
+    def _succeeded(self) -> None:
+        self._telemetry.heartbeat_queries["done"] += 1
+        if self._failures:
+            self._observe(HeartbeatQueryRuns(failures=self._failures))
+        self._failures = 0

@@ -1,0 +1,22 @@
+"""Kafka Connect's schemas of the data of events, as Debezium's CloudEventsConverter names them."""
+
+from typing import Final
+
+from cdcd.formats.debezium_json.connect_schema import MESSAGE_VALUE, Schema
+
+_NAME: Final = "io.debezium.connector.postgresql.Data"
+_MESSAGE: Final = "message"
+
+
+def data_schema(envelope: Schema) -> Schema:
+    """Of changes, from the schema of their envelopes: the rows before and after."""
+    return _data(envelope["fields"][:2])
+
+
+def message_schema() -> Schema:
+    """Of logical messages. Debezium's converter has no event for these."""
+    return _data([field for field in MESSAGE_VALUE["fields"] if field["field"] == _MESSAGE])
+
+
+def _data(fields: list[Schema]) -> Schema:
+    return {"type": "struct", "fields": fields, "optional": False, "name": _NAME}

@@ -1,0 +1,197 @@
+"""Compiled expressions: objects that evaluate a part of an expression on a row.
+
+The rule: `compiling.py` has found out what can be known without a row. What only a row shows (a division by zero, an
+ordering of null, a value that the server did not send) is an `EvaluationError`: the row has no answer.
+
+Answers are CEL's (https://github.com/google/cel-spec, langdef.md), and tests hold them against Google's own CEL:
+
+- null is a value. `==` and `!=` compare it with everything, all else with null is an error.
+- `false && error` is false and `true || error` is true, on either side.
+- An integer has 64 bits, and an overflow is an error. `/` and `%` truncate toward zero.
+- int, double and numeric columns compare with each other by their exact values. CEL has no decimal numbers, so with a
+  numeric column there are comparisons only; `double(row.x)` calculates.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+BOOL: Final = "bool"
+INT: Final = "int"
+DOUBLE: Final = "double"
+DECIMAL: Final = "numeric"
+STRING: Final = "string"
+TIMESTAMP: Final = "timestamp"
+"""Microseconds since 1970-01-01 00:00 UTC."""
+NULL: Final = "null"
+LIST: Final = "list"
+
+
+class EvaluationError(ValueError):
+    """A row has no answer. The text says why, without a value of the row."""
+
+
+class Missing:
+    """Stands for a value that is not known. `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+Values = list[object]
+"""A row: the value of each column that the expression asks for, or `Missing`."""
+
+
+class Node:
+    """A part of an expression. `kind` is the type of its values, which may also be null."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def value(self, row: Values) -> Any:
+        """Its value for a row. EvaluationError: it has none."""
+        raise NotImplementedError
+
+
+class Constant(Node):
+    """A value in the text of the expression."""
+
+    def __init__(self, kind: str, constant: object) -> None:
+        super().__init__(kind)
+        self._constant = constant
+
+    def value(self, row: Values) -> Any:
+        return self._constant
+
+
+class Cell(Node):
+    """The value of a column, by its place in `Values`."""
+
+    def __init__(self, kind: str, place: int) -> None:
+        super().__init__(kind)
+        self._place = place
+
+    def value(self, row: Values) -> Any:
+        found = row[self._place]
+        if isinstance(found, Missing):
+            raise EvaluationError(found.reason)
+        return found
+
+
+class Items(Node):
+    """A list, which has no value of its own."""
+
+    def __init__(self, items: list[Node]) -> None:
+        super().__init__(LIST)
+        self.items = items
+
+
+class Logical(Node):
+    """`&&` or `||`. `decisive` is the value of an operand that decides: False for `&&`, True for `||`."""
+
+    def __init__(self, operands: list[Node], decisive: bool) -> None:
+        super().__init__(BOOL)
+        self._operands = operands
+        self._decisive = decisive
+
+    def value(self, row: Values) -> Any:
+        reason = ""
+        for operand in self._operands:
+            try:
+                if _truth(operand, row) == self._decisive:
+                    return self._decisive
+            except EvaluationError as error:
+                reason = reason or str(error)
+        if reason:
+            raise EvaluationError(reason)
+        return not self._decisive
+
+
+class Negation(Node):
+    """`!`."""
+
+    def __init__(self, operand: Node) -> None:
+        super().__init__(BOOL)
+        self._operand = operand
+
+    def value(self, row: Values) -> Any:
+        return not _truth(self._operand, row)
+
+
+class Conditional(Node):
+    """`condition ? yes : no`."""
+
+    def __init__(self, kind: str, condition: Node, yes: Node, no: Node) -> None:
+        super().__init__(kind)
+        self._condition = condition
+        self._yes = yes
+        self._no = no
+
+    def value(self, row: Values) -> Any:
+        return self._yes.value(row) if _truth(self._condition, row) else self._no.value(row)
+
+
+class EqualTo(Node):
+    """`==`, or `!=` if `wanted` is False."""
+
+    def __init__(self, left: Node, right: Node, wanted: bool) -> None:
+        super().__init__(BOOL)
+        self._left = left
+        self._right = right
+        self._wanted = wanted
+
+    def value(self, row: Values) -> Any:
+        return _equal(self._left.value(row), self._right.value(row)) == self._wanted
+
+
+class Membership(Node):
+    """`operand in [items]`."""
+
+    def __init__(self, operand: Node, items: list[Node]) -> None:
+        super().__init__(BOOL)
+        self._operand = operand
+        self._items = items
+        self._known: list[Any] | None = None
+        """The items, if all of them are in the text of the expression."""
+        if all(isinstance(item, Constant) for item in items):
+            self._known = [item.value([]) for item in items]
+
+    def value(self, row: Values) -> Any:
+        wanted = self._operand.value(row)
+        # Every item is evaluated, because CEL makes the list first.
+        found = [item.value(row) for item in self._items] if self._known is None else self._known
+        return any(_equal(wanted, each) for each in found)
+
+
+class Application(Node):
+    """An operator or function of which every argument has a value that is not null."""
+
+    def __init__(self, kind: str, name: str, function: Callable[..., Any], arguments: list[Node]) -> None:
+        super().__init__(kind)
+        self._name = name
+        self._function = function
+        self._arguments = arguments
+
+    def value(self, row: Values) -> Any:
+        found = [argument.value(row) for argument in self._arguments]
+        if None in found:
+            raise EvaluationError(f"{self._name} of null")
+        try:
+            return self._function(*found)
+        except (ArithmeticError, ValueError) as error:
+            if isinstance(error, EvaluationError):
+                raise
+            raise EvaluationError(f"{self._name} has no result for the values") from None
+
+
+def _truth(node: Node, row: Values) -> bool:
+    found = node.value(row)
+    if found is None:
+        raise EvaluationError("null stands where true or false must be")
+    assert isinstance(found, bool), "the types were checked"
+    return found
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if left is None or right is None:
+        return left is right
+    return bool(left == right)

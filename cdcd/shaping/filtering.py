@@ -1,0 +1,207 @@
+"""An encoder in front of another one that leaves out rows which do not match their table's filter.
+
+The rule of `in_front.py` holds: each event of a transaction counts once, also one without a record. `row_filters.py`
+says which rows a topic has, and here that is made of events:
+
+| old row | new row | the event becomes |
+|---|---|---|
+| matches | matches | the update that it is |
+| matches | does not | a delete of the old row |
+| does not | matches | an insert of the new row |
+| does not | does not | no record |
+
+Truncates and logical messages are as without a filter. A row for which the expression has no answer never ends the
+daemon: `on_error` decides, and a fact says why. For each table, one fact is reported each `REPORT_S`.
+
+Rows of snapshots are filtered before they are encoded. Their pages are delivered all the same, and a row that is read
+again by its key and does not match is settled without a record.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from cdcd.facts import FilterFailed, Observer, cut_short
+from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
+from cdcd.protocol import peek
+from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.lsn import Lsn
+from cdcd.protocol.messages import Delete, Insert, Relation, TupleData, Update
+from cdcd.protocol.reader import read_message
+from cdcd.protocol.writer import write_message
+from cdcd.rows.protection import Protections
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.shaping.in_front import EncoderInFront
+from cdcd.shaping.row_filters import RowFilter, TableFilters, contradiction
+from cdcd.shaping.settings import TableFilter
+from cdcd.transactions.drafts import SpoolItem
+
+REPORT_S: Final = 10
+"""Seconds for which one report of a table's rows without an answer stands."""
+
+REASON_MAX: Final = 400
+"""Characters of the reason in a report."""
+
+FILTERED: Final = "filtered"
+FAILED: Final = "filter_failed"
+"""Ops of `counts`: events and rows without a record, because their row does not match; events and rows for which the
+filter had no answer, whatever became of them."""
+
+WHOLE: Final = "O"
+"""The kind of an old row that is sent as a whole."""
+
+
+def filtered(
+    inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+) -> Encoder:
+    """The encoder of a pipeline's changes: `inner` where no table has a filter."""
+    return FilterEncoder(inner, filters, settings, observe) if filters else inner
+
+
+def filtered_rows(
+    inner: RowEncoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+) -> RowEncoder:
+    """The encoder of rows that are read from tables: `inner` where no table has a filter."""
+    return FilterRowEncoder(inner, filters, settings, observe) if filters else inner
+
+
+class FilterEncoder(EncoderInFront):
+    """Leaves out what filters leave out, and has all else encoded by `inner`. See `Encoder` for the methods."""
+
+    def __init__(
+        self, inner: Encoder, filters: tuple[TableFilter, ...], settings: EncoderSettings, observe: Observer
+    ) -> None:
+        EncoderInFront.__init__(self, inner)
+        self._chosen = TableFilters(filters)
+        self._protections = Protections(settings.column_rules)
+        self._observe = observe
+        self._filters: dict[int, RowFilter] = {}
+        self._counts: dict[tuple[str, str], int] = {}
+        self._quiet: dict[str, tuple[int, int]] = {}
+        """By table: when the next report is due, and how many rows have had none since the last one."""
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        return {**self._inner.counts, **self._counts}
+
+    def define(
+        self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
+    ) -> None:
+        self._inner.define(relation, table, types)
+        chosen = self._chosen.of_table(relation)
+        if chosen:
+            self._filters[relation.oid] = RowFilter(
+                relation, chosen[0], types, self._protections, contradiction(chosen)
+            )
+        else:
+            self._filters.pop(relation.oid, None)
+
+    def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
+        return self._filter_of(item, in_stream) is not None
+
+    def _filter_of(self, item: SpoolItem, in_stream: bool) -> RowFilter | None:
+        """The filter of the table that the event is a row of; None: the table has none, or it is no row."""
+        if not isinstance(item, bytes) or peek.tag_of(item) not in peek.ROWS:
+            return None
+        return self._filters.get(peek.relation_oids(item, in_stream)[0])
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        found = self._filter_of(frame, in_stream)
+        assert found is not None, "only rows of tables with a filter are shaped"
+        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        shaped: bytes | None
+        if isinstance(message, Insert):
+            shaped = frame if self._keeps(found, message.new, frame, now_us) else None
+        elif isinstance(message, Delete):
+            whole = message.old_kind == WHOLE
+            shaped = frame if self._kept(found, message.old, whole, frame, now_us) else None
+        else:
+            assert isinstance(message, Update), "only rows come here"
+            shaped = self._update(found, message, frame, now_us)
+        if shaped is None:
+            self._count(found.name, FILTERED, 1)
+            self._inner.skip(1)
+            return 0
+        return self._inner.encode(shaped, in_stream, now_us, out)
+
+    def _update(self, found: RowFilter, update: Update, frame: bytes, now_us: int) -> bytes | None:
+        """The frame that the update becomes; None: it has no record."""
+        whole = update.old_kind == WHOLE
+        old = found.old_of(update.new) if update.old is None else update.old
+        new = found.completed(update.new, update.old, whole=whole)
+        was = self._kept(found, old, whole, frame, now_us)
+        remains = self._keeps(found, new, frame, now_us)
+        if was and remains:
+            return frame
+        if was:
+            gone = Delete(update.xid, update.relation_oid, update.old_kind or "K", old)
+            return frame[:XLOG_HEADER] + write_message(gone)
+        if remains:
+            return frame[:XLOG_HEADER] + write_message(Insert(update.xid, update.relation_oid, new))
+        return None
+
+    def _keeps(self, found: RowFilter, row: TupleData, frame: bytes, now_us: int) -> bool:
+        keeps = found.keeps(row)
+        self._look_at(found, peek.lsn_of(frame), now_us)
+        return keeps
+
+    def _kept(self, found: RowFilter, row: TupleData, whole: bool, frame: bytes, now_us: int) -> bool:
+        kept = found.kept(row, whole=whole)
+        self._look_at(found, peek.lsn_of(frame), now_us)
+        return kept
+
+    def _look_at(self, found: RowFilter, lsn: int, now_us: int) -> None:
+        """If the filter had no answer, count it and tell why, now and then."""
+        if not found.reason:
+            return
+        self._count(found.name, FAILED, 1)
+        due_us, left_out = self._quiet.get(found.name, (0, 0))
+        if now_us < due_us:
+            self._quiet[found.name] = (due_us, left_out + 1)
+            return
+        self._quiet[found.name] = (now_us + REPORT_S * 1_000_000, 0)
+        self._observe(
+            FilterFailed(
+                table=found.name,
+                reason=cut_short(found.reason, REASON_MAX),
+                lsn=str(Lsn(lsn)),
+                left_out=left_out,
+            )
+        )
+
+    def _count(self, table: str, op: str, events: int) -> None:
+        self._counts[table, op] = self._counts.get((table, op), 0) + events
+
+
+class FilterRowEncoder(FilterEncoder):
+    """The same for rows of COPY."""
+
+    def __init__(
+        self,
+        inner: RowEncoder,
+        filters: tuple[TableFilter, ...],
+        settings: EncoderSettings,
+        observe: Observer,
+    ) -> None:
+        FilterEncoder.__init__(self, inner, filters, settings, observe)
+        self._encoder_of_rows = inner
+
+    def encode_rows(  # noqa: PLR0917 - as `RowEncoder` has it
+        self,
+        oid: int,
+        lines: list[bytes],
+        position: SnapshotPosition,
+        now_us: int,
+        out: list[Record],
+        dropped: set[bytes],
+    ) -> Encoded:
+        found = self._filters.get(oid)
+        if found is not None:
+            kept: list[bytes] = []
+            for line in lines:
+                if found.keeps_line(line):
+                    kept.append(line)
+                self._look_at(found, position.lsn, now_us)
+            if len(kept) < len(lines):
+                self._count(found.name, FILTERED, len(lines) - len(kept))
+            lines = kept
+        return self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)

@@ -1,0 +1,38 @@
+"""Bugs between a row's event and what its table's filter makes of it."""
+
+from cdcd.formats.encoder import EncoderSettings, Record, RowEncoder
+from cdcd.protocol.messages import TupleData, Update
+from cdcd.shaping.filtering import FilterEncoder
+from cdcd.shaping.row_filters import RowFilter
+
+
+class DoesNotCountFiltered(FilterEncoder):
+    """What follows an event without a record in its transaction has the event's number."""
+
+    def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
+        known = len(out)
+        size = super()._shape(frame, in_stream, now_us, out)
+        if len(out) == known:
+            self._inner.skip(-1)
+        return size
+
+
+class LeavesWhatLeaves(FilterEncoder):
+    """A row that matches no more has no record, and stays with consumers."""
+
+    def _update(self, found: RowFilter, update: Update, frame: bytes, now_us: int) -> bytes | None:
+        return frame if self._keeps(found, update.new, frame, now_us) else None
+
+
+class TakesUnknownForOutside(FilterEncoder):
+    """A row whose old values are not known is taken for one that the topic does not have."""
+
+    def _kept(self, found: RowFilter, row: TupleData, whole: bool, frame: bytes, now_us: int) -> bool:
+        return whole and super()._kept(found, row, whole, frame, now_us)
+
+
+def reads_all(
+    inner: RowEncoder, _filters: object, _settings: EncoderSettings, _observe: object
+) -> RowEncoder:
+    """Rows of snapshots are not filtered."""
+    return inner
