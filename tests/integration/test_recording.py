@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from cdcd.operations.change_lines import Seen, as_json
 from cdcd.operations.redact import redact
@@ -25,27 +25,34 @@ from deploy.local import KafkaBroker
 from deploy.local.cache import REPOSITORY
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, until
+from tests.integration.visible_records import await_decided
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 
 def topic_records(servers: str, prefix: str) -> dict[str, list[str]]:
-    """What a `read_committed` reader finds in each topic with this prefix that has records. Each has one partition."""
+    """What a `read_committed` reader finds in each topic with this prefix that has records. Each has one partition.
+
+    No transaction may stay open: what is committed is in one topic a moment before it is in another.
+    """
     settings = {"bootstrap.servers": servers, "group.id": uuid4().hex, "isolation.level": "read_committed"}
     consumer = Consumer({**settings, "enable.partition.eof": True})
     found: dict[str, list[str]] = {}
     try:
         names = [name for name in consumer.list_topics(timeout=30).topics if name.startswith(f"{prefix}.")]
         names = [name for name in names if not name.endswith("checkpoint")]
+        await_decided(servers, *names)
         consumer.assign([TopicPartition(name, 0, 0) for name in names])
         open_topics = set(names)
         found = {name: [] for name in names}
         while open_topics:
             for message in consumer.consume(1000, 0.2):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     topic = str(message.topic())
                     found[topic].append(as_json(Seen(topic, message.key(), message.value())))
                 else:
+                    assert error.code() == KafkaError._PARTITION_EOF, error
                     open_topics.discard(message.topic())
     finally:
         consumer.close()
