@@ -119,7 +119,12 @@ def chosen(
     Raises:
         ConfigError: there is none.
     """
-    meant = [name for name in published if is_meant(name, patterns, config.outbox.tables) and wanted(name)]
+    has = config.tables.selection.test()
+    meant = [
+        name
+        for name in published
+        if has(name) and is_meant(name, patterns, config.outbox.tables) and wanted(name)
+    ]
     if not meant:
         raise ConfigError(
             f"The publication {config.postgres.publication} publishes no table that is meant.",

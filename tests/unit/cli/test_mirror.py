@@ -184,6 +184,7 @@ def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
         ("format: {interval_handling_mode: numeric}", "Under format.interval_handling_mode: numeric"),
         ("topics: {skipped_operations: [d]}", "leave out the operations d"),
         ("event_flattening: {enabled: true}", "are flattened"),
+        ("key: {columns: {a.b: [c]}}", "chooses the keys of records"),
     ],
 )
 def test_spark_reads_no_table_whose_topic_has_other_types_or_less(
