@@ -13,6 +13,7 @@ from cdcd.errors import CdcdError
 from cdcd.postgres.pipeline_state import PipelineState
 from cdcd.postgres.slot import SlotState
 from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.selection import TableSelection
 from cdcd.telemetry.progress_bars import size
 from cdcd.transactions.position import Checkpoint
 
@@ -89,6 +90,7 @@ class PipelineStatus:
         position: why slot and checkpoint do not go together; None: they do, or an instance reads the slot.
         numbers: the daemon's own; None: it does not answer.
         stranger: the name of another pipeline whose daemon answers there; "" if none does.
+        selection: which of the published tables the pipeline has.
     """
 
     named: Named
@@ -98,6 +100,7 @@ class PipelineStatus:
     position: CdcdError | None = None
     numbers: Numbers | None = None
     stranger: str = ""
+    selection: TableSelection = field(default_factory=TableSelection)
 
     @property
     def slot(self) -> SlotState | None:
@@ -133,10 +136,12 @@ class PipelineStatus:
         return f"streams{lag}"
 
     def tables(self) -> list["TableState"]:
-        """Published tables and those that are being read: what is not complete first, then by name."""
+        """The pipeline's tables and those that are being read: what is not complete first, then by name."""
         names = {}
+        has = self.selection.test()
         if isinstance(self.server, PipelineState) and self.server.publication is not None:
-            names = {table.oid: table.qualified for table in self.server.publication.tables}
+            published = self.server.publication.tables
+            names = {table.oid: table.qualified for table in published if has(table.qualified)}
         changes = {} if self.numbers is None else self.numbers.changes
         states = {name: TableState(name, changes=changes.get(name)) for name in names.values()}
         for name, state, share, rows in _reading(self.progress, names):

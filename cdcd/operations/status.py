@@ -56,7 +56,8 @@ async def _look(config: Config, file: str, url: str) -> PipelineStatus:
         # What makes a slot useless is said of the slot. An instance that is active has compared the two.
         if slot is None or not (slot.active or slot.invalidation_reason or slot.confirmed_flush_lsn is None):
             position = await _position(config, checkpoint, None if slot is None else slot.confirmed_flush_lsn)
-    return PipelineStatus(named, datetime.now(UTC), server, checkpoint, position, numbers, stranger)
+    now, selection = datetime.now(UTC), config.tables.selection
+    return PipelineStatus(named, now, server, checkpoint, position, numbers, stranger, selection)
 
 
 async def _server(config: Config) -> PipelineState | CdcdError:

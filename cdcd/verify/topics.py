@@ -131,7 +131,12 @@ def chosen(
     """
     filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
     outbox = config.outbox.tables
-    meant = [name for name in published if is_meant(name, patterns, outbox, filtered) and wanted(name)]
+    has = config.tables.selection.test()
+    meant = [
+        name
+        for name in published
+        if has(name) and is_meant(name, patterns, outbox, filtered) and wanted(name)
+    ]
     if not meant:
         raise ConfigError(
             f"The publication {config.postgres.publication} publishes no table that is meant and can be compared.",

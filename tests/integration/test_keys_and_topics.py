@@ -171,6 +171,10 @@ def test_tables_that_are_left_out_have_no_topic_no_snapshot_and_no_request_but_t
     )
     assert (refused.returncode, "left out by tables.include" in refused.stderr) == (2, True), refused.stderr
 
+    verified = run_cdcd("verify", "--config", str(process.config_path), environment={**os.environ})
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "audit.log" not in verified.stdout
+
     # AND a request that was not checked is told why it fails
     signal = '{"action":"start","id":"x","tables":["audit.log"]}'
     database.execute(f"SELECT pg_logical_emit_message(true, 'cdcd.snapshot', '{signal}')")

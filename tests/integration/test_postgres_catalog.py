@@ -51,7 +51,7 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
         ),
         "partitioned": (
             "(a int, b int, PRIMARY KEY (b, a)) PARTITION BY RANGE (a)",
-            TableDescription(("b", "a")),
+            TableDescription(("b", "a"), is_partitioned=True),
         ),
     }
     for name, (definition, _) in tables.items():

@@ -15,6 +15,7 @@ from cdcd.postgres.slot import SlotState
 from cdcd.snapshots.oids import Oids
 from cdcd.snapshots.outcomes import Outcome
 from cdcd.snapshots.progress import Progress
+from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.table_task import Part, TableTask
 from cdcd.transactions.position import Checkpoint, Position
 
@@ -210,6 +211,11 @@ def test_tables_that_are_not_complete_come_first():
         ("public.items", "reading", 0.4, 40, None),
         ("public.orders", "published", None, None, 1234),
     ]
+
+
+def test_tables_that_the_pipeline_leaves_out_are_not_its_tables():
+    status = replace(WELL, selection=TableSelection(None, ("*.items",)))
+    assert [each.name for each in status.tables()] == ["public.orders"]
 
 
 def test_a_table_that_waits_for_its_turn_is_named():

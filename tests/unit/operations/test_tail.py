@@ -1,18 +1,24 @@
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from cdcd.config.loading import parse_config
+from cdcd.config.loading import Config, parse_config
 from cdcd.errors import ConfigError
 from cdcd.operations.change_lines import Filter, Seen
+from cdcd.operations.record import record as record_now
+from cdcd.operations.replay import Range
+from cdcd.operations.replay import replay as replay_now
 from cdcd.operations.tail import RecordDecoder, Shown, filter_of, follow_topics, topics_of
 from cdcd.protocol.frames import XLogData, write_frame
-from cdcd.protocol.messages import Column, Insert, Relation
+from cdcd.protocol.messages import Column, Insert, Relation, Truncate
 from cdcd.protocol.writer import write_message
 from cdcd.rows.relations import TableDescription
 from cdcd.transactions.steps import Opened
 from tests.unit.config.test_loading import parse
+from tests.unit.engine.tables import KEYED, relation
+from tests.unit.transactions import wire
 
 CONFIG = parse_config(
     "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
@@ -77,6 +83,43 @@ def test_flattened_records_show_their_table_only_by_a_topic_that_is_named():
     assert shown.wanted(Seen("shop.app.b", None, b'{"id":1}')) is None
     with pytest.raises(ConfigError, match=r"topics\.name"):
         filter_of(("public.*",), "", config)
+
+
+def test_a_slot_shows_no_change_of_a_table_that_is_left_out():
+    config = parse_config(
+        "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
+        "tables: {exclude: [public.audit]}\n",
+        {},
+    )
+    decoder = RecordDecoder(config, "db")
+    for oid, name in ((1, "orders"), (2, "audit")):
+        decoder.define(relation(oid, name), KEYED, {})
+    decoder.begin(Opened("", 7, 100, 0, None, 0))
+    frames = [wire.frame(Insert(None, oid, (b"1", b"x"))) for oid in (2, 1)]
+    frames.append(wire.frame(Truncate(None, False, False, (1, 2))))
+    records = [record for frame in frames for record in decoder.decode(frame, False)]
+    assert [topic for topic, *_ in records] == ["shop.public.orders"] * 2
+    assert [json.loads(value or b"")["source"]["event_serial_no"] for _, _, value, _ in records] == [2, 3]
+
+
+def record(config: Config, folder: Path) -> None:
+    record_now(config, folder, 1, notice=lambda _: None)
+
+
+def replay(config: Config, folder: Path) -> None:
+    replay_now(folder, config, "stdout", Range(None, None), show=lambda _: None, notice=lambda _: None)
+
+
+@pytest.mark.parametrize("run", [record, replay])
+def test_what_holds_all_tables_is_refused_with_a_configuration_that_leaves_some_out(run, tmp_path):
+    config = parse_config(
+        "name: shop\npostgres: {dsn: host=db}\nkafka: {bootstrap_servers: 'k:9092'}\n"
+        "tables: {include: [public.audit]}\n",
+        {},
+    )
+    with pytest.raises(ConfigError) as caught:
+        run(config, tmp_path)
+    assert "without `tables`" in caught.value.hint
 
 
 def test_after_so_many_records_enough_is_shown():

@@ -32,12 +32,14 @@ from cdcd.recording.events import (
     encode_next,
 )
 from cdcd.recording.values import Reader, write_value
+from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.expressions import DEPTH_MAX
 from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
+from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.visibility import Visibility
 from cdcd.transactions.position import Checkpoint, Position
 
@@ -49,7 +51,15 @@ DEEPEST = f"{'!' * (DEPTH_MAX - 4)}(row.note in ['a', null, 1.5] && -row.id < 0x
 START = SessionStart(
     settings=EngineSettings("shop", 1, 2, 3, 4, 5.0),
     checkpoint=Checkpoint("7", 1, "s", Position(Lsn(10), Lsn(12)), 12, snapshot=Progress()),
-    encoding=EncoderSettings("1", "shop", "db", names={("public", "t"): "topic"}),
+    encoding=EncoderSettings(
+        "1",
+        "shop",
+        "db",
+        names={("public", "t"): "topic"},
+        topic_template="{prefix}.x.{table}",
+        key_rules=(KeyRule("public.t", ("id",)),),
+    ),
+    tables=TableSelection(("public.*",), ("*.secret",)),
     published={16385: "public.t"},
     excluded=("public.*",),
     outbox=Outbox(

@@ -1,0 +1,36 @@
+"""What the reading of tables is told of their keys."""
+
+from dataclasses import replace
+from typing import Any
+
+from cdcd.engine.rendering import SnapshotRows
+from cdcd.engine.topics import Topics
+from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
+from cdcd.formats.encoder import EncoderSettings
+from cdcd.rows.chosen_keys import KeyRule
+from cdcd.rows.relations import TableDescription
+from tests.unit.engine.tables import relation
+
+FULL = replace(relation(1, "t"), replica_identity="f")
+KEYED = TableDescription(primary_key=("id",))
+
+
+def rows(*columns: str) -> SnapshotRows:
+    settings = EncoderSettings("1", "p", "d", key_rules=(KeyRule("public.t", columns),) if columns else ())
+    queue: Any = None
+    return SnapshotRows(SnapshotEncoder(settings), queue, Topics(), settings.chosen_keys)
+
+
+def test_rows_are_found_by_a_key_that_tells_them_apart_only():
+    for columns, key in (((), ("id",)), (("id",), ("id",)), (("note",), ()), (("id", "note"), ())):
+        found = rows(*columns)
+        found.define(FULL, KEYED, {})
+        assert found.key_columns(1) == key
+
+
+def test_a_table_whose_key_comes_to_tell_rows_apart_is_read_by_it():
+    found = rows("note")
+    found.define(FULL, KEYED, {})
+    assert found.key_columns(1) == ()
+    found.define(FULL, replace(KEYED, unique_key=("note",)), {})
+    assert found.key_columns(1) == ("note",)
