@@ -44,7 +44,10 @@ REASON_MAX: Final = 400
 FILTERED: Final = "filtered"
 FAILED: Final = "filter_failed"
 """Ops of `counts`: events and rows without a record, because their row does not match; events and rows for which the
-filter had no answer, whatever became of them."""
+filter had no answer, which are counted by what became of them too."""
+
+NO_RECORD: Final = frozenset({FILTERED, FAILED})
+"""Ops that are no records."""
 
 
 def filtered(
@@ -91,6 +94,11 @@ class FilterEncoder(EncoderInFront):
             )
         else:
             self._filters.pop(relation.oid, None)
+
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if not self._filters:
+            return self._inner.encode_all(kept, in_stream, now_us, out)
+        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
 
     def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
         return self._filter_of(item, in_stream) is not None
