@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 
 from cdcd.protocol.frames import XLOG_HEADER
+from cdcd.protocol.messages import Binary, Unchanged, Value
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # an int, for mypyc one of the machine's
@@ -170,6 +171,11 @@ def value_size(frame: bytes, at: "i64") -> "i64":
     return int(read_i32_be(frame, at + SIZE_24))
 
 
+def first_row(in_stream: bool) -> int:
+    """Where the head of the first row of a row frame is."""
+    return (STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES) - ROW_HEAD_BYTES
+
+
 def row_width(frame: bytes, at: "i64") -> "i64":
     """The number of columns of the row whose head is at `at`. IndexError: the frame ends before."""
     width: i64 = frame[at + 1]
@@ -200,6 +206,43 @@ def key_values(frame: bytes, in_stream: bool, indexes: list[int]) -> tuple[tuple
             return None
         found.append(value)
     return tuple(found)
+
+
+def picked_values(frame: bytes, at: int, width: int, wanted: list[int]) -> tuple[list[Value], int]:
+    """Of the row whose head is at `at`: the values of the columns with these indexes, which rise; and where it ends.
+
+    Raises:
+        ValueError, IndexError: the row is malformed, or has another number of columns than `width`.
+    """
+    if row_width(frame, at) != width:
+        raise ValueError("the row has another number of columns than the relation")
+    at += ROW_HEAD_BYTES
+    found: list[Value] = []
+    place = 0
+    following = wanted[0] if wanted else -1
+    for index in range(width):
+        kind = frame[at]
+        at += 1
+        begin = end = at
+        if kind in {TEXT, BINARY}:
+            begin = at + SIZE_BYTES
+            end = begin + int.from_bytes(frame[at:begin], "big")
+            if end > len(frame):
+                raise ValueError("a value ends after the frame")
+            at = end
+        elif kind not in {NULL, UNCHANGED}:
+            raise ValueError("unknown kind of value")
+        if index != following:
+            continue
+        if kind == TEXT:
+            found.append(frame[begin:end])
+        elif kind == BINARY:
+            found.append(Binary(frame[begin:end]))
+        else:
+            found.append(None if kind == NULL else Unchanged.UNCHANGED)
+        place += 1
+        following = wanted[place] if place < len(wanted) else -1
+    return found, at
 
 
 def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None] | None) -> int:

@@ -17,7 +17,7 @@ Rows of snapshots are filtered before they are encoded. Their pages are delivere
 again by its key and does not match is settled without a record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdcd.facts import FilterFailed, Observer, cut_short
@@ -25,7 +25,7 @@ from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowE
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Delete, Insert, Relation, TupleData, Update
+from cdcd.protocol.messages import Delete, Insert, Relation, Update, Value
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.rows.protection import Protections
@@ -44,10 +44,10 @@ REASON_MAX: Final = 400
 FILTERED: Final = "filtered"
 FAILED: Final = "filter_failed"
 """Ops of `counts`: events and rows without a record, because their row does not match; events and rows for which the
-filter had no answer, whatever became of them."""
+filter had no answer, which are counted by what became of them too."""
 
-WHOLE: Final = "O"
-"""The kind of an old row that is sent as a whole."""
+NO_RECORD: Final = frozenset({FILTERED, FAILED})
+"""Ops that are no records."""
 
 
 def filtered(
@@ -95,6 +95,11 @@ class FilterEncoder(EncoderInFront):
         else:
             self._filters.pop(relation.oid, None)
 
+    def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
+        if not self._filters:
+            return self._inner.encode_all(kept, in_stream, now_us, out)
+        return EncoderInFront.encode_all(self, kept, in_stream, now_us, out)
+
     def _shapes(self, item: SpoolItem, in_stream: bool) -> bool:
         return self._filter_of(item, in_stream) is not None
 
@@ -107,45 +112,71 @@ class FilterEncoder(EncoderInFront):
     def _shape(self, frame: bytes, in_stream: bool, now_us: int, out: list[Record]) -> int:
         found = self._filter_of(frame, in_stream)
         assert found is not None, "only rows of tables with a filter are shaped"
-        message = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        shaped: bytes | None
-        if isinstance(message, Insert):
-            shaped = frame if self._keeps(found, message.new, frame, now_us) else None
-        elif isinstance(message, Delete):
-            whole = message.old_kind == WHOLE
-            shaped = frame if self._kept(found, message.old, whole, frame, now_us) else None
-        else:
-            assert isinstance(message, Update), "only rows come here"
-            shaped = self._update(found, message, frame, now_us)
+        try:
+            shaped = self._shaped(found, frame, in_stream, now_us)
+        except (ValueError, IndexError) as cause:
+            # The inner encoder says what is wrong with the row.
+            self._inner.encode(frame, in_stream, now_us, out)
+            raise AssertionError("a row was refused in which nothing is wrong") from cause
         if shaped is None:
             self._count(found.name, FILTERED, 1)
             self._inner.skip(1)
             return 0
         return self._inner.encode(shaped, in_stream, now_us, out)
 
-    def _update(self, found: RowFilter, update: Update, frame: bytes, now_us: int) -> bytes | None:
-        """The frame that the update becomes; None: it has no record."""
-        whole = update.old_kind == WHOLE
-        old = found.old_of(update.new) if update.old is None else update.old
-        new = found.completed(update.new, update.old, whole=whole)
+    def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
+        """The frame that the event becomes; None: it has no record."""
+        tag, at = peek.tag_of(frame), peek.first_row(in_stream)
+        kind = frame[at]
+        whole = kind == peek.OLD_ROW
+        old, at = peek.picked_values(frame, at, found.width, found.indexes)
+        new: Sequence[Value] = old
+        if tag == peek.UPDATE and kind != peek.NEW_ROW:
+            if frame[at] != peek.NEW_ROW:
+                raise ValueError("unknown kind of row")
+            sent, at = peek.picked_values(frame, at, found.width, found.indexes)
+            new = found.completed_values(sent, old, whole=whole)
+        is_wrong = kind != peek.NEW_ROW if tag == peek.INSERT else tag == peek.DELETE and kind == peek.NEW_ROW
+        if is_wrong or at != len(frame):
+            raise ValueError("the row is not of its message's form")
+        if tag == peek.INSERT:
+            return frame if self._keeps(found, new, frame, now_us) else None
+        if tag == peek.DELETE:
+            return frame if self._kept(found, old, whole, frame, now_us) else None
+        return self._update(found, old, new, whole, frame, in_stream, now_us)
+
+    def _update(  # noqa: PLR0917  what the frame says
+        self,
+        found: RowFilter,
+        old: Sequence[Value],
+        new: Sequence[Value],
+        whole: bool,
+        frame: bytes,
+        in_stream: bool,
+        now_us: int,
+    ) -> bytes | None:
         was = self._kept(found, old, whole, frame, now_us)
         remains = self._keeps(found, new, frame, now_us)
-        if was and remains:
-            return frame
+        if was == remains:
+            return frame if was else None
+        update = read_message(frame, XLOG_HEADER, in_stream=in_stream)
+        assert isinstance(update, Update), "only rows come here"
+        oid, row = update.relation_oid, update.old
         if was:
-            gone = Delete(update.xid, update.relation_oid, update.old_kind or "K", old)
+            gone = Delete(
+                update.xid, oid, update.old_kind or "K", found.old_of(update.new) if row is None else row
+            )
             return frame[:XLOG_HEADER] + write_message(gone)
-        if remains:
-            return frame[:XLOG_HEADER] + write_message(Insert(update.xid, update.relation_oid, new))
-        return None
+        come = Insert(update.xid, oid, found.completed(update.new, row, whole=whole))
+        return frame[:XLOG_HEADER] + write_message(come)
 
-    def _keeps(self, found: RowFilter, row: TupleData, frame: bytes, now_us: int) -> bool:
-        keeps = found.keeps(row)
+    def _keeps(self, found: RowFilter, values: Sequence[Value], frame: bytes, now_us: int) -> bool:
+        keeps = found.keeps(values)
         self._look_at(found, peek.lsn_of(frame), now_us)
         return keeps
 
-    def _kept(self, found: RowFilter, row: TupleData, whole: bool, frame: bytes, now_us: int) -> bool:
-        kept = found.kept(row, whole=whole)
+    def _kept(self, found: RowFilter, old: Sequence[Value], whole: bool, frame: bytes, now_us: int) -> bool:
+        kept = found.kept(old, whole=whole)
         self._look_at(found, peek.lsn_of(frame), now_us)
         return kept
 

@@ -68,6 +68,8 @@ class RowFilter:
 
     Attributes:
         name: of the table, as `schema.table`.
+        width: how many columns its rows have.
+        indexes: the columns that the expression asks for, by their places in the relation, in rising order.
         problem: why the filter has no answer for any row: it does not fit the table, or is one of two; "": it fits. A
             start refuses such a filter (`check_filter`), so the table was altered or made since.
         reason: why there was no answer for the row that was looked at last; "": there was one.
@@ -84,7 +86,8 @@ class RowFilter:
         self.name = f"{relation.schema}.{relation.name}"
         self.problem = problem
         self.reason = ""
-        self._width = len(relation.columns)
+        self.width = len(relation.columns)
+        self.indexes: list[int] = []
         self._keeps_unanswered = chosen.on_error == KEEP
         self._requires_old = chosen.old_row == REQUIRED
         self._columns: list[ColumnValues] = []
@@ -94,27 +97,28 @@ class RowFilter:
             return
         try:
             self._columns = used_columns(relation, chosen, types, protections)
+            self.indexes = [each.index for each in self._columns]
             places = {each.name: (place, each.kind) for place, each in enumerate(self._columns)}
             self._node = compile_expression(chosen.keep, places, BOOL)
         except ExpressionError as error:
             self.problem = str(error)
 
-    def keeps(self, row: TupleData) -> bool:
-        """Whether the topic has this row."""
-        found = self._answer([each.of(row[each.index]) for each in self._columns])
+    def keeps(self, values: Sequence[Value]) -> bool:
+        """Whether the topic has a row with these values, of the columns `indexes`."""
+        found = self._answer([each.of(value) for each, value in zip(self._columns, values, strict=True)])
         return self._keeps_unanswered if found is None else found
 
-    def kept(self, old: TupleData, *, whole: bool) -> bool:
-        """Whether the topic has had this row: also if that is not known.
+    def kept(self, old: Sequence[Value], *, whole: bool) -> bool:
+        """Whether the topic has had a row with these values, of the columns `indexes`: also if that is not known.
 
         Args:
             old: what PostgreSQL has sent of the old row.
-            whole: it is all of it; else it is the replica identity, and other columns are NULL.
+            whole: it is all of it; else it is the replica identity, and other columns are not known.
         """
         found = self._answer(
             [
-                each.of(old[each.index]) if whole or each.is_identity else Missing(NOT_SENT)
-                for each in self._columns
+                each.of(value) if whole or each.is_identity else Missing(NOT_SENT)
+                for each, value in zip(self._columns, old, strict=True)
             ]
         )
         if found is None and not self._requires_old:
@@ -125,17 +129,20 @@ class RowFilter:
     def keeps_line(self, line: bytes) -> bool:
         """Whether the topic has this row of COPY, with its newline."""
         fields = split_row(line)
-        if len(fields) != self._width:
+        if len(fields) != self.width:
             # The format's encoder says what is wrong with it.
             return True
-        values = [fields[each.index] for each in self._columns]
-        found = self._answer(
-            [
-                each.of(None if field == NULL else unescape(field))
-                for each, field in zip(self._columns, values, strict=True)
-            ]
-        )
-        return self._keeps_unanswered if found is None else found
+        values = [fields[index] for index in self.indexes]
+        return self.keeps([None if field == NULL else unescape(field) for field in values])
+
+    def completed_values(self, new: Sequence[Value], old: Sequence[Value], *, whole: bool) -> Sequence[Value]:
+        """As `completed`, for the values of the columns `indexes`."""
+        if UNCHANGED not in new:
+            return new
+        return [
+            before if value is UNCHANGED and (whole or each.is_identity) else value
+            for each, value, before in zip(self._columns, new, old, strict=True)
+        ]
 
     def old_of(self, new: TupleData) -> TupleData:
         """The replica identity of an updated row, if PostgreSQL sent none because it did not change."""
@@ -173,7 +180,11 @@ def used_columns(
     types: Mapping[int, TypeDescription],
     protections: Protections,
 ) -> list[ColumnValues]:
-    """The columns that the expression asks for. ExpressionError: one is not there, has no CEL type or is protected."""
+    """The columns that the expression asks for, in the table's order.
+
+    Raises:
+        ExpressionError: one is not there, has no CEL type or is protected.
+    """
     found: list[ColumnValues] = []
     names = {column.name: index for index, column in enumerate(relation.columns)}
     for name in columns_of(chosen.keep):
@@ -188,7 +199,11 @@ def used_columns(
         if not each.kind:
             raise ExpressionError(f"the type of column {name} has no value in an expression")
         found.append(each)
-    return found
+    return sorted(found, key=_place)
+
+
+def _place(column: ColumnValues) -> int:
+    return column.index
 
 
 def check_filter(

@@ -14,6 +14,7 @@ from typing import Any, Final
 from cdcd import __version__
 from cdcd.facts import Side, cut_short
 from cdcd.protocol.lsn import Lsn
+from cdcd.shaping.filtering import NO_RECORD
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.state import NAMES, Health, Telemetry
@@ -186,6 +187,8 @@ def _tables(events: Mapping[tuple[str, str], int], rates: Rates) -> list[dict[st
     """Tables with rows since the process started: the busiest of now first, then those with most rows."""
     found: dict[str, dict[str, Any]] = {}
     for (table, operation), count in events.items():
+        if operation in NO_RECORD:
+            continue
         entry = found.get(table)
         if entry is None:
             entry = found[table] = {"table": table, **dict.fromkeys(_OPERATIONS.values(), 0), "rows": 0}

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from cdcd.shaping.filtering import NO_RECORD
+
 MINUTES: Final = 60
 """Minutes that are kept."""
 
@@ -104,7 +106,7 @@ class Throughput:
         before, tables = looks[0].events, dict[str, int]()
         for key, count in events.items():
             more = count - before.get(key, 0)
-            if more > 0:
+            if more > 0 and key[1] not in NO_RECORD:
                 tables[key[0]] = tables.get(key[0], 0) + more
         return Rates(
             window_s=seconds,

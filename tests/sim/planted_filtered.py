@@ -1,7 +1,9 @@
 """Bugs between a row's event and what its table's filter makes of it."""
 
+from collections.abc import Sequence
+
 from cdcd.formats.encoder import EncoderSettings, Record, RowEncoder
-from cdcd.protocol.messages import TupleData, Update
+from cdcd.protocol.messages import Value
 from cdcd.shaping.filtering import FilterEncoder
 from cdcd.shaping.row_filters import RowFilter
 
@@ -20,15 +22,24 @@ class DoesNotCountFiltered(FilterEncoder):
 class LeavesWhatLeaves(FilterEncoder):
     """A row that matches no more has no record, and stays with consumers."""
 
-    def _update(self, found: RowFilter, update: Update, frame: bytes, now_us: int) -> bytes | None:
-        return frame if self._keeps(found, update.new, frame, now_us) else None
+    def _update(  # noqa: PLR0917  as its base has it
+        self,
+        found: RowFilter,
+        old: Sequence[Value],
+        new: Sequence[Value],
+        whole: bool,
+        frame: bytes,
+        in_stream: bool,
+        now_us: int,
+    ) -> bytes | None:
+        return frame if self._keeps(found, new, frame, now_us) else None
 
 
 class TakesUnknownForOutside(FilterEncoder):
     """A row whose old values are not known is taken for one that the topic does not have."""
 
-    def _kept(self, found: RowFilter, row: TupleData, whole: bool, frame: bytes, now_us: int) -> bool:
-        return whole and super()._kept(found, row, whole, frame, now_us)
+    def _kept(self, found: RowFilter, old: Sequence[Value], whole: bool, frame: bytes, now_us: int) -> bool:
+        return whole and super()._kept(found, old, whole, frame, now_us)
 
 
 def reads_all(

@@ -90,7 +90,9 @@ def test_events_are_published_once_in_the_order_of_their_transactions(tmp_path, 
 
 @pytest.mark.again
 @pytest.mark.parametrize(
-    "focus", [FILTERED, FILTERED_WHOLE, FILTERED_AND_CUT], ids=["as drawn", "whole rows", "cut and killed"]
+    "focus",
+    [FILTERED, FILTERED_WHOLE, {**FILTERED_AND_CUT, "metadata": True}],
+    ids=["as drawn", "whole rows", "cut, killed and counted"],
 )
 def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus):
     deleted = 0

@@ -35,9 +35,11 @@ from cdcd.protocol.peek import (
     TRUNCATE,
     UPDATE,
     XLOG_DATA,
+    first_row,
     key_values,
     lsn_of,
     message_prefix,
+    picked_values,
     read_head,
     relation_oids,
     row_width,
@@ -142,3 +144,16 @@ def test_a_row_that_is_cut_off_is_an_error():
     for size in range(XLOG_HEADER + 5, len(frame)):
         with pytest.raises((ValueError, IndexError)):
             key_values(frame[:size], True, [0])
+
+
+def test_single_values_of_a_row_are_picked():
+    row = (b"1", None, UNCHANGED, Binary(b"\1"), b"last")
+    message = write_frame(XLogData(0, 0, 0, write_message(Insert(None, 7, row))))
+    at = first_row(False)
+    assert picked_values(message, at, 5, [0, 2, 3]) == ([b"1", UNCHANGED, Binary(b"\1")], len(message))
+    assert picked_values(message, at, 5, [1, 4]) == ([None, b"last"], len(message))
+    assert picked_values(message, at, 5, []) == ([], len(message))
+    with pytest.raises(ValueError, match="another number of columns"):
+        picked_values(message, at, 4, [0])
+    with pytest.raises((ValueError, IndexError)):
+        picked_values(message[:-1], at, 5, [0])

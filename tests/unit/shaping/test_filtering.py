@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cdcd.config.expressions import parse_expression
+from cdcd.errors import ProtocolError
 from cdcd.facts import Fact, FilterFailed
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
@@ -291,3 +292,13 @@ def test_a_row_of_a_snapshot_without_an_answer_is_told():
     out: list[Record] = []
     assert encoder.encode_rows(ORDERS, [b"5\t\\N\tn\n"], POSITION, 0, out, set()).rows == 0
     assert facts == [FilterFailed("public.orders", "> of null", "0/3E8", 0)]
+
+
+@pytest.mark.parametrize("broken", [b"\x4e\x00\x02", b"\x4b\x00\x03"], ids=["too few columns", "an old row"])
+def test_a_malformed_row_is_refused_as_without_a_filter(broken: bytes):
+    whole = frame(insert(1, "draft"))
+    row_at = whole.index(b"N\x00\x03")
+    for each in (whole[:row_at] + broken + whole[row_at + 3 :], whole + b"x", whole[:-1]):
+        encoding = Encoding(chosen())
+        with pytest.raises(ProtocolError):
+            encoding.encoder.encode(each, False, 0, [])

@@ -44,6 +44,8 @@ def test_tables_come_by_rate_and_then_by_rows():
     telemetry = busy()
     telemetry.throughput._looks.clear()
     telemetry.events = {("public.much", "c"): 1000, ("public.little", "c"): 1, ("public.now", "u"): 2}
+    # Of these there is no record.
+    telemetry.events |= {("public.much", "filtered"): 70, ("public.none", "filter_failed"): 7}
     telemetry.throughput.look(status_time := 0.0, status_time + 1, telemetry.totals(), telemetry.events)
     telemetry.events = {**telemetry.events, ("public.now", "u"): 20_000_000_000}
     status = status_of(telemetry)

@@ -52,9 +52,8 @@ def test_rates_are_means_of_the_last_seconds_by_table():
             totals(second * 10),
             {("a", "c"): second * 8, ("a", "u"): second, ("b", "c"): 7},
         )
-    rates = found.rates(
-        99.0, totals(990), {("a", "c"): 99 * 8, ("a", "u"): 99, ("b", "c"): 7, ("new", "c"): 28}
-    )
+    counts = {("a", "c"): 99 * 8, ("a", "u"): 99, ("a", "filtered"): 500, ("b", "c"): 7, ("new", "c"): 28}
+    rates = found.rates(99.0, totals(990), counts)
     assert 2 * LOOK_S <= rates.window_s <= 3 * LOOK_S
     assert rates.rows_per_s == 10
     assert rates.rows_by_table["a"] == 9
