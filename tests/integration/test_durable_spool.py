@@ -140,8 +140,8 @@ def test_a_log_that_is_full_stops_the_confirming_and_loses_nothing(
     # WHEN more is written than that
     with database.connect() as connection:
         connection.execute(
-            "INSERT INTO t SELECT number, (SELECT string_agg(md5(random()::text || number), '') "
-            "FROM generate_series(1, 2000)) FROM generate_series(11, 50) number"
+            "INSERT INTO t SELECT number, string_agg(md5((10000 * number + part)::text), '') "
+            "FROM generate_series(11, 50) number, generate_series(1, 2000) part GROUP BY number ORDER BY number"
         )
     # THEN that is told, PostgreSQL keeps the rest, and all of it is delivered when Kafka is back
     stopped = process.await_event("durable.stopped")
