@@ -118,3 +118,38 @@ def test_a_log_in_which_a_byte_is_flipped_is_refused_by_name(
     assert "checksum" in failed["message"]
     assert str(folder) in failed["hint"]
     assert not process.saw("stream.started")
+
+
+def test_a_log_that_is_full_stops_the_confirming_and_loses_nothing(
+    unique: str,
+    database: Database,
+    private_broker: Callable[..., KafkaBroker],
+    daemon: StartDaemon,
+    tmp_path: Path,
+):
+    # GIVEN a log that may have 1 MiB
+    broker, slot = private_broker(), f"cdcd_{unique}"
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    config = logged(unique, database, broker, tmp_path / "log")
+    process = daemon({**config, "spool": {**config["spool"], "durable_bytes_max": 1 << 20}})
+    process.await_streaming()
+    await_confirmed(database, slot, insert(database, 1, 5))
+    broker.stop()
+    process.await_event("durable.started")
+    await_confirmed(database, slot, insert(database, 6, 10))
+    # WHEN more is written than that
+    with database.connect() as connection:
+        connection.execute(
+            "INSERT INTO t SELECT number, string_agg(md5((10000 * number + part)::text), '') "
+            "FROM generate_series(11, 50) number, generate_series(1, 2000) part GROUP BY number ORDER BY number"
+        )
+    # THEN that is told, PostgreSQL keeps the rest, and all of it is delivered when Kafka is back
+    stopped = process.await_event("durable.stopped")
+    assert "spool.durable_bytes_max" in stopped["reason"]
+    end = insert(database, 51, 60)
+    assert confirmed(database.dsn(), slot) < end
+    broker.start()
+    process.await_event("durable.delivered")
+    await_confirmed(database, slot, end)
+    assert ids(broker, unique) == list(range(1, 61))
+    assert process.stop() == 0

@@ -52,7 +52,8 @@ class SpoolConfig(Section):
         10,
         ge=0,
         le=86_400,
-        description="How long Kafka must have been away before the stream goes to that log.",
+        description="How long Kafka must have been away before the stream goes to that log. Should be well below "
+        "startup_timeout_s, so that a daemon that starts during the outage goes on with the log before it gives up.",
     )
 
     @model_validator(mode="after")
