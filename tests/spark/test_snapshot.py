@@ -188,7 +188,8 @@ def test_what_is_wrong_is_told_and_the_mirror_keeps_what_it_had(
     with open_snapshot(spark, pipeline(source), ["public.pair", "public.whole"]) as snapshot:
         source.execute("DELETE FROM pair WHERE a = 1")
         source.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cdcd shared snapshot'"
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE application_name = 'cdcd shared snapshot'"
         )
         with pytest.raises(TransientError, match="snapshot"):
             load_snapshot(spark, snapshot, "public.pair", target)

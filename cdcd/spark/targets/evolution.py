@@ -8,6 +8,7 @@ A step either keeps all values or is refused: a target is never left with values
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from pyspark.sql.types import (
@@ -166,9 +167,17 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     may change.
 
     Raises:
-        IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
+        IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another, or
+            it is not known which columns are the same.
     """
     check(new)
+    if kind is Kind.MIRROR and (names := crossed(old, new)):
+        raise IncompatibleSchemaError(
+            new.table,
+            f"columns {', '.join(names)} stand in another order than before: some of them were dropped and added again,"
+            " or they took each other's names, and nothing says which, because the daemon was behind.",
+            way_on(new.table),
+        )
     same = {after.name: before for before, after in pairs(old, new)}
     if kind is Kind.CHANGELOG:
         same = {
@@ -329,6 +338,22 @@ def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, Co
         holds = before.spark == column.spark or widens(before.spark, column.spark)
         if holds or _fits(_by_names(old, new), was, column.id):
             yield before, column
+
+
+def crossed(old: TableSchema, new: TableSchema) -> list[str]:
+    """The names in `new` of columns that `pairs` takes for the same and that cannot all be.
+
+    Columns are in the order of their numbers, and a column keeps its number. So those that are the same stand in the
+    same order in both forms. Only columns whose numbers are not known can be crossed.
+    """
+    if is_other(old, new):
+        return []
+    place = {column.name: number for number, column in enumerate(old.columns)}
+    found = [(place[before.name], column.name) for before, column in pairs(old, new)]
+    places = [number for number, _ in found]
+    before = [-1, *accumulate(places, max)]
+    after = [*reversed(list(accumulate(reversed(places), min))), len(place)]
+    return [name for at, (number, name) in enumerate(found) if before[at] > number or after[at + 1] < number]
 
 
 def _fits(columns: Sequence[ColumnSchema], place: int, id_: int | None) -> bool:
