@@ -328,7 +328,6 @@ def is_refused(forms: Sequence[TableForm]) -> bool:
     return False
 
 
-@pytest.mark.timeout(900)
 def test_what_the_daemon_describes_stops_the_tables_that_cannot_be_followed_and_no_other(
     stage: Stage, name: str
 ) -> None:

@@ -80,7 +80,6 @@ def write(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random
             connection.execute(statement.encode(), {"n": dice.randrange(ROWS), "m": dice.randrange(9)})
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_the_source(
     source: Source, spark: SparkSession, table_format: str
