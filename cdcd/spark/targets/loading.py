@@ -17,11 +17,11 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import crossed, is_other, pairs, widens
 from cdcd.spark.targets.layout import DELETED, Layout
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.name_lists import no_names
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
+from cdcd.spark.targets.same_columns import crossed, is_other, pairs, widens
 from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.table_format import as_view, having
 
