@@ -64,6 +64,10 @@ LONG = (
 ORDER = ["unit", "golden", "sim", "deploy", "integration", "spark", "bench"]
 MARKED = {"sim", "integration", "spark", "bench"}
 
+SPARK_TIMEOUT_S = 1800
+"""Seconds after which a test with Spark counts as one that hangs, unless it has a longer limit of its own. Such a test
+works on all cores, and takes ten times as long beside other work as alone."""
+
 # A loaded machine is no reason to fail, and a failure prints what repeats it. `make test` finds the same each
 # time; `make wide` looks at other examples, and at more of them.
 settings.register_profile("cdcd", deadline=None, print_blob=True, derandomize=True)
@@ -94,6 +98,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # py4j leaves its sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     items.sort(key=rank)
 
 

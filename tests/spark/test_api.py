@@ -59,7 +59,6 @@ def ids(row: Any) -> Any:
     return None if row is None else row["id"]
 
 
-@pytest.mark.timeout(600)
 def test_changes_are_rows_with_types_places_and_what_was_not_sent(
     source: Source, spark: SparkSession
 ) -> None:
@@ -142,7 +141,6 @@ def test_changes_are_rows_with_types_places_and_what_was_not_sent(
         read_changes(spark, kafka, source.name, "public.nothing")
 
 
-@pytest.mark.timeout(600)
 def test_a_stream_of_changes_goes_into_a_table_in_a_job_of_ones_own(
     source: Source, spark: SparkSession, target: Lakehouse, tmp_path: Path
 ) -> None:
@@ -209,7 +207,6 @@ def alter_and_change(source: Source, number: int) -> None:
     source.deliver()
 
 
-@pytest.mark.timeout(900)
 def test_a_stream_that_is_followed_goes_on_while_its_table_is_altered(
     source: Source, spark: SparkSession, target: Lakehouse, tmp_path: Path
 ) -> None:
@@ -259,7 +256,6 @@ def test_a_stream_that_is_followed_goes_on_while_its_table_is_altered(
     assert len(offsets) == len(source.records("public.doc"))
 
 
-@pytest.mark.timeout(900)
 def test_a_streaming_dataframe_ends_at_a_new_form_and_goes_on_from_its_checkpoint_without_loss(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:

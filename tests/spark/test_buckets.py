@@ -169,7 +169,6 @@ def test_a_snapshot_replaces_rows_in_every_bucket_whatever_the_session_says(
     assert rows(spark, name, "id", "n") == sorted((key(number), number) for number in range(3))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirror_makes_new_tables_in_buckets_and_lays_former_ones_out_anew(
     stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import pytest
 from pyspark.sql import SparkSession
 
 from cdcd.cli.mirror import target_of
@@ -51,7 +50,6 @@ def test_a_mirror_in_a_hive_metastore(spark: SparkSession, tmp_path: Path):
         assert other.reached(spark, found).commit_lsn == 12
 
 
-@pytest.mark.timeout(600)
 def test_a_mirror_in_a_jdbc_catalog(stage: Stage, tmp_path: Path):
     # GIVEN the example with a database of the test's own for its catalog; Spark fetches the driver that it names
     config = load_mirror(EXAMPLES / "jdbc-catalog.yaml", {"CATALOG_PASSWORD": "unused"})

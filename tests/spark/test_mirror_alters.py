@@ -21,7 +21,8 @@ from cdcd.formats.schemas import TableForm, read_form
 from cdcd.spark.jars import DELTA, ICEBERG
 from cdcd.spark.records.types import table_schema
 from cdcd.spark.snapshot.reading import open_snapshot, read_snapshot
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, numbered, plan
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
+from cdcd.spark.targets.same_columns import numbered
 from cdcd.spark.targets.target import kind_of
 from cdcd.spark.watching.progress import TableFailed
 from tests.spark.jobs import Job
@@ -328,7 +329,6 @@ def is_refused(forms: Sequence[TableForm]) -> bool:
     return False
 
 
-@pytest.mark.timeout(900)
 def test_what_the_daemon_describes_stops_the_tables_that_cannot_be_followed_and_no_other(
     stage: Stage, name: str
 ) -> None:

@@ -42,7 +42,6 @@ def quick(servers: str) -> dict[str, Any]:
     return {"bootstrap_servers": servers, "properties": QUICK}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its_place(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -88,7 +87,6 @@ def test_a_table_that_cannot_be_followed_stops_alone_and_poison_is_kept_with_its
         (tmp_path / "lost").rename(tmp_path / "checkpoint")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_form_that_is_not_described_yet_holds_its_table(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -166,7 +164,6 @@ def test_a_topic_that_was_deleted_before_it_was_read_is_no_silent_gap(
     assert all("gone from Kafka" in message and "drop the table" in hint for message, hint in said), said
 
 
-@pytest.mark.timeout(600)
 def test_a_broker_that_goes_away_is_waited_for(
     stage: Stage, source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -51,7 +51,6 @@ def deletes(source: Source) -> tuple[int, int]:
     )
 
 
-@pytest.mark.timeout(900)
 def test_a_delete_of_which_the_tombstone_is_left_is_a_delete(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:

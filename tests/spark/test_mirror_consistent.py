@@ -30,7 +30,6 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         yield source
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_money_that_moves_between_two_tables_is_never_seen_twice_or_not_at_all(
     source: Source, spark: SparkSession, table_format: str

@@ -19,7 +19,6 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         yield source
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_a_mirror_equals_its_source_through_changes_of_tables_kills_repeats_and_poison(
     source: Source, spark: SparkSession, table_format: str

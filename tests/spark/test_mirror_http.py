@@ -6,8 +6,6 @@ import re
 import threading
 from pathlib import Path
 
-import pytest
-
 from tests.integration.daemon import until
 from tests.spark.stage import Stage
 
@@ -22,7 +20,6 @@ def get(address: str, path: str) -> tuple[int, str]:
         connection.close()
 
 
-@pytest.mark.timeout(600)
 def test_a_stopped_table_fails_the_probe_and_is_named_and_the_other_goes_on(tmp_path: Path) -> None:
     tables = ("CREATE TABLE good (id int PRIMARY KEY, n int)", "CREATE TABLE bad (id int PRIMARY KEY, n int)")
     with Stage.set_up() as stage, stage.source("probed", *tables) as source:

@@ -13,8 +13,10 @@ from cdcd.errors import CdcdError
 from cdcd.spark import SnapshotSource, load_snapshot, open_snapshot
 from cdcd.spark.kafka import KafkaSource
 from cdcd.spark.records.schema import TableSchema
+from cdcd.spark.records.types import table_schema
 from cdcd.spark.stream.job import Mirror
 from cdcd.spark.stream.settings import MirrorSettings
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.target import Kind
 from cdcd.spark.watching.progress import Fact
@@ -154,6 +156,29 @@ def test_columns_that_are_renamed_while_the_daemon_is_away_keep_their_values(
 
         # THEN every table equals its source
         assert mirrored.different(*COLUMNS) == []
+
+
+def test_a_column_that_was_dropped_and_added_again_is_not_taken_for_the_same_where_its_place_tells(
+    stage: Stage, source_name: str
+) -> None:
+    # Without a mirror: what a mirror does with it, other tests show.
+    with stage.source(
+        source_name, "CREATE TABLE unseen (id int PRIMARY KEY, a text, b text)", partitions=1
+    ) as source:
+        # GIVEN a table of which the daemon never described anything, because it had no row
+        assert source.daemon.stop() == 0
+        # WHEN it gets one, and a column is dropped and added again, all while the daemon is away
+        source.execute("INSERT INTO unseen VALUES (1, 'gone', 'stays')")
+        source.execute("ALTER TABLE unseen DROP a; ALTER TABLE unseen ADD a text")
+        source.execute("INSERT INTO unseen (id) VALUES (2)")
+        source.daemon.start()
+        source.daemon.await_streaming()
+        source.deliver()
+        # THEN the mirror does not keep the value that the source has not any more
+        old, new = [table_schema(form.fingerprint, form) for form in source.descriptions("public.unseen")]
+        assert [column.name for column in old.columns] == ["id", "a", "b"]
+        with pytest.raises(IncompatibleSchemaError, match="columns that are called b, a now cannot"):
+            plan(old, new)
 
 
 @pytest.mark.timeout(2400)

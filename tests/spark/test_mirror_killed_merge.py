@@ -36,7 +36,6 @@ def written(table: Path) -> set[Path]:
     return set(table.rglob("*.parquet"))
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirror_that_is_killed_while_a_merge_writes_equals_its_source(
     source: Source, spark: SparkSession, table_format: str

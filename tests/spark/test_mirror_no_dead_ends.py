@@ -111,7 +111,6 @@ def filled(stage: Stage, name: str) -> Iterator[Source]:
         yield source
 
 
-@pytest.mark.timeout(1800)
 @FORMATS
 def test_defaults_of_every_type_names_of_every_kind_and_a_key_in_another_order_are_followed(
     filled: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -165,7 +164,6 @@ def refused(stage: Stage, name: str) -> Iterator[Source]:
         yield made
 
 
-@pytest.mark.timeout(1800)
 @FORMATS
 def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_it_stops_the_hint_works(
     refused: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -227,7 +225,6 @@ def test_a_change_that_no_target_can_follow_has_the_table_read_again_and_where_i
     is_equal()
 
 
-@pytest.mark.timeout(1800)
 @FORMATS
 def test_a_table_that_stops_leaves_the_common_points_and_the_others_go_on(
     refused: Source, spark: SparkSession, tmp_path: Path, table_format: str

@@ -74,7 +74,6 @@ def unknown(job: Job, source: Source) -> int:
     return sum(table.filter("_cdcd_unknown IS NOT NULL").count() for table in tables)
 
 
-@pytest.mark.timeout(1800)
 def test_keys_whose_records_lie_in_several_partitions_are_right_live_and_from_the_history(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:

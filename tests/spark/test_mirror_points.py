@@ -128,7 +128,6 @@ class Lake:
         return {row["name"] for row in refs.collect()}
 
 
-@pytest.mark.timeout(900)
 @FORMATS
 def test_each_point_is_read_by_any_engine_in_tables_that_changed_and_in_those_that_did_not(
     source: Source, spark: SparkSession, warehouse: Path, tmp_path: Path, table_format: str
@@ -161,7 +160,6 @@ def test_each_point_is_read_by_any_engine_in_tables_that_changed_and_in_those_th
     assert before is None or {table: lake.tags(table) for table in TABLES} == before
 
 
-@pytest.mark.timeout(900)
 @FORMATS
 def test_what_a_listed_point_needs_stays_and_what_no_point_needs_goes(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -193,7 +191,6 @@ def test_what_a_listed_point_needs_stays_and_what_no_point_needs_goes(
         assert [lake.tags(table) for table in TABLES] == [set()] * 3
 
 
-@pytest.mark.timeout(900)
 @FORMATS
 def test_a_point_is_listed_when_all_of_its_tables_are_there(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
@@ -225,7 +222,6 @@ def test_a_point_is_listed_when_all_of_its_tables_are_there(
     lake.check(lake.job.points())
 
 
-@pytest.mark.timeout(900)
 def test_points_get_tags_no_more_often_than_they_are_asked_for(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -241,7 +237,6 @@ def test_points_get_tags_no_more_often_than_they_are_asked_for(
     assert [lake.tags(table) for table in TABLES] == [{first["tag"]}] * 3
 
 
-@pytest.mark.timeout(900)
 @FORMATS
 def test_a_point_without_a_table_lists_no_version_of_it(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str

@@ -60,7 +60,6 @@ def servers(tmp_path: Path) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-@pytest.mark.timeout(900)
 def test_a_start_asks_kafka_as_often_for_many_tables_as_for_one(
     spark: SparkSession, servers: str, tmp_path: Path
 ):

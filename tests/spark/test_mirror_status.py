@@ -57,7 +57,6 @@ def status(job: Job, place: Path, warehouse: Path, *arguments: str) -> "subproce
     )
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_stopped_table_and_one_with_quarantine_are_named_while_the_mirror_is_down(
     source: Source, spark: SparkSession, warehouse: Path, tmp_path: Path, table_format: str
@@ -124,7 +123,6 @@ def test_a_stopped_table_and_one_with_quarantine_are_named_while_the_mirror_is_d
     assert lacking["public.healthy"][0] >= 3
 
 
-@pytest.mark.timeout(600)
 def test_the_log_of_a_mirror_is_one_object_in_each_line(source: Source) -> None:
     mirror = source.mirror(ICEBERG, log={"format": "json"})
     said: list[str] = []

@@ -25,7 +25,6 @@ def source(stage: Stage, request: pytest.FixtureRequest) -> Iterator[Source]:
         yield source
 
 
-@pytest.mark.timeout(600)
 def test_spark_submit_runs_the_mirror_in_the_session_that_it_makes(
     source: Source, spark: SparkSession, tmp_path: Path
 ) -> None:

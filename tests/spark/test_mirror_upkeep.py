@@ -87,7 +87,6 @@ def insert(source: Source, key: int) -> None:
     source.deliver()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_tables_get_their_changes_while_another_one_is_maintained(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str
@@ -120,7 +119,6 @@ def test_tables_get_their_changes_while_another_one_is_maintained(
     assert job.all(TableFailed) == []
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirror_that_is_stopped_ends_its_maintenance_and_goes_on_where_it_was(
     source: Source, spark: SparkSession, tmp_path: Path, table_format: str

@@ -17,7 +17,7 @@ from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.targets.lakehouse import Lakehouse
 from cdcd.spark.targets.quarantine import QUARANTINE
 from cdcd.spark.targets.target import Kind
-from cdcd.spark.watching.progress import Replayed
+from cdcd.spark.watching.progress import Replayed, TableFailed
 from tests.spark.topic_model import NEW, TABLE, TOPIC, Described, Topic, record
 
 
@@ -88,3 +88,45 @@ def test_records_in_quarantine_that_are_understood_by_now_come_back_in_their_pla
     assert sorted(map(tuple, left)) == [(0, 4), (5, 0)]
     log = spark.table(names[Kind.CHANGELOG]).select("_cdcd_commit_lsn").collect()
     assert sorted(row[0] for row in log) == ([1, 2, 3, 4, 6, 7] if history else [1, 6, 7])
+
+
+def test_what_lies_before_a_snapshot_leaves_quarantine_whatever_its_form_and_what_lies_after_it_comes_back(
+    spark: SparkSession, target: Lakehouse
+) -> None:
+    # GIVEN records in quarantine of a form that the table cannot be brought from, and one of its own form
+    topic = Topic(
+        record("other", 1, {"id": 1, "note": 5}),
+        record("other", 2, {"id": 2, "note": 6}),
+        record("new", 3, {"id": 3, "note": "there"}),
+        record("new", 7, {"id": 4, "note": "later"}),
+    )
+    name = target.name_of(NEW.schema, Kind.MIRROR)
+    target.prepare(spark, name, NEW.schema, Kind.MIRROR, (3, 1))
+    had = parse(topic.read(spark, TOPIC, {0: 2}, {0: 3}), NEW.schema, NEW.rules)
+    target.apply(name, had.drop(PROBLEM))
+    quarantine = target.own_name(QUARANTINE)
+    rows = spark.createDataFrame(
+        [(TABLE, TOPIC, 0, offset) for offset in (0, 3)],
+        "table string, topic string, partition int, offset bigint",
+    )
+    target.append(quarantine, rows, ["topic", "partition", "offset"])
+    settings = MirrorSettings("shop", KafkaSource("b:1"), "shop", "s", "c", "/c")
+    given = cast("Any", (topic, FakeAdmin(), Known(), target, settings))
+    # WHEN nothing was read from the database since, THEN it is told, and they stay where they are
+    (failed,) = replay_quarantine(spark, *given)
+    assert isinstance(failed, TableFailed)
+    assert failed.table == TABLE
+    assert failed.message.startswith(
+        f"quarantine is not replayed: {TABLE}: column note changed from bigint to text"
+    )
+    assert f"--snapshot {TABLE} " in failed.hint
+    assert spark.table(quarantine).count() == 2
+    # WHEN the table is read from the database
+    there = spark.range(1).select(
+        sf.struct(sf.lit(1).cast("bigint").alias("id"), sf.lit("1").alias("note")).alias("after")
+    )
+    target.load(name, there, 5, {0: 2})
+    # THEN the record from before is in that, and the one from after it comes back
+    assert list(replay_quarantine(spark, *given)) == [Replayed(TABLE, 2, 0, 0)]
+    assert {row["id"]: row["note"] for row in spark.table(name).collect()} == {1: "1", 4: "later"}
+    assert spark.table(quarantine).count() == 0

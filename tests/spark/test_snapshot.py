@@ -80,7 +80,6 @@ def write(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random
             connection.execute(statement.encode(), {"n": dice.randrange(ROWS), "m": dice.randrange(9)})
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_a_table_that_spark_reads_under_writes_goes_on_from_its_lsn_and_equals_the_source(
     source: Source, spark: SparkSession, table_format: str
@@ -188,7 +187,8 @@ def test_what_is_wrong_is_told_and_the_mirror_keeps_what_it_had(
     with open_snapshot(spark, pipeline(source), ["public.pair", "public.whole"]) as snapshot:
         source.execute("DELETE FROM pair WHERE a = 1")
         source.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cdcd shared snapshot'"
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+            " WHERE application_name = 'cdcd shared snapshot'"
         )
         with pytest.raises(TransientError, match="snapshot"):
             load_snapshot(spark, snapshot, "public.pair", target)

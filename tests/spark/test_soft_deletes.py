@@ -201,7 +201,6 @@ def test_records_that_come_back_from_quarantine_leave_deleted_rows_marked(
     assert rows(spark, name, "id", "note", DELETED) == [(1, "last", True), (2, "only", True)]
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("table_format", [ICEBERG, DELTA])
 def test_a_mirror_marks_what_its_source_deletes_and_stops_where_it_was_made_to_remove_it(
     stage: Stage, spark: SparkSession, tmp_path: Path, table_format: str

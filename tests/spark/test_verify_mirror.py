@@ -126,7 +126,6 @@ def of(report: Report, name: str) -> TableReport:
     return next(table for table in report.tables if table.name == name)
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("table_format", ["iceberg", "delta"])
 def test_every_type_is_equal_and_every_planted_fault_is_named(
     source: Source, spark: SparkSession, table_format: str
@@ -180,7 +179,6 @@ def write(connection: "psycopg.Connection[tuple[Any, ...]]", dice: random.Random
     connection.execute(statement.encode(), {"id": dice.randrange(1, 400)})
 
 
-@pytest.mark.timeout(900)
 def test_writers_that_go_on_make_no_difference(source: Source, spark: SparkSession) -> None:
     # GIVEN a mirror that runs, and somebody who changes all rows of a table all the time
     mirror = source.mirror("iceberg")

@@ -1,4 +1,4 @@
-"""A topic in memory, of a table that had two forms: what the daemon would have written, and what is no change."""
+"""A topic in memory, of a table that had several forms: what the daemon would have written, and what is no change."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -25,7 +25,9 @@ def form(name: str, *columns: ColumnForm) -> Form:
 ID = ColumnForm("id", 1, "bigint", 20, -1, "int64")
 NOTE = ColumnForm("note", 2, "text", 25, -1, "text")
 OLD, NEW = form("old", ID), form("new", ID, NOTE)
-_FORMS = {"old": OLD, "new": NEW}
+OTHER = form("other", ID, ColumnForm("note", 2, "bigint", 20, -1, "int64"))
+"""A form that cannot be brought to `NEW`."""
+_FORMS = {"old": OLD, "new": NEW, "other": OTHER}
 
 
 def record(schema_id: str, lsn: int, after: Mapping[str, Any]) -> str:
@@ -35,7 +37,7 @@ def record(schema_id: str, lsn: int, after: Mapping[str, Any]) -> str:
 
 
 class Described:
-    """Both forms; the newest is `NEW`."""
+    """All forms; the newest is `NEW`."""
 
     def newest(self, _: str) -> Form:
         return NEW

@@ -132,7 +132,10 @@ class Descriptions:
         return self._labels.get(topic, 0)
 
     def _numbered(self, fingerprint: str, form: TableForm) -> TableForm:
-        """The description with the numbers that it lacks, of columns that other descriptions of the table know."""
+        """The description with the numbers that it lacks, of columns that other descriptions of the table know.
+
+        Columns are in the order of their numbers. If those that were found are not, they are of other columns.
+        """
         others = [
             other
             for known, other in self._forms.items()
@@ -149,7 +152,9 @@ class Descriptions:
             }
             return replace(column, id=ids.pop()) if column.id is None and len(ids) == 1 else column
 
-        return replace(form, columns=tuple([numbered(column) for column in form.columns]))
+        found = tuple([numbered(column) for column in form.columns])
+        ids = [column.id for column in found if column.id is not None]
+        return replace(form, columns=found) if ids == sorted(ids) else form
 
     @property
     def read_to(self) -> dict[int, int]:

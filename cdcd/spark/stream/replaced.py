@@ -17,8 +17,9 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.records.descriptions import Form
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, is_other, way_on
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
 from cdcd.spark.targets.reduction import is_after
+from cdcd.spark.targets.same_columns import is_other
 from cdcd.spark.targets.state import State
 
 At = tuple[int, int]

@@ -31,11 +31,12 @@ from cdcd.spark.stream.groups import Group, grouped, up_to
 from cdcd.spark.stream.points import Pins
 from cdcd.spark.stream.slices import Slice, distance, reach_of
 from cdcd.spark.stream.topic_reader import TableNames, TopicReader
-from cdcd.spark.targets.evolution import UnknownLabelError, is_other, same_labels
+from cdcd.spark.targets.evolution import UnknownLabelError, same_labels
 from cdcd.spark.targets.few import RECORDS_MAX
 from cdcd.spark.targets.layout import PLAIN, Layout, check_deletes
 from cdcd.spark.targets.pinned import Tag
 from cdcd.spark.targets.reduction import UNFIT
+from cdcd.spark.targets.same_columns import is_other
 from cdcd.spark.targets.state import At, Origin, State, check_origin
 from cdcd.spark.targets.target import Applied, Kind, Maintained, Maintenance, New, Target, UnfitError
 from cdcd.spark.targets.upgrading import upgrade

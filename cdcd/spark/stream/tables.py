@@ -26,7 +26,7 @@ from cdcd.spark.stream.sessions import Sessions
 from cdcd.spark.stream.settings import MirrorSettings
 from cdcd.spark.stream.table import TableMirror
 from cdcd.spark.stream.topics import Topics
-from cdcd.spark.targets.evolution import IncompatibleSchemaError
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, way_on
 from cdcd.spark.targets.state import OriginError
 from cdcd.spark.targets.target import Target
 from cdcd.spark.watching.progress import (
@@ -176,7 +176,7 @@ class Tables:
                 if not reloads or attempt == ATTEMPTS:
                     self.stop(topic, table.table, error)
                     return None
-                if not self._reload(topic, table.table, error):
+                if not self._reload(topic, table.table, error, attempt):
                     return None
             except (TransientError, FencedError):
                 table.forget()
@@ -227,8 +227,13 @@ class Tables:
             self._observe(TableFailed(table, error.message, error.hint))
             self._stops.failed(topic, Stop(table, datetime.now(UTC), True, error.message, error.hint))
 
-    def _reload(self, topic: str, table: str, why: CdcdError) -> bool:
-        """Read a table again that its target cannot follow. False: it was not, which is then reported."""
+    def _reload(self, topic: str, table: str, why: CdcdError, attempt: int) -> bool:
+        """Read a table again that its target cannot follow.
+
+        Returns:
+            Whether the table is to be tried again, because it was read, or because Spark failed at an early attempt.
+            Else it is reported why it was not read.
+        """
         assert self._source is not None, "there is a source to read from"
         spark = self._spark.newSession()
         try:
@@ -239,6 +244,15 @@ class Tables:
             self._hold(topic, table, error)
         except CdcdError as error:
             self.stop(topic, table, error)
+        except (PySparkException, Py4JError) as error:
+            known = classified(error, self._settings.kafka.bootstrap_servers)
+            if isinstance(known, TransientError):
+                raise known from error
+            message = f"It was not read again: {first_lines(error)}"
+            if attempt < ATTEMPTS - 1:
+                self._observe(TableFailed(table, message, ""))
+                return True
+            self.stop(topic, table, FatalError(message, hint=way_on(table)))
         else:
             return True
         return False

@@ -1,31 +1,20 @@
 """From one form of a table to the next: what a target must do. `upgrading.py` brings changes from one to the next.
 
-Columns are the same where their ids (PostgreSQL's attribute numbers) are, which tells a rename from a drop and an add;
-where an id is not known, where their names are. An id that was known once stays known (`numbered`).
-
-A step either keeps all values or is refused: a target is never left with values that the source does not have.
+Which columns are the same, `same_columns` tells. A step either keeps all values or is refused: a target is never left
+with values that the source does not have.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-)
+from pyspark.sql.types import ArrayType, DataType
 
 from cdcd.errors import FatalError, SourceError
 from cdcd.rows.relations import Labels
 from cdcd.spark.platform.sql import text
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
+from cdcd.spark.targets.same_columns import crossed, doubtful, is_other, pairs, widens
 from cdcd.spark.targets.target import Kind
 from cdcd.spark.targets.type_changes import unsent_values
 
@@ -89,14 +78,6 @@ class Relabel:
 
 Step = Add | Drop | Rename | Widen | Relabel
 
-_WIDER: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
-    ByteType: (ShortType, IntegerType, LongType),
-    ShortType: (IntegerType, LongType),
-    IntegerType: (LongType,),
-    FloatType: (DoubleType,),
-}
-"""What both formats can do to a column in place (Iceberg's and Delta's rules of type promotion)."""
-
 
 def way_on(table: str) -> str:
     """What to do with a table that cannot be followed: read it again. What its topic has from before is then skipped,
@@ -138,26 +119,6 @@ def check(schema: TableSchema, reserved: Collection[str] = ()) -> None:
             )
 
 
-def is_other(old: TableSchema, new: TableSchema) -> bool:
-    """Whether the two are of two relations that have one name after the other."""
-    return old.oid is not None and new.oid is not None and old.oid != new.oid
-
-
-def numbered(old: TableSchema, new: TableSchema) -> TableSchema:
-    """`new` with the ids that it lacks, of columns that `old` has under their names; `plan` keeps them so."""
-    if is_other(old, new):
-        return new
-    known = {column.name: column.id for column in old.columns}
-    taken = {column.id for column in new.columns}
-    columns = [
-        replace(column, id=known[column.name])
-        if column.id is None and known.get(column.name) not in {None, *taken}
-        else column
-        for column in new.columns
-    ]
-    return replace(new, columns=tuple(columns))
-
-
 def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[Step, ...]:
     """The steps from `old` to `new`, in an order in which no two columns ever have one name.
 
@@ -166,9 +127,24 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     may change.
 
     Raises:
-        IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another.
+        IncompatibleSchemaError: a column's new type does not hold all values of the old one, or the key is another, or
+            it is not known which columns are the same.
     """
     check(new)
+    if kind is Kind.MIRROR and (names := crossed(old, new)):
+        raise IncompatibleSchemaError(
+            new.table,
+            f"columns that are called {', '.join(names)} now cannot all be those of before: one was dropped and added"
+            " again, or got another one's name, and nothing says which, because the daemon was behind.",
+            way_on(new.table),
+        )
+    if kind is Kind.MIRROR and (either := doubtful(old, new)):
+        raise IncompatibleSchemaError(
+            new.table,
+            f"column {either[1]} is new, or is column {either[0]} under another name, and nothing says which, because"
+            " the daemon was behind.",
+            way_on(new.table),
+        )
     same = {after.name: before for before, after in pairs(old, new)}
     if kind is Kind.CHANGELOG:
         same = {
@@ -176,6 +152,9 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
             for name, before in same.items()
             if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
         }
+    # A column that was taken for the same by its name has the number that the name has now.
+    numbers = [column.id for column in (*old.columns, *[new.column(name) for name in same])]
+    newest = max([number for number in numbers if number is not None], default=0)
     kept = {before.name for before in same.values()}
     steps: list[Step] = [Drop(column.name) for column in old.columns if column.name not in kept]
     renames = {before.name: name for name, before in same.items() if before.name != name}
@@ -194,7 +173,7 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
                 )
             steps.append(Widen(column.name, column.spark))
         unsent = (
-            unsent_values(old, before, column) if kind is Kind.MIRROR and not is_other(old, new) else None
+            unsent_values(before, column, newest) if kind is Kind.MIRROR and not is_other(old, new) else None
         )
         if unsent is not None:
             raise IncompatibleSchemaError(new.table, unsent, way_on(new.table))
@@ -294,59 +273,6 @@ def is_unknown(step: Relabel, kind: DataType, value: str, depth: int = 0) -> str
         return f"exists({value}, v{depth} -> {is_unknown(step, kind.elementType, f'v{depth}', depth + 1)})"
     labels = ", ".join(f"'{text(label)}'" for _, label in step.labels)
     return f"coalesce({value} NOT IN ({labels}), false)"
-
-
-def widens(old: DataType, new: DataType) -> bool:
-    """Both formats can change a column of type `old` to `new` without touching its values."""
-    if isinstance(old, DecimalType) and isinstance(new, DecimalType):
-        return bool(new.scale == old.scale and new.precision >= old.precision)
-    return isinstance(new, _WIDER.get(type(old), ()))
-
-
-def pairs(old: TableSchema, new: TableSchema) -> Iterator[tuple[ColumnSchema, ColumnSchema]]:
-    """The columns that are the same in both."""
-    by_id = {column.id: column for column in old.columns if column.id is not None}
-    by_name = {column.name: column for column in old.columns}
-    if is_other(old, new):
-        for column in new.columns:
-            before = by_name.get(column.name)
-            if before is not None and (before.spark == column.spark or widens(before.spark, column.spark)):
-                yield before, column
-        return
-    taken = {column.id for column in new.columns}
-    for place, column in enumerate(new.columns):
-        if column.id in by_id:
-            yield by_id[column.id], column
-            continue
-        before = by_name.get(column.name)
-        # Of the same name, but both ids known and different: dropped, and added again.
-        if before is None or (before.id is not None and (column.id is not None or before.id in taken)):
-            continue
-        was = old.columns.index(before)
-        if not (_fits(old.columns, was, column.id) and _fits(new.columns, place, before.id)):
-            continue
-        # Of another type: the column was altered, unless what stands after it shows that it was dropped and added.
-        holds = before.spark == column.spark or widens(before.spark, column.spark)
-        if holds or _fits(_by_names(old, new), was, column.id):
-            yield before, column
-
-
-def _fits(columns: Sequence[ColumnSchema], place: int, id_: int | None) -> bool:
-    """Whether the column at that place may have this id: columns are in the order of their ids."""
-    return id_ is None or (
-        all(column.id is None or column.id < id_ for column in columns[:place])
-        and all(column.id is None or column.id > id_ for column in columns[place + 1 :])
-    )
-
-
-def _by_names(old: TableSchema, new: TableSchema) -> list[ColumnSchema]:
-    """The columns of `old`, with ids of `new` where `old` has none for a column with that name and type."""
-    known = {column.id for column in old.columns}
-    ids = {(column.name, column.type_oid): column.id for column in new.columns if column.id not in known}
-    return [
-        replace(column, id=ids.get((column.name, column.type_oid))) if column.id is None else column
-        for column in old.columns
-    ]
 
 
 def _renames(names: dict[str, str]) -> list[Step]:

@@ -28,7 +28,6 @@ from cdcd.spark.targets.evolution import (
     after,
     check,
     is_unknown,
-    numbered,
     plan,
     unfilled,
     value_of,
@@ -43,6 +42,7 @@ from cdcd.spark.targets.making import (
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.name_lists import names_it, with_other_name
 from cdcd.spark.targets.partitions import renamed
+from cdcd.spark.targets.same_columns import numbered
 from cdcd.spark.targets.table_format import TableFormat, as_view
 from cdcd.spark.targets.target import Kind
 

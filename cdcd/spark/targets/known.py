@@ -15,9 +15,7 @@ from cdcd.errors import PositionError
 from cdcd.spark.platform.sql import text
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.session import check_classic
-from cdcd.spark.targets.evolution import (
-    check,
-)
+from cdcd.spark.targets.evolution import check
 from cdcd.spark.targets.fencing import NEWEST, Fence
 from cdcd.spark.targets.layout import PLAIN, Layout
 from cdcd.spark.targets.making import (

@@ -15,12 +15,10 @@ from cdcd.spark.targets.buckets import BUCKET
 from cdcd.spark.targets.evolution import (
     IncompatibleSchemaError,
     check,
-    is_other,
     labelled,
     rekeyed,
     same_labels,
     way_on,
-    widens,
 )
 from cdcd.spark.targets.following import Following, name_taken
 from cdcd.spark.targets.known import KnownTables, Table, in_format, planned
@@ -41,6 +39,7 @@ from cdcd.spark.targets.partitions import check_fields
 from cdcd.spark.targets.pinned import Pinned, Tag
 from cdcd.spark.targets.reading import Reading
 from cdcd.spark.targets.reduction import Summary, fresh, prepared
+from cdcd.spark.targets.same_columns import is_other, widens
 from cdcd.spark.targets.state import At, Origin, Reach, State
 from cdcd.spark.targets.table_format import TableFormat, as_view
 from cdcd.spark.targets.target import (

@@ -17,11 +17,11 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import TableSchema
 from cdcd.spark.targets import changelog
-from cdcd.spark.targets.evolution import is_other, pairs, widens
 from cdcd.spark.targets.layout import DELETED, Layout
 from cdcd.spark.targets.merge import UNKNOWN
 from cdcd.spark.targets.name_lists import no_names
 from cdcd.spark.targets.reduction import EVENT, LSN, UNFIT
+from cdcd.spark.targets.same_columns import crossed, is_other, pairs, widens
 from cdcd.spark.targets.state import Origin, Place, State
 from cdcd.spark.targets.table_format import as_view, having
 
@@ -99,7 +99,8 @@ def _outlived(rows: DataFrame, former: DataFrame, schema: TableSchema, commit_ls
 def in_form(former: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame | None:
     """The rows of a mirror in the form `old` that marks deletes, in a form that it cannot be brought to in place.
 
-    A column of another type has no value in these rows, and UNKNOWN names it.
+    A column of another type has no value in these rows, and UNKNOWN names it. So it is with a column of which nothing
+    says that it is the same (`crossed`).
 
     Returns:
         None if the rows cannot stay: they are of another relation, or have another key.
@@ -107,10 +108,12 @@ def in_form(former: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame 
     if is_other(old, new):
         return None
     same = {after.name: before for before, after in pairs(old, new)}
+    doubtful = crossed(old, new)
     fits = {
         name: before.name
         for name, before in same.items()
-        if before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark)
+        if name not in doubtful
+        and (before.spark == new.column(name).spark or widens(before.spark, new.column(name).spark))
     }
     if {fits.get(name) for name in new.key} != set(old.key):
         return None

@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql.types import StringType
 
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.spark.records.schema import ColumnSchema, TableSchema
+from cdcd.spark.records.schema import ColumnSchema
 
 _TEXT: Final = 25
 _VARCHAR: Final = 1043
@@ -23,17 +23,19 @@ _WIDER: Final = {(21, 23), (21, 20), (23, 20), (700, 701)}
 """smallint to integer to bigint, and real to double precision."""
 
 
-def unsent_values(old: TableSchema, before: ColumnSchema | None, column: ColumnSchema) -> str | None:
+def unsent_values(before: ColumnSchema | None, column: ColumnSchema, newest: int) -> str | None:
     """Why rows that are there may have values in `column` that no record told; None: they have none.
 
     Args:
-        old: the form from before.
-        before: the same column in it. None: the column is new in the records.
+        before: the same column in the form from before. None: the column is new in the records.
+        newest: the highest number of a column that the records had before; 0: none is known.
     """
-    if before is None and was_not_sent(old, column):
+    if before is None and column.id is not None and column.id < newest:
+        # Numbers rise: it is older than a column that the records had.
         return (
             f"column {column.name} is sent now, and was there before without being sent: it was generated, or the"
-            " publication's list of columns left it out. Its values in the rows that are there are not known."
+            " publication's list of columns left it out, or it had another name while the daemon was behind. Its values"
+            " in the rows that are there are not known."
         )
     if before is not None and not keeps_values(before, column):
         to = "another type of that name" if before.type == column.type else column.type
@@ -64,15 +66,6 @@ def keeps_values(before: ColumnSchema, now: ColumnSchema) -> bool:
         # Decimals with a type of their own in Spark are compared there.
         return not isinstance(now.spark, StringType) or _same_scale(before.modifier, now.modifier)
     return new in {_VARCHAR, _VARBIT} and 0 <= before.modifier <= now.modifier
-
-
-def was_not_sent(old: TableSchema, column: ColumnSchema) -> bool:
-    """Whether a column that is new in the records is older than one that they had: its number is lower.
-
-    It was generated, or the publication's list of columns left it out, so rows have values in it that no record had.
-    """
-    known = [each.id for each in old.columns if each.id is not None]
-    return column.id is not None and bool(known) and column.id < max(known)
 
 
 def _element(oid: int) -> int:

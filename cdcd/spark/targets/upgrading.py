@@ -8,7 +8,8 @@ from pyspark.sql import functions as sf
 
 from cdcd.spark.records.defaults import default_of
 from cdcd.spark.records.schema import TableSchema
-from cdcd.spark.targets.evolution import IncompatibleSchemaError, is_other, pairs, plan, without_default
+from cdcd.spark.targets.evolution import IncompatibleSchemaError, plan, without_default
+from cdcd.spark.targets.same_columns import is_other, pairs
 
 
 def upgrade(changes: DataFrame, old: TableSchema, new: TableSchema) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType
 
 from cdcd.formats.schemas import TableForm
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
-from cdcd.spark.targets.evolution import is_other, pairs
+from cdcd.spark.targets.same_columns import is_other, pairs
 
 
 @dataclass(frozen=True, slots=True)

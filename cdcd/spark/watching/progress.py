@@ -242,8 +242,8 @@ class LoadRestarted(Fact):
 
 @dataclass(frozen=True, slots=True)
 class Replayed(Fact):
-    """Quarantine was replayed for a table: `replayed` records are in the table now, `left` are still no changes, `gone`
-    are in the topic no more.
+    """Quarantine was replayed for a table: `replayed` records are in the table now, or lie before its last truncate or
+    snapshot. `left` are still no changes, `gone` are in the topic no more.
     """
 
     event: ClassVar[str] = "quarantine.replayed"

@@ -104,6 +104,16 @@ def test_a_number_that_a_description_lacks_is_that_of_the_others():
         assert [column.id for column in found.schema.columns] == [1, 2]
 
 
+def test_numbers_are_not_taken_if_columns_would_not_be_in_the_order_of_them():
+    # a was dropped and added again, or both took each other's names.
+    later = form("t", "b", "a")
+    a, b = [replace(column, id=None) for column in form("t", "a", "b").columns]
+    lacking = replace(later, columns=(a, b))
+    found = descriptions(later, lacking).get("shop.public.t", lacking.fingerprint)
+    assert found is not None
+    assert [column.id for column in found.schema.columns] == [None, None]
+
+
 def test_a_number_of_another_table_of_that_name_is_not_taken():
     known = replace(form("t", "a", "b"), oid=1)
     lacking = replace(known, oid=2, columns=(known.columns[0], replace(known.columns[1], id=None)))

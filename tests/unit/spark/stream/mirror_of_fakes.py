@@ -41,6 +41,10 @@ class FakeTable:
         self._error = error
         self._times = times
 
+    def goes_on(self) -> None:
+        """It fails no more."""
+        self._times = 0
+
     def use(self, spark: Any) -> None:
         self.sessions.append(spark)
 

@@ -3,7 +3,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 
 from cdcd.errors import CdcdError, FatalError, SinkUnavailableError, TransientError
 from cdcd.spark.stream.consistency import Mark
@@ -130,6 +131,61 @@ def test_a_table_that_cannot_follow_is_read_again_where_that_is_asked_for(
     for stops in ({}, {"reload": True, "reload_for": (("public.*", False),)}):
         assert list(harness(**stops).mirror.stopped.values()) == [error]
     assert read == ["public.a"]
+
+
+def reloading(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, times: int, *others: FakeTable
+) -> tuple[Harness, list[str]]:
+    """A mirror of public.a, which cannot follow, and of `others`. Reading it again fails so often. With the tables that
+    were read."""
+    read: list[str] = []
+
+    def read_again(*given: Any) -> None:
+        read.append(given[2])
+        if len(read) <= times:
+            raise failure
+        table.goes_on()
+
+    monkeypatch.setattr("cdcd.spark.stream.tables.read_again", read_again)
+    table = FakeTable("public.a", IncompatibleSchemaError("public.a", "n changed", "do this"), 99)
+    harness = Harness(monkeypatch, table, *others, reload=True)
+    harness.mirror._tables._source = cast("Any", "a database")
+    harness.mirror._tables._spark = cast("Any", SimpleNamespace(newSession=lambda: None))
+    harness.advance()
+    return harness, read
+
+
+def test_a_table_that_spark_fails_to_read_again_is_tried_once_more(monkeypatch: pytest.MonkeyPatch):
+    lost = PySparkException("Job aborted: ExecutorLostFailure")
+    harness, read = reloading(monkeypatch, lost, 1, FakeTable("public.b"))
+    assert harness.mirror.stopped == {}
+    assert read == ["public.a", "public.a"]
+    assert harness.done() == [["public.a", "public.b"]]
+    (said,) = [fact for fact in harness.facts if isinstance(fact, TableFailed) and not fact.stopped]
+    assert (said.table, said.message) == (
+        "public.a",
+        "It was not read again: Job aborted: ExecutorLostFailure",
+    )
+
+
+@pytest.mark.parametrize("failure", [PySparkException("No space left"), Py4JError("No space left")])
+def test_a_table_that_spark_cannot_read_again_stops_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+):
+    harness, read = reloading(monkeypatch, failure, 99, FakeTable("public.b"))
+    assert harness.done() == [["public.b"]]
+    (error,) = harness.mirror.stopped.values()
+    assert error.message == "It was not read again: No space left"
+    assert "--snapshot public.a " in error.hint
+    assert read == ["public.a"] * (ATTEMPTS - 1)
+
+
+def test_kafka_that_is_away_while_a_table_is_read_again_ends_the_batch_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    away = PySparkException("org.apache.kafka.common.errors.TimeoutException: Timed out")
+    with pytest.raises(SinkUnavailableError):
+        reloading(monkeypatch, away, 99, FakeTable("public.b"))
 
 
 def test_a_batch_passes_over_a_table_that_is_maintained_which_catches_up_afterwards(

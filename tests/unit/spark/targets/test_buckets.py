@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from cdcd.spark.platform.sql import quoted
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
 from cdcd.spark.targets.buckets import BUCKETS_MAX, HASHES, bucket_of, buckets_for, hash_of, named
-from cdcd.spark.targets.evolution import widens
+from cdcd.spark.targets.same_columns import widens
 
 MIB = 1 << 20
 

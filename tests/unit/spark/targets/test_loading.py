@@ -91,6 +91,18 @@ def test_rows_that_stay_under_another_form_have_what_fits_it_and_name_what_does_
     ]
 
 
+def test_rows_that_stay_have_no_value_of_columns_that_changed_places(spark: SparkSession):
+    former = spark.createDataFrame(
+        [(1, 2, "x", 10, 1, None, True)],
+        f"a int, b int, c string, _cdcd_commit_lsn bigint, _cdcd_event_no bigint, {UNKNOWN} array<string>,"
+        f" {DELETED} boolean",
+    )
+    old = replace(OLD, columns=(A, replace(B, id=None), replace(C, id=None)))
+    rows = in_form(former, old, replace(OLD, schema_id="2", columns=(A, C, replace(B, id=5))))
+    assert rows is not None
+    assert [tuple(row) for row in rows.collect()] == [(1, None, None, 10, 1, ["c", "b"], True)]
+
+
 @pytest.mark.parametrize(
     "other", [replace(OLD, key=("a", "b")), replace(OLD, key=("b",)), replace(OLD, oid=8)]
 )
