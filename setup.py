@@ -63,7 +63,7 @@ def extensions() -> list[Extension]:
     )
     for extension in found:
         # A newer compiler's new warning is no reason to fail, and nobody reads those about generated code. With -w
-        # alone, gcc makes the analyses that Python's own -Wall asks for, and they take most of the time for a large file.
+        # alone, gcc makes the analyses that Python's own -Wall asks for: most of the time for a large file.
         options = [
             *(option for option in extension.extra_compile_args if option != "-Werror"),
             "-w",
