@@ -6,7 +6,7 @@ import pytest
 from cdcd.errors import TransientError
 from cdcd.formats.cloud_events import CloudEvents
 from cdcd.formats.cloudevents.avro_encoder import AvroEventsEncoder
-from cdcd.formats.encoder import Record, SnapshotPosition
+from cdcd.formats.encoder import HEARTBEATS, Record, SnapshotPosition
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import UNCHANGED, Delete, Insert, LogicalMessage, Message, Truncate, Update
 from cdcd.protocol.writer import write_message
@@ -121,3 +121,15 @@ def test_the_schema_of_the_data_is_registered_under_debeziums_name():
     assert [field["name"] for field in json.loads(message.text)["fields"]] == ["message"]
     with pytest.raises(TransientError):
         harness.records(Insert(None, OID, row("1", "a")))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_heartbeat_is_no_event_and_has_a_schema_of_its_own(mode):
+    harness = Harness(mode, heartbeat_topic="beats")
+    harness.schemas.register(harness.encoder, HEARTBEATS)
+    out: list[Record] = []
+    harness.encoder.encode_heartbeat(17, NOW_US, out)
+    topic, _, value, headers = out[-1]
+    assert value is not None
+    assert (topic, headers) == ("beats", [("cdcd.watermark", b"17")])
+    assert harness.schemas.read(value)[1] == {"ts_ms": NOW_US // 1000}

@@ -424,3 +424,15 @@ def test_data_with_a_schema_are_the_payload_beside_it():
     assert metadata is not None
     metadata.begun(made)
     assert read_event(made[0]).get_data()["payload"]["status"] == "BEGIN"
+
+
+@pytest.mark.parametrize("events", BOTH)
+def test_a_heartbeat_is_no_event(events: CloudEvents):
+    encoder = JsonEventsEncoder(settings_of(events, heartbeat_topic="beats"))
+    out: list[Record] = []
+    size = encoder.encode_heartbeat(17, NOW_US, out)
+    ((topic, key, value, headers),) = out
+    assert key is not None
+    assert value is not None
+    assert (topic, size, headers) == ("beats", len(key) + len(value), [("cdcd.watermark", b"17")])
+    assert json.loads(value) == {"ts_ms": NOW_US // 1000}
