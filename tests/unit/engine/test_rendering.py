@@ -1,7 +1,6 @@
 """What the reading of tables is told of their keys."""
 
 from dataclasses import replace
-from typing import Any
 
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.topics import Topics
@@ -10,6 +9,7 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.relations import TableDescription
 from tests.unit.engine.tables import relation
+from tests.unit.engine.test_queue import make
 
 FULL = replace(relation(1, "t"), replica_identity="f")
 KEYED = TableDescription(primary_key=("id",))
@@ -17,8 +17,7 @@ KEYED = TableDescription(primary_key=("id",))
 
 def rows(*columns: str) -> SnapshotRows:
     settings = EncoderSettings("1", "p", "d", key_rules=(KeyRule("public.t", columns),) if columns else ())
-    queue: Any = None
-    return SnapshotRows(SnapshotEncoder(settings), queue, Topics(), settings.chosen_keys)
+    return SnapshotRows(SnapshotEncoder(settings), make(), Topics(), settings.chosen_keys)
 
 
 def test_rows_are_found_by_a_key_that_tells_them_apart_only():
