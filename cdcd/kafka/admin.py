@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AclOperation, ConfigResource, NewTopic, OffsetSpec
 
 from cdcd.errors import CdcdError, FatalError, SinkError
 from cdcd.kafka.client import Properties, prepare
+from cdcd.kafka.constructing import make_admin
 from cdcd.kafka.errors import Partition, map_kafka_error, no_leader, property_error, silent_leader
 
 _SLICE_S: Final = 0.05
@@ -89,7 +90,7 @@ class Admin:
         config: dict[str, Any] = {**properties, "error_cb": self._heard.append}
         prepare(properties)
         try:
-            self._client = AdminClient(config)
+            self._client = make_admin(config)
         except KafkaException as error:
             # A file that is not there or not a certificate, a name or a value that librdkafka does not know.
             raise property_error(error.args[0], self.where) from error

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.errors import SinkError, SinkUnavailableError, TransientError
 from cdcd.kafka.assigned import NO_TOPIC, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
+from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
 AT_ONCE: Final = 1000
@@ -42,9 +43,9 @@ class BoundedReader:
     def __init__(self, client: Properties, group: str) -> None:
         self._where = f"Kafka at {client.get('bootstrap.servers')}"
         limits = {**_MEMORY, "fetch.wait.max.ms": 100}
-        self._all = Consumer({**consumer_properties(client, group, committed=False), **limits})
+        self._all = make_consumer({**consumer_properties(client, group, committed=False), **limits})
         # A record that retention takes away before it is read is an error, and not a reason to go on later.
-        self._committed = Consumer(
+        self._committed = make_consumer(
             {**consumer_properties(client, group), **limits, "auto.offset.reset": "error"}
         )
         self._at: dict[Place, int] = {}

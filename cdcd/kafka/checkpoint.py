@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdcd.errors import PositionError, SinkError, TransientError
 from cdcd.kafka.assigned import NO_TOPIC, answers, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
+from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.transactions.position import Checkpoint
 
@@ -49,12 +50,12 @@ def read_checkpoint(
         SinkError: something else writes to the topic.
     """
     group = f"{key}-checkpoint"
-    anything = Consumer(consumer_properties(client, group, committed=False))
+    anything = make_consumer(consumer_properties(client, group, committed=False))
     try:
         low, high = watermarks(anything, TopicPartition(topic, PARTITION), timeout_s, stopping)
     finally:
         anything.close()
-    consumer = Consumer(consumer_properties(client, group))
+    consumer = make_consumer(consumer_properties(client, group))
     try:
         return _search(consumer, topic, key, low, high, high, timeout_s, stopping)
     finally:
@@ -97,7 +98,7 @@ def _peek(
     client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
 ) -> Checkpoint | None:
     """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
-    committed = Consumer(consumer_properties(client, f"{key}-checkpoint"))
+    committed = make_consumer(consumer_properties(client, f"{key}-checkpoint"))
     try:
         low, high = watermarks(committed, TopicPartition(topic, PARTITION), timeout_s, stopping, exists=False)
         if low == high:

@@ -16,6 +16,7 @@ from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.formats.schemas import read_form
 from cdcd.kafka.assigned import NO_TOPIC, answers, consumer_properties
 from cdcd.kafka.client import Properties
+from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.rows.relations import ColumnForm
 
@@ -99,7 +100,7 @@ def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records
     stopping: threading.Event,
     take: Callable[[bytes], None],
 ) -> None:
-    consumer = Consumer(consumer_properties(client, group))
+    consumer = make_consumer(consumer_properties(client, group))
     try:
         for message in _messages(consumer, topic, timeout_s, stopping):
             take(message.value() or b"")

@@ -10,7 +10,6 @@ from typing import Final
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
-    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -20,6 +19,7 @@ from confluent_kafka import (
 from cdcd.errors import TransientError
 from cdcd.kafka.assigned import consumer_properties, watermarks
 from cdcd.kafka.client import Properties
+from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
 DISCOVER_S: Final = 2.0
@@ -44,7 +44,7 @@ class Follower:
     def __init__(
         self, client: Properties, group: str, wants: Callable[[str], bool], *, beginning: bool
     ) -> None:
-        self._consumer = Consumer(
+        self._consumer = make_consumer(
             {**consumer_properties(client, group), "auto.offset.reset": "earliest", "fetch.wait.max.ms": 100}
         )
         self._wants = wants

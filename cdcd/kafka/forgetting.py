@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 
 from cdcd.errors import TransientError
 from cdcd.kafka.checkpoint import PARTITION, read_checkpoint
 from cdcd.kafka.client import Properties, prepare
+from cdcd.kafka.constructing import make_producer
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.transactions.position import Checkpoint
 
@@ -97,7 +98,7 @@ def _write(  # noqa: PLR0917  as its callers
         properties |= {"transactional.id": transactional_id, "transaction.timeout.ms": TRANSACTION_MS}
     prepare(properties)
     try:
-        sender = Producer(properties)
+        sender = make_producer(properties)
         if transactional_id is not None:
             sender.init_transactions(timeout_s)
         data = value()

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.errors import CdcdError
 from cdcd.kafka.client import Properties, prepare
+from cdcd.kafka.constructing import make_producer
 from cdcd.kafka.errors import map_kafka_error, property_error
 
 BATCH_SIZE: Final = 1_000_000
@@ -109,7 +110,7 @@ def construct(properties: dict[str, Any], where: str) -> Producer:
     """
     prepare(properties)
     try:
-        return Producer(properties)
+        return make_producer(properties)
     except KafkaException as error:
         raise property_error(error.args[0], where) from error
 

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from cdcd.errors import TransientError
 from cdcd.kafka.assigned import answers, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
+from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error, unavailable
 
 FIRST: Final = 1000
@@ -34,7 +35,7 @@ def read_tails(
         SinkUnavailableError: the broker does not answer.
         SinkError: it refuses.
     """
-    consumer = Consumer(consumer_properties(client, group))
+    consumer = make_consumer(consumer_properties(client, group))
     try:
         listed = consumer.list_topics(timeout=ANSWER_S).topics
         for topic in sorted(set(topics) & listed.keys()):
