@@ -2,10 +2,12 @@
 
 A constructor of confluent_kafka reads the properties in C, and answers each exception that is raised meanwhile with a
 TypeError about the properties (confluent_kafka.c, common_conf_setup). Ctrl-C in that moment would end a command with
-that traceback. So SIGINT and SIGTERM wait until the constructor has returned.
+that traceback. So the handlers of SIGINT and SIGTERM are called when the constructor has returned.
 """
 
 import signal
+import threading
+from asyncio import _get_running_loop
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -40,10 +42,19 @@ def _constructed(kind: Callable[[dict[str, Any]], C], properties: Mapping[str, A
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    # Asked first: whoever blocks a signal may hear of one that came before, and the mask would stay.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    # Python calls handlers in the main thread only. A blocked signal would not do: another thread could take it, and
+    # Python would call the handler all the same. asyncio's handlers do not raise in the middle of anything.
+    if threading.current_thread() is not threading.main_thread() or _get_running_loop() is not None:
+        yield
+        return
+    heard: list[int] = []
+    handlers = {number: handler for number in _WAITING if callable(handler := signal.getsignal(number))}
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WAITING)
+        for number in handlers:
+            signal.signal(number, lambda number, _frame: heard.append(number))
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for taken in heard:
+            handlers[signal.Signals(taken)](taken, None)

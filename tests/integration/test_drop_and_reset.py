@@ -14,6 +14,7 @@ from tests.integration.conftest import Database
 from tests.integration.created_topics import create_topics
 from tests.integration.daemon import Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
+from tests.integration.visible_records import await_readable
 
 
 def cdcd(file: Path, command: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -117,9 +118,8 @@ def test_a_reset_pipeline_begins_anew_in_the_same_topics(
     stopped.start()
     stopped.await_event("table.read", table="public.orders", rows=4)
     stopped.await_streaming()
-    # What is read is on its way: the slot of rows that nobody wrote has nothing to confirm.
     topic, wanted = f"{unique}.public.orders", ["r"] * 3 + ["c"] + ["r"] * 4
-    until(lambda: True if len(ops(broker, topic)) >= len(wanted) else None, f"{topic} lacks rows")
+    await_readable(broker.bootstrap_servers, topic, len(wanted))
     assert stopped.stop() == 0
     assert ops(broker, topic) == wanted
 

@@ -19,6 +19,7 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import WAIT_S, Daemon, configuration, drop_slot, until
 from tests.integration.forked import run_cdcd
+from tests.integration.visible_records import await_readable
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -260,7 +261,9 @@ def test_whoever_waits_for_a_request_sees_its_end_also_across_a_kill(
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGINT)
     _, err = waiting.communicate(timeout=WAIT_S)
-    assert (waiting.returncode, "goes on" in err) == (130, True), err
+    # `python -m` ends itself by SIGINT if the interrupt came out of an `exec`, which a dataclass calls when its module
+    # is loaded. A shell gives 130 for either.
+    assert (waiting.returncode in {130, -signal.SIGINT}, "goes on" in err) == (True, True), err
     assert process.stop() == 0
 
 
@@ -412,7 +415,7 @@ def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     process = daemon(settings(unique, database, broker, mode="when_needed"))
     process.await_event("snapshot.finished")
     process.await_streaming()
-    await_flushed(database.dsn(), f"cdcd_{unique}")
+    await_readable(broker.bootstrap_servers, f"{unique}.public.t", ROWS)
     assert process.stop() == 0
     drop_slot(database.dsn(), f"cdcd_{unique}")
     database.execute("UPDATE t SET note = 'unseen' WHERE id = 1")
@@ -420,7 +423,7 @@ def test_when_the_slot_is_lost_the_tables_are_read_again_if_that_is_wanted(
     process.await_event("snapshot.needed")
     process.await_event("snapshot.finished")
     process.await_streaming()
-    await_flushed(database.dsn(), f"cdcd_{unique}")
+    await_readable(broker.bootstrap_servers, f"{unique}.public.t", 2 * ROWS)
     report = compare(database.dsn(), broker.bootstrap_servers, unique)
     assert report.equal, str(report)
     assert report.tables[0].ops == {"r": 2 * ROWS}

@@ -6,6 +6,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from cdcd.kafka.assigned import NO_ANSWER_YET, NO_TOPIC, watermarks
+from deploy.demo.topics import Reader
 from tests.integration.daemon import WAIT_S, until
 
 
@@ -88,3 +89,17 @@ def visible(servers: str, topic: str) -> int:
         return count
     finally:
         consumer.close()
+
+
+def await_readable(servers: str, topic: str, least: int) -> None:
+    """Until a `read_committed` reader gets so many records of the topic.
+
+    The rows of a snapshot are on their way when `table.read` tells of them. If nothing is written after them, no
+    position of the slot says that they have arrived.
+    """
+
+    def look() -> bool | None:
+        with Reader(servers, topic.split(".", maxsplit=1)[0]) as reader:
+            return True if sum(raw.topic == topic for raw in reader.read_all()) >= least else None
+
+    until(look, f"{topic} never had {least} records")
