@@ -47,8 +47,8 @@ def start(folder: Path, server: PostgresServer, program: str) -> "subprocess.Pop
 
     def reads() -> bool | None:
         assert process.poll() is None
-        found = server.execute("SELECT 1 FROM pg_stat_replication WHERE application_name = 'cdcd'", "shop")
-        return bool(found) or None
+        # Before, the server is still creating the slot, which begins with what is committed later.
+        return bool(server.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'")) or None
 
     until(reads, f"{program} does not stream")
     return process
