@@ -33,6 +33,7 @@ WHOLE: Final = TableDescription(
         CatalogColumn("name", 2, "text", 25, 0, None),
         CatalogColumn("note", 3, "text", 25, 0, None),
     ),
+    last_id=3,
 )
 TABLES: Final = {"person": TableDescription(("id",)), "whole": WHOLE, "customer": TableDescription(("id",))}
 """What the catalog says of the tables that the page shows."""

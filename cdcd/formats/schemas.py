@@ -30,8 +30,15 @@ A column whose values are replaced (`protection.py`) has `protected`, the name o
 column that is left out of the records is not described.
 
 `default` is what rows hold that are older than the column (ADD COLUMN … DEFAULT), as a record would have it; null for
-NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`. `form` says how values are
-written, after domains, enums and arrays are looked through:
+NULL. Descriptions of older daemons have PostgreSQL's text of it instead, as `missing`.
+
+PostgreSQL forgets that value when it writes a table anew (ALTER TYPE, VACUUM FULL). Two fields tell whether it may have
+done so before the daemon asked (`is_default_lost`), and are not part of the fingerprint. `rewritten` is 0 if the
+relation was never written anew, else a number that is another one after each time. `last_id` is the highest number that
+a column of the relation had when the daemon first saw `rewritten` as it is. Both are null where the catalog did not
+know the relation.
+
+`form` says how values are written, after domains, enums and arrays are looked through:
 
 | form | JSON |
 |---|---|
@@ -83,7 +90,7 @@ FINGERPRINT_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
-    """The description of a table. `oid` is None in a description that a former version of cdcd wrote."""
+    """The description of a table. `oid`, `last_id` and `rewritten` are None where a former version of cdcd wrote it."""
 
     schema: str
     table: str
@@ -95,6 +102,8 @@ class TableForm:
     flattened: bool = False
     cloudevents: bool = False
     repeats: bool = False
+    last_id: int | None = None
+    rewritten: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -105,7 +114,13 @@ class TableForm:
         """Key and value of the description's record."""
         fingerprint = self.fingerprint
         key = {"table": f"{self.schema}.{self.table}", "schema": fingerprint}
-        return _json(key).encode(), _json({**self._data(), "fingerprint": fingerprint}).encode()
+        data = {
+            **self._data(),
+            "last_id": self.last_id,
+            "rewritten": self.rewritten,
+            "fingerprint": fingerprint,
+        }
+        return _json(key).encode(), _json(data).encode()
 
     def _data(self) -> dict[str, Any]:
         # What was not there is left out, so that a description of a former version keeps its fingerprint.
@@ -160,10 +175,22 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
             repeats=data.get("repeats") is True,
+            last_id=data.get("last_id"),
+            rewritten=data.get("rewritten"),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not the description of a table: {error}") from None
+
+
+def is_default_lost(column: ColumnForm, form: TableForm) -> bool:
+    """Whether rows that are older than a column of `form` may have another value in it than `default` says.
+
+    A description has the value if the column came after the last rewrite.
+    """
+    if column.default is not None or column.missing is not None or not form.rewritten:
+        return False
+    return column.id is None or form.last_id is None or form.last_id >= column.id
 
 
 def _read_column(data: dict[str, Any]) -> ColumnForm:
@@ -205,6 +232,8 @@ def table_form(
         flattened,
         cloudevents,
         table.repeats,
+        table.last_id if table.columns else None,
+        table.rewritten if table.columns else None,
     )
 
 

@@ -5,7 +5,9 @@ not there: its description is empty, and the encoder does without.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from cdcd.postgres.connection import Connection
@@ -30,15 +32,41 @@ HAVING i.indisprimary OR bool_and(a.attnotnull)
 """
 
 # The array of one value that holds a default is read as one of texts. A box has commas, which do not part boxes.
+_MISSING: Final = """
+CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}') ELSE (attmissingval::text::text[])[1] END
+"""
+
 # Generated columns are not published, or only since 18 where the publication says so; the record goes without.
-_COLUMNS: Final = """
-SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims,
-       CASE WHEN atttypid = 'box'::regtype THEN btrim(attmissingval::text, '{}')
-            ELSE (attmissingval::text::text[])[1] END,
-       (SELECT relkind = 'p' FROM pg_class WHERE pg_class.oid = attrelid)
-  FROM pg_attribute
+# A table is created in a file whose number is its oid (heap_create in heap.c).
+_COLUMNS: Final = f"""
+SELECT attrelid, attname::text, attnum, format_type(atttypid, atttypmod), atttypid::oid, attndims, {_MISSING},
+       relkind = 'p', relnatts::int, CASE WHEN relfilenode = c.oid THEN 0 ELSE relfilenode::int8 END
+  FROM pg_attribute JOIN pg_class c ON c.oid = attrelid
  WHERE attrelid = ANY(%s) AND attnum > 0 AND NOT attisdropped
  ORDER BY attrelid, attnum
+"""
+
+# ADD COLUMN ... DEFAULT leaves the value for older rows in the partitions. One that was created later has no such rows.
+_PARTITIONS: Final = """
+WITH RECURSIVE part(root, oid) AS (
+    SELECT root, root FROM unnest(%s::oid[]) AS root
+     UNION
+    SELECT root, inhrelid FROM part JOIN pg_inherits ON inhparent = part.oid
+)
+"""
+_MISSING_IN_PARTITIONS: Final = f"""{_PARTITIONS}
+SELECT root::int8, attname::text, min(missing)
+  FROM part JOIN LATERAL (
+       SELECT attname, {_MISSING} AS missing FROM pg_attribute WHERE attrelid = part.oid AND atthasmissing
+       ) AS own ON true
+ GROUP BY root, attname
+HAVING min(missing) = max(missing)
+"""
+_REWRITTEN_PARTITIONS: Final = f"""{_PARTITIONS}
+SELECT root::int8, hashtextextended(string_agg(concat_ws(' ', c.oid, relfilenode), ',' ORDER BY c.oid), 0)
+  FROM part JOIN pg_class c USING (oid)
+ WHERE relkind = 'r' AND relfilenode <> c.oid
+ GROUP BY root
 """
 
 # An array is what its element type calls its array; int2vector, point and name have a typelem too, but another text.
@@ -131,19 +159,40 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
             oid, is_primary, columns = row
             (primary if is_primary else unique).setdefault(oid, tuple(columns))
         cursor = await connection.execute(_COLUMNS, (list(relation_oids),))
-        found: dict[int, list[CatalogColumn]] = {oid: [] for oid in relation_oids}
-        partitioned: set[int] = set()
-        for row in await cursor.fetchall():
-            oid, *column, is_partitioned = row
-            found[oid].append(CatalogColumn(*column))
-            if is_partitioned:
-                partitioned.add(oid)
-    return {
-        oid: TableDescription(
-            primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]), is_partitioned=oid in partitioned
-        )
-        for oid in relation_oids
-    }
+        found: dict[int, TableDescription] = {
+            oid: TableDescription(primary.get(oid, ()), unique.get(oid, ())) for oid in relation_oids
+        }
+        of_columns: list[Any] = await cursor.fetchall()
+        for oid, rows in groupby(of_columns, key=itemgetter(0)):
+            listed = list(rows)
+            *_, is_partitioned, last_id, rewritten = listed[0]
+            found[oid] = replace(
+                found[oid],
+                columns=tuple([CatalogColumn(*row[1:-3]) for row in listed]),
+                is_partitioned=is_partitioned,
+                last_id=last_id,
+                rewritten=rewritten,
+            )
+        await _look_into_partitions(connection, found)
+    return found
+
+
+async def _look_into_partitions(connection: Connection, found: dict[int, TableDescription]) -> None:
+    """Describe partitioned tables by their partitions, where these differ from the table."""
+    roots = [oid for oid, table in found.items() if table.is_partitioned]
+    if not roots:
+        return
+    row: Any
+    missing: dict[tuple[int, str], str] = {}
+    # In this order: a table that is rewritten in between loses the values, and then the second answer says so.
+    for row in await (await connection.execute(_MISSING_IN_PARTITIONS, (roots,))).fetchall():
+        missing[row[0], row[1]] = row[2]
+    rewritten: dict[int, int] = {}
+    for row in await (await connection.execute(_REWRITTEN_PARTITIONS, (roots,))).fetchall():
+        rewritten[row[0]] = row[1]
+    for oid in roots:
+        columns = [replace(each, missing=missing.get((oid, each.name))) for each in found[oid].columns]
+        found[oid] = replace(found[oid], columns=tuple(columns), rewritten=rewritten.get(oid, 0))
 
 
 async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:

@@ -98,6 +98,9 @@ class TableDescription:
             (`chosen_keys.py`).
         repeats: several rows may have the same chosen key.
         is_partitioned: its rows are in partitions, each with a replica identity of its own.
+        last_id: the highest attribute number that a column of the table ever had (`pg_class.relnatts`).
+        rewritten: 0 if the table is in the file that it was created with; else a number that is another one after
+            PostgreSQL has written the table anew. Only a rewritten table loses the values of `CatalogColumn.missing`.
     """
 
     primary_key: tuple[str, ...] = ()
@@ -107,6 +110,8 @@ class TableDescription:
     chosen_key: tuple[str, ...] = ()
     repeats: bool = False
     is_partitioned: bool = False
+    last_id: int = 0
+    rewritten: int = 0
 
     @property
     def is_known(self) -> bool:

@@ -64,7 +64,7 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
     expected[oid_of(database, "regclass", "odd")] = TableDescription()
     expected[4_000_000_000] = TableDescription()
     found = ask(database, lambda connection: describe(connection, expected.keys()))
-    assert {oid: replace(one, columns=()) for oid, one in found.items()} == expected
+    assert {oid: replace(one, columns=(), last_id=0) for oid, one in found.items()} == expected
 
 
 def test_columns_are_told_with_their_numbers_and_what_older_rows_hold(database: Database):
@@ -80,6 +80,53 @@ def test_columns_are_told_with_their_numbers_and_what_older_rows_hold(database: 
         CatalogColumn("note", 5, "text", 25, 0, 'it\'s {,} "so"'),
         CatalogColumn("days", 6, "integer[]", 1007, 1, "{1,2}"),
     )
+
+
+def test_a_table_that_was_written_anew_is_told_from_one_that_was_not(database: Database):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    oid = oid_of(database, "regclass", "t")
+
+    def look() -> tuple[int, int, str | None]:
+        found = ask(database, lambda connection: describe(connection, [oid]))[oid]
+        return found.last_id, found.rewritten, found.columns[-1].missing
+
+    database.execute("ALTER TABLE t ADD a int DEFAULT 3")
+    assert look() == (3, 0, "3")
+    database.execute("VACUUM FULL t")
+    first, missing = look()[1:]
+    assert (first != 0, missing) == (True, None)
+    database.execute("ALTER TABLE t DROP a, ADD b int DEFAULT 5")
+    assert look() == (4, first, "5")
+    database.execute("ALTER TABLE t ALTER n TYPE bigint")
+    assert look()[1] not in {0, first}
+
+
+def test_a_partitioned_table_has_the_defaults_and_the_rewrites_of_its_partitions(database: Database):
+    database.execute(
+        "CREATE TABLE r (id int, n int) PARTITION BY RANGE (id);"
+        "CREATE TABLE r1 PARTITION OF r FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);"
+        "CREATE TABLE r11 PARTITION OF r1 FOR VALUES FROM (0) TO (5);"
+        "CREATE TABLE r12 PARTITION OF r1 FOR VALUES FROM (5) TO (10);"
+        "ALTER TABLE r ADD a text DEFAULT 'x,y', ADD b int;"
+        "CREATE TABLE r2 PARTITION OF r FOR VALUES FROM (10) TO (20)"
+    )
+    oids = [oid_of(database, "regclass", name) for name in ("r", "r1", "r11", "r2")]
+
+    def look() -> list[tuple[int, list[str | None]]]:
+        found = ask(database, lambda connection: describe(connection, oids))
+        return [(found[oid].rewritten, [each.missing for each in found[oid].columns]) for oid in oids]
+
+    older = [None, None, "x,y", None]
+    assert look() == [(0, older), (0, older), (0, older), (0, [None] * 4)]
+    # WHEN one is written anew, its sister still has the values
+    database.execute("VACUUM FULL r11")
+    (root, of_root), (branch, of_branch), (leaf, of_leaf), new = look()
+    assert (of_root, of_branch, of_leaf) == (older, older, [None] * 4)
+    assert 0 not in {root, branch, leaf}
+    assert new == (0, [None] * 4)
+    database.execute("VACUUM FULL r12")
+    assert look()[0][0] not in {0, root}
+    assert look()[0][1] == [None] * 4
 
 
 def test_types_come_with_what_they_are_made_of(database: Database):

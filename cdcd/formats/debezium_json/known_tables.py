@@ -10,13 +10,13 @@ from cdcd.formats.debezium_json.source_block import OPS
 from cdcd.formats.debezium_json.table_fragments import TableFragments, Tally
 from cdcd.formats.debezium_json.transaction_metadata import TransactionMetadata
 from cdcd.formats.encoder import EncoderSettings, Record
-from cdcd.formats.schemas import table_form
+from cdcd.formats.schemas import TableForm, table_form
 from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
 from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
-from cdcd.rows.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
+from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
 from cdcd.rows.routing import Routes
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
@@ -46,7 +46,7 @@ class KnownTables:
         )
         """Of the transaction that is open; None: records say nothing of it."""
         self._tables: dict[int, TableFragments] = {}
-        self._columns: dict[int, tuple[ColumnForm, ...]] = {}
+        self._told_forms: dict[int, TableForm] = {}
         """Of the last description of each relation, which numbers columns that have another name by now."""
         self._recent: TableFragments | None = None
         """Of the last row: the next one is most often of the same table."""
@@ -128,12 +128,12 @@ class KnownTables:
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None
         announcement: Record | None = None
-        told = self._columns.get(relation.oid)
+        told = self._told_forms.get(relation.oid)
         modes = self._settings.modes
         rules = self._protections.of_columns(relation, key_columns(relation, table), types)
         form = table_form(
             relation,
-            table if told is None else replace(table, former=(told, *table.former)),
+            table if told is None else replace(table, former=(told.columns, *table.former)),
             types,
             topic,
             rules,
@@ -142,15 +142,20 @@ class KnownTables:
             flattened=self._settings.flattening is not None,
             cloudevents=self._settings.value_format == CLOUDEVENTS,
         )
-        self._columns[relation.oid] = form.columns
+        if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
+            form = replace(form, last_id=told.last_id)
+        self._told_forms[relation.oid] = form
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
+            announcement = (self._settings.schemas_topic, *form.record(), None)
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
             same = known is not None and replace(known.relation, xid=relation.xid) == relation
             if same and known is not None and known.schema_id == schema_id:
+                if told is not None and form.rewritten not in {None, told.rewritten}:
+                    # Records stay as they are. Readers must know of the rewrite before they know of a new column.
+                    known.announcement, known.is_new = announcement, True
                 return
-            announcement = (self._settings.schemas_topic, *form.record(), None)
         self._recent = None
         rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
         fragments = TableFragments(
@@ -232,7 +237,7 @@ class KnownTables:
             return None
         return Described(
             self._tables[relation_oid].relation,
-            self._columns[relation_oid],
+            self._told_forms[relation_oid].columns,
             self.key_column_names(relation_oid),
         )
 

@@ -70,6 +70,8 @@ class Descriptions:
         self._next: dict[int, int] = {}
         self._forms: dict[str, TableForm] = {}
         self._by_topic: dict[str, str] = {}
+        self._lowest: dict[tuple[int | None, int | None], int] = {}
+        """By oid of the relation and `rewritten`: the lowest `last_id` of the descriptions."""
         self._words: dict[tuple[str, int | None, int | str], _Words] = {}
         """By topic, oid of the relation and column."""
         self._labels: dict[str, int] = {}
@@ -112,6 +114,9 @@ class Descriptions:
             self.problems[where] = str(error)
             return
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)
+        if form.last_id is not None:
+            seen = form.oid, form.rewritten
+            self._lowest[seen] = min(form.last_id, self._lowest.get(seen, form.last_id))
         for column in form.columns:
             if column.labels:
                 self._learn(form, column)
@@ -243,7 +248,8 @@ class Descriptions:
                 columns.append(replace(column, labels=tuple(words.now.items())))
             else:
                 columns.append(column)
-        form = replace(form, columns=tuple(columns))
+        lowest = self._lowest.get((form.oid, form.rewritten), form.last_id)
+        form = replace(form, columns=tuple(columns), last_id=lowest)
         if form.flattened:
             raise SourceError(
                 f"{form.schema}.{form.table}: its records are flattened (event_flattening), so they do not tell which"

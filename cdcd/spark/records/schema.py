@@ -28,6 +28,8 @@ class ColumnSchema:
         default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
             None: NULL.
         missing: the same in the text form of the type, where an older daemon described the table.
+        default_lost: PostgreSQL may have forgotten that value before the daemon asked, so rows that are older than the
+            column may have another value than NULL.
         labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
     """
 
@@ -41,6 +43,7 @@ class ColumnSchema:
     labels: Labels = ()
     form: str | None = None
     default: str | None = None
+    default_lost: bool = False
 
     @property
     def has_default(self) -> bool:
@@ -107,6 +110,7 @@ class TableSchema:
                 "labels": [list(label) for label in column.labels],
                 "form": column.form,
                 "default": column.default,
+                **({"default_lost": True} if column.default_lost else {}),
             }
             for column in self.columns
         ]

@@ -47,7 +47,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from cdcd.formats.schemas import TableForm
+from cdcd.formats.schemas import TableForm, is_default_lost
 from cdcd.spark.records.mode_types import INFINITE_US, micros_of_ms, mode_rule
 from cdcd.spark.records.rule import Rule
 from cdcd.spark.records.schema import ColumnSchema, TableSchema
@@ -216,6 +216,7 @@ def table_schema(schema_id: str, form: TableForm, *, variant: bool = False) -> T
                 labels=column.labels,
                 form=column.form,
                 default=column.default,
+                default_lost=is_default_lost(column, form),
             )
             for column in form.columns
         ]

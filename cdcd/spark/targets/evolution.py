@@ -162,6 +162,8 @@ def plan(old: TableSchema, new: TableSchema, kind: Kind = Kind.MIRROR) -> tuple[
     for column in new.columns:
         before = same.get(column.name)
         if before is None:
+            if column.default_lost and kind is Kind.MIRROR and not is_other(old, new):
+                raise default_lost(new.table, column)
             steps.append(Add(without_default(column) if is_other(old, new) else column))
         elif before.spark != column.spark:
             if not widens(before.spark, column.spark):
@@ -291,6 +293,16 @@ def _renames(names: dict[str, str]) -> list[Step]:
             del waiting[name]
             waiting[aside] = to
     return steps
+
+
+def default_lost(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
+    """PostgreSQL has written the table anew, and no longer tells what rows have in a column that was added before."""
+    return IncompatibleSchemaError(
+        table,
+        f"column {column.name} is new, and PostgreSQL wrote the table anew (ALTER TYPE, VACUUM FULL, a volatile"
+        " default) before a changed row told of the column. So what the rows that are there have in it is not known.",
+        way_on(table),
+    )
 
 
 def unfilled(table: str, column: ColumnSchema) -> IncompatibleSchemaError:

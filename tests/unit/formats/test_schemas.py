@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cdcd.formats.debezium_json.converters import converter_for
-from cdcd.formats.schemas import TableForm, read_form, table_form
+from cdcd.formats.schemas import TableForm, is_default_lost, read_form, table_form
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.logical import form_of
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
@@ -204,3 +204,39 @@ def test_a_description_of_an_older_daemon_still_reads():
         column["missing"] = "none"
     _, form = read_form(json.dumps(older).encode())
     assert {(column.missing, column.default) for column in form.columns} == {("none", None)}
+
+
+@pytest.mark.parametrize(
+    ("last_id", "rewritten", "lost"),
+    [
+        (5, 0, False),
+        (9, 0, False),
+        (4, 77, False),
+        # The table was written anew when the column was there, or when nobody knows.
+        (5, 77, True),
+        (9, 77, True),
+        (None, None, False),
+    ],
+)
+def test_a_default_may_be_lost_if_the_table_was_written_anew_since(
+    last_id: int | None, rewritten: int | None, lost: bool
+):
+    found = described(
+        replace(CATALOG, columns=(*CATALOG.columns[:2], CatalogColumn("note", 5, "text", 25, 0, None)))
+    )
+    form = replace(found, last_id=last_id, rewritten=rewritten)
+    assert is_default_lost(form.columns[2], form) == lost
+    unnumbered = replace(form.columns[2], id=None)
+    assert is_default_lost(unnumbered, form) == bool(rewritten)
+    # What has a default, has not lost it.
+    assert not is_default_lost(described().columns[2], form)
+
+
+def test_rewrites_are_in_the_description_and_not_in_its_fingerprint():
+    before = described(replace(CATALOG, last_id=5))
+    after = described(replace(CATALOG, last_id=7, rewritten=99))
+    assert after.fingerprint == before.fingerprint
+    assert read_form(after.record()[1]) == (after.fingerprint, after)
+    assert (after.last_id, after.rewritten) == (7, 99)
+    gone = described(TableDescription())
+    assert (gone.last_id, gone.rewritten) == (None, None)

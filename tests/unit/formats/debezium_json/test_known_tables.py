@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.errors import WithoutBinaryError
 from cdcd.formats.debezium_json.known_tables import KnownTables
-from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.schemas import read_form
 from cdcd.protocol.messages import Column, Relation
 from cdcd.rows.chosen_keys import KeyRule
@@ -119,3 +119,43 @@ def test_a_description_that_changes_nothing_leaves_the_fragments_alone():
 
 def test_nothing_is_counted_before_the_first_record():
     assert knowing(ITEM).counts == {}
+
+
+def test_a_table_that_was_written_anew_is_described_again_before_its_next_record():
+    tables = knowing(schemas_topic="s")
+    columns = (CatalogColumn("id", 1, "integer", 23, 0, None), CatalogColumn("name", 2, "text", 25, 0, None))
+    told: list[tuple[int | None, int | None]] = []
+
+    def define(last_id: int, rewritten: int, relation: Relation = ITEM, known: bool = True) -> None:
+        table = TableDescription(("id",), columns=columns, last_id=last_id, rewritten=rewritten)
+        tables.define(relation, table if known else TableDescription(), {})
+        fragments = tables._tables[OID]
+        out: list[Record] = []
+        if fragments.is_new:
+            tables._introduce(fragments, out)
+        told.extend((form.last_id, form.rewritten) for form in [read_form(each[2] or b"")[1] for each in out])
+
+    define(2, 0)
+    define(2, 0)
+    assert told == [(2, 0)]
+    # WHEN the catalog has a column already that the stream has not, nothing is said
+    define(3, 0)
+    assert told == [(2, 0)]
+    # AND a rewrite is told, once
+    define(3, 88)
+    define(4, 88)
+    assert told == [(2, 0), (3, 88)]
+    # AND another form of the same file tells from which column on its defaults are known
+    define(5, 88, replace(ITEM, columns=(*ITEM.columns, Column(0, "late", 25, -1))))
+    assert told == [(2, 0), (3, 88), (3, 88)]
+    # AND a table that was dropped meanwhile says nothing of its file
+    define(0, 0, replace(ITEM, columns=(*ITEM.columns, Column(0, "late", 25, -1))), known=False)
+    assert told[3:] in ([], [(None, None)])
+
+
+def test_a_table_without_descriptions_is_not_described_for_a_rewrite():
+    tables = knowing()
+    columns = (CatalogColumn("id", 1, "integer", 23, 0, None), CatalogColumn("name", 2, "text", 25, 0, None))
+    for rewritten in (0, 88):
+        tables.define(ITEM, TableDescription(("id",), columns=columns, last_id=2, rewritten=rewritten), {})
+    assert tables._tables[OID].announcement is None

@@ -55,6 +55,21 @@ def test_a_new_id_is_a_new_column_and_a_gone_one_is_dropped():
     assert plan(table(ID, column("a", 2)), table(ID, new)) == (Drop("a"), Add(new))
 
 
+def test_a_new_column_whose_default_is_lost_stops_a_mirror_and_no_changelog():
+    new = replace(column("b", 3), default_lost=True)
+    with pytest.raises(
+        IncompatibleSchemaError, match=r"column b is new, and PostgreSQL wrote the table anew"
+    ) as refusal:
+        plan(table(ID), table(ID, new))
+    assert "--snapshot public.t --source FILE" in refusal.value.hint
+    assert plan(table(ID), table(ID, new), Kind.CHANGELOG) == (Add(new),)
+    # AND a column that the target has already lost nothing
+    assert plan(table(ID, column("b", 3)), table(ID, new)) == ()
+    # AND another relation has no older rows
+    one, other = replace(table(ID), oid=1), replace(table(ID, new), oid=2)
+    assert plan(one, other) == (Add(new),)
+
+
 def test_the_same_id_under_another_name_is_a_rename():
     assert plan(table(ID, column("a", 2)), table(ID, column("b", 2))) == (Rename("a", "b"),)
 
