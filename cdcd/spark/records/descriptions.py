@@ -7,7 +7,7 @@ little before it is said to be unknown.
 
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final
 
@@ -35,6 +35,25 @@ class _Words:
 
     now: dict[int, str]
     oids: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """The numbers of a relation's columns: in the last description, in former ones, and in a former one and a later one
+    but not in one between them."""
+
+    last: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    returned: set[int] = field(default_factory=set)
+
+    def take(self, columns: Collection[ColumnForm]) -> None:
+        """PostgreSQL gives no number twice. A column that returns was dropped and added again, and the daemon, which was
+        behind, had numbered the former one like the later one. Or it was left out of the publication meanwhile."""
+        numbers = {column.id for column in columns if column.id is not None}
+        self.returned |= numbers & self.gone
+        if len(numbers) == len(columns):
+            self.gone |= self.last - numbers
+        self.last = numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +89,8 @@ class Descriptions:
         self._next: dict[int, int] = {}
         self._forms: dict[str, TableForm] = {}
         self._by_topic: dict[str, str] = {}
+        self._numbers: dict[int | None, _Numbers] = {}
+        """By oid of the relation."""
         self._lowest: dict[tuple[int | None, int | None], int] = {}
         """By oid of the relation and `rewritten`: the lowest `last_id` of the descriptions."""
         self._words: dict[tuple[str, int | None, int | str], _Words] = {}
@@ -114,6 +135,7 @@ class Descriptions:
             self.problems[where] = str(error)
             return
         form = self._forms[fingerprint] = self._numbered(fingerprint, form)
+        self._numbers.setdefault(form.oid, _Numbers()).take(form.columns)
         if form.last_id is not None:
             seen = form.oid, form.rewritten
             self._lowest[seen] = min(form.last_id, self._lowest.get(seen, form.last_id))
@@ -278,6 +300,12 @@ class Descriptions:
             )
         try:
             schema = table_schema(schema_id, form, variant=self._variant)
+            if returned := self._numbers[form.oid].returned:
+                found = [
+                    replace(each, default_lost=True) if each.id in returned else each
+                    for each in schema.columns
+                ]
+                schema = replace(schema, columns=tuple(found))
             return Form(schema, rules(form, variant=self._variant, words=former))
         except UnreadableFormError as error:
             what, hint = error.args

@@ -28,8 +28,8 @@ class ColumnSchema:
         default: what rows that are older than the column have in it (ADD COLUMN ... DEFAULT), as JSON in that form;
             None: NULL.
         missing: the same in the text form of the type, where an older daemon described the table.
-        default_lost: PostgreSQL may have forgotten that value before the daemon asked, so rows that are older than the
-            column may have another value than NULL.
+        default_lost: rows that are older than the column may have another value, because PostgreSQL may have forgotten
+            it before the daemon asked, or because a former column is taken for this one.
         labels: of an enum (also of a domain over one, or an array of one), by the oids that they keep.
     """
 

@@ -296,11 +296,12 @@ def _renames(names: dict[str, str]) -> list[Step]:
 
 
 def default_lost(table: str, column: ColumnSchema) -> IncompatibleSchemaError:
-    """PostgreSQL has written the table anew, and no longer tells what rows have in a column that was added before."""
+    """What rows have in a column that was added before a row told of it is not known (`ColumnSchema.default_lost`)."""
     return IncompatibleSchemaError(
         table,
-        f"column {column.name} is new, and PostgreSQL wrote the table anew (ALTER TYPE, VACUUM FULL, a volatile"
-        " default) before a changed row told of the column. So what the rows that are there have in it is not known.",
+        f"column {column.name} is new, and what the rows that are there have in it is not known: PostgreSQL wrote the"
+        " table anew (ALTER TYPE, VACUUM FULL, a volatile default) before a changed row told of the column, or the"
+        " column was dropped and added again while the daemon was behind.",
         way_on(table),
     )
 

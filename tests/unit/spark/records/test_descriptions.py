@@ -62,7 +62,30 @@ def test_a_default_is_lost_unless_a_description_from_before_the_column_has_the_s
     assert lost(replace(old, oid=2), later)
     # AND a description that comes again with what the catalog has by now takes nothing back
     assert not lost(old, replace(old, last_id=2), later)
-    assert not lost(old, later, replace(old, rewritten=8, last_id=2), later)
+    assert not lost(old, replace(old, rewritten=8, last_id=2), later)
+
+
+def test_a_column_that_returns_under_its_number_is_not_the_one_that_was_there():
+    """The daemon was behind: for it, a column had the number already that it got when it was added again."""
+
+    def of(*columns: tuple[str, int | None]) -> TableForm:
+        described = [ColumnForm(name, number, "text", 25, -1, "text") for name, number in columns]
+        return replace(form("t"), oid=1, columns=tuple(described))
+
+    def lost(*forms: TableForm) -> list[str]:
+        schema = descriptions(*forms).newest("shop.public.t").schema
+        return [column.name for column in schema.columns if column.default_lost]
+
+    first, without = of(("a", 1), ("b", 3), ("c", 4)), of(("a", 1), ("c", 4))
+    assert lost(first, without, first) == ["b"]
+    assert lost(first, without, of(("a", 1), ("renamed", 3), ("c", 4))) == ["renamed"]
+    # AND another number is another column, and the same form again is no return
+    assert lost(first, without, of(("a", 1), ("c", 4), ("b", 5))) == []
+    assert lost(first, first, without) == []
+    # AND a column without a number may be the one that is looked for
+    assert lost(first, of(("a", 1), ("x", None), ("c", 4)), first) == []
+    # AND columns of another relation are others
+    assert lost(first, replace(without, oid=2), first) == []
 
 
 def test_a_record_that_is_no_description_is_kept_as_a_problem():
