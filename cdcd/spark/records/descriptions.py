@@ -47,8 +47,8 @@ class _Numbers:
     returned: set[int] = field(default_factory=set)
 
     def take(self, columns: Collection[ColumnForm]) -> None:
-        """PostgreSQL gives no number twice. A column that returns was dropped and added again, and the daemon, which was
-        behind, had numbered the former one like the later one. Or it was left out of the publication meanwhile."""
+        """PostgreSQL gives no number twice. So a column that returns was dropped and added again, and the daemon, which
+        was behind, numbered the former one like the later one. Or the publication left it out meanwhile."""
         numbers = {column.id for column in columns if column.id is not None}
         self.returned |= numbers & self.gone
         if len(numbers) == len(columns):
