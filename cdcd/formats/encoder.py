@@ -25,6 +25,9 @@ from cdcd.transactions.position import Counts
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
 
+_NULL_IN_KEYS: Final = ("json", "protobuf")
+"""Formats that have null for a column of the key."""
+
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Topic, key, value and headers; a value of None is a tombstone."""
 
@@ -102,7 +105,8 @@ class EncoderSettings:
     def chosen_keys(self) -> ChosenKeys:
         """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
         return ChosenKeys(
-            self.key_rules, has_schemas=(self.key_format, self.value_format) != ("json", "json")
+            self.key_rules,
+            has_schemas=any(each not in _NULL_IN_KEYS for each in (self.key_format, self.value_format)),
         )
 
     @property

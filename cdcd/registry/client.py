@@ -72,7 +72,7 @@ class Registry:
         """The id of a schema. The schema is registered under its subject, if that is allowed and not done."""
         settings = self._config.registry
         subject = quote(use.subject, safe="")
-        body = {"schema": use.text, "schemaType": "AVRO"}
+        body = {"schema": use.text, "schemaType": use.kind}
         if settings.register_schemas:
             self._set_compatibility(use.subject)
             path = f"/subjects/{subject}/versions"
@@ -81,7 +81,7 @@ class Registry:
         try:
             answer = self._ask("POST", path, body)
         except _RefusedError as refused:
-            raise _refusal(refused, use.subject, self.url, settings.register_schemas) from None
+            raise _refusal(refused, use.subject, self.url, settings.register_schemas, use.kind) from None
         schema_id = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 31:
             raise SinkError(
@@ -109,6 +109,16 @@ class Registry:
                 return ""
             raise _refusal(refused, "", self.url, False) from None
         return str(answer.get("mode", "")) if isinstance(answer, dict) else ""
+
+    def kinds(self) -> list[str]:
+        """The kinds of schemas that the registry knows: AVRO, PROTOBUF, …; empty if it does not say."""
+        try:
+            answer = self._ask("GET", "/schemas/types")
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE:
+                return []
+            raise _refusal(refused, "", self.url, False) from None
+        return [str(each) for each in answer] if isinstance(answer, list) else []
 
     def subjects(self) -> int:
         """How many subjects there are. The question shows whether the login is right."""
@@ -220,7 +230,9 @@ def _said(error: urllib.error.HTTPError) -> str:
     return f": {text}" if text else ""
 
 
-def _refusal(refused: _RefusedError, subject: str, url: str, registers: bool) -> SinkError:
+def _refusal(
+    refused: _RefusedError, subject: str, url: str, registers: bool, kind: str = "AVRO"
+) -> SinkError:
     about = f" for subject {subject}" if subject else ""
     if refused.status in _DENIED:
         hint = (
@@ -235,8 +247,10 @@ def _refusal(refused: _RefusedError, subject: str, url: str, registers: bool) ->
         )
     elif refused.status == _UNPROCESSABLE:
         hint = (
-            f'If the registry takes no new schemas (GET {url}/mode), PUT {url}/mode with {{"mode": "READWRITE"}}, or '
-            "register the schemas by another way and set registry.register_schemas: false. Then start cdcd again."
+            f"If the registry takes no schemas of {kind} (GET {url}/schemas/types), use a registry that takes {kind}, "
+            f"or another format.value. If it takes no new schemas (GET {url}/mode), PUT {url}/mode with "
+            '{"mode": "READWRITE"}, or register the schemas by another way and set registry.register_schemas: false. '
+            "Then start cdcd again."
         )
     elif refused.status == _NOT_THERE and subject and not registers:
         hint = (
