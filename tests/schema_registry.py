@@ -21,6 +21,7 @@ class SchemaRegistry:
     Attributes:
         refusing: subjects whose schemas are refused as incompatible.
         login: the Authorization header that requests need; None: none.
+        is_apicurio: a subject without a schema has no compatibility that could be set.
         kinds: the kinds of schemas that are taken.
         asked: every request so far, as method and path.
     """
@@ -33,6 +34,7 @@ class SchemaRegistry:
         self.login: str | None = None
         self.mode = "READWRITE"
         self.kinds = ["JSON", "PROTOBUF", "AVRO"]
+        self.is_apicurio = False
         self.asked: list[str] = []
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -101,6 +103,8 @@ class SchemaRegistry:
                 if int(number) in self.schemas:
                     return 200, {"schema": self.schemas[int(number)]}
                 return 404, {"error_code": 40403, "message": "Schema not found"}
+            case "PUT", ["config", subject] if self.is_apicurio and unquote(subject) not in self.subjects:
+                return 404, {"error_code": 40401, "message": "No artifact with this ID was found."}
             case "PUT", ["config", subject]:
                 self.compatibility[unquote(subject)] = body["compatibility"]
                 return 200, body

@@ -74,7 +74,7 @@ class Registry:
         subject = quote(use.subject, safe="")
         body = {"schema": use.text, "schemaType": use.kind}
         if settings.register_schemas:
-            self._set_compatibility(use.subject)
+            self._set_compatibility(use.subject, is_there=False)
             path = f"/subjects/{subject}/versions"
         else:
             path = f"/subjects/{subject}"
@@ -82,6 +82,8 @@ class Registry:
             answer = self._ask("POST", path, body)
         except _RefusedError as refused:
             raise _refusal(refused, use.subject, self.url, settings.register_schemas, use.kind) from None
+        if settings.register_schemas:
+            self._set_compatibility(use.subject, is_there=True)
         schema_id = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 31:
             raise SinkError(
@@ -133,13 +135,19 @@ class Registry:
             )
         return len(answer)
 
-    def _set_compatibility(self, subject: str) -> None:
+    def _set_compatibility(self, subject: str, *, is_there: bool) -> None:
+        """Set the compatibility of a subject, unless that is done. `is_there`: the subject has a schema.
+
+        Apicurio answers 404 to NONE for a subject without one. The first schema is compatible in any case.
+        """
         wanted = self._config.registry.compatibility
         if wanted is None or subject in self._set:
             return
         try:
             self._ask("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": wanted})
         except _RefusedError as refused:
+            if refused.status == _NOT_THERE and not is_there:
+                return
             raise _refusal(refused, subject, self.url, True) from None
         self._set.add(subject)
 
