@@ -266,14 +266,11 @@ class Config(Section):
         chosen = "cloudevents.data: avro" if is_event else f"format.value: {self.format.value}"
         if self.registry.url is None:
             raise ValueError(f"{chosen} needs registry.url")
-        for key, is_set in (
-            ("topics.skipped_operations", bool(self.topics.skipped_operations)),
-            ("topics.transaction_metadata", self.topics.transaction_metadata),
-        ):
-            if is_set:
-                raise ValueError(
-                    f"{key} needs format.value: json or json_schema, or cloudevents with data in one of these"
-                )
+        if self.topics.transaction_metadata:
+            raise ValueError(
+                "topics.transaction_metadata needs format.value: json or json_schema, or cloudevents with data in one "
+                "of these"
+            )
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "

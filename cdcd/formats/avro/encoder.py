@@ -305,6 +305,8 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
+        if self._skips[op]:
+            return 0
         record = self._record(table, op, key, headers)
         out.append(record)
         return size_of(record) + self._header_bytes
@@ -313,7 +315,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
         size = self._put(table, DELETED, key, headers, out)
-        if key is not None and self._settings.tombstones:
+        if key is not None and self._settings.tombstones and not self._skips[DELETED]:
             out.append((table.fragments.topic, key, None, headers))
             size += len(key)
         return size

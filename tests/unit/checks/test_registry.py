@@ -75,7 +75,6 @@ def test_keys_and_values_in_two_binary_formats_are_refused(key: str, value: str,
     "more",
     [
         {"topics": {"transaction_metadata": True}},
-        {"topics": {"skipped_operations": ["d"]}},
         {"event_flattening": {"enabled": True}},
         {"record": {"directory": "/tmp/recording"}},
     ],

@@ -40,14 +40,18 @@ def without(data: bytes, columns: list[str]) -> Any:
     return record
 
 
-def both(golden: Golden, schemas: Schemas, modes: Modes) -> list[tuple[Record, Record]]:
+def both(
+    golden: Golden, schemas: Schemas, modes: Modes, skipped: tuple[str, ...] = ()
+) -> list[tuple[Record, Record]]:
     """The records of a stream in JSON and in Protobuf."""
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    protobuf = ProtobufEncoder(schemas.settings(modes=modes))
+    protobuf = ProtobufEncoder(schemas.settings(modes=modes, skipped=skipped))
     encoders: list[Encoder] = [
-        DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", modes=modes)),
+        DebeziumJsonEncoder(
+            schemas.settings(key_format="json", value_format="json", modes=modes, skipped=skipped)
+        ),
         protobuf,
     ]
     schemas.register(protobuf, 0)
@@ -115,6 +119,14 @@ MODES = [
 def test_the_same_under_each_mode(modes):
     schemas = Schemas()
     assert_equal(schemas, both(STREAMS[-1], schemas, modes))
+
+
+@pytest.mark.parametrize("skipped", [("c",), ("u",), ("d",)])
+def test_skipped_operations_have_no_records_here_either(skipped):
+    schemas = Schemas()
+    pairs = both(STREAMS[-1], schemas, Modes(), skipped)
+    assert len(pairs) < len(both(STREAMS[-1], Schemas(), Modes()))
+    assert_equal(schemas, pairs)
 
 
 def test_records_of_usual_rows_are_less_than_half_as_large_as_in_json():
