@@ -266,11 +266,8 @@ class Config(Section):
         chosen = "cloudevents.data: avro" if is_event else f"format.value: {self.format.value}"
         if self.registry.url is None:
             raise ValueError(f"{chosen} needs registry.url")
-        if self.topics.transaction_metadata:
-            raise ValueError(
-                "topics.transaction_metadata needs format.value: json or json_schema, or cloudevents with data in one "
-                "of these"
-            )
+        if is_event and self.topics.transaction_metadata:
+            raise ValueError("topics.transaction_metadata needs another cloudevents.data than avro")
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "

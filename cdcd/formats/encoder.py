@@ -42,7 +42,8 @@ HEADER_WATERMARK: Final = "cdcd.watermark"
 
 MESSAGES: Final = 0
 HEARTBEATS: Final = -1
-"""Stand for logical messages and for heartbeats where else a relation is named by its oid."""
+TRANSACTIONS: Final = -2
+"""Stand for logical messages, for heartbeats, and for END of transactions where else a relation is named by its oid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +215,10 @@ class Encoder(Protocol):
         """
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """The schemas of a defined relation's records that have no id yet; likewise for MESSAGES and HEARTBEATS.
+        """The schemas of a defined relation's records that have no id yet.
 
-        The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
+        Likewise for MESSAGES, HEARTBEATS and TRANSACTIONS. The caller owes: no row of the relation (logical message,
+        heartbeat, end of a transaction) before they have one (`EncoderSettings.schema_ids`).
         """
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:

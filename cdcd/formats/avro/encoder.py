@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import ProtocolError, TransientError
+from cdcd.errors import ProtocolError
 from cdcd.facts import Observer, unheard
-from cdcd.formats.avro.form import AvroForm
+from cdcd.formats.avro.form import AvroForm, known_id
 from cdcd.formats.avro.heartbeats import AvroHeartbeats
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, message_uses
+from cdcd.formats.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -35,6 +36,7 @@ from cdcd.formats.encoder import (
     HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
+    TRANSACTIONS,
     EncoderSettings,
     Record,
 )
@@ -111,6 +113,12 @@ class AvroEncoder(DebeziumJsonEncoder):
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
+        self._metadata_uses: tuple[SchemaUse, ...] = ()
+        """The schemas of BEGIN and END, if there are such records."""
+        self._metadata_told = False
+        if self.metadata is not None:
+            metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
+            self.metadata, self._metadata_uses = metadata, metadata.uses
         self._avro_heartbeats = AvroHeartbeats(settings, self._form)
         self._header_bytes = 0
         """Of the last record, if headers count (`Encoder.encode`)."""
@@ -131,12 +139,20 @@ class AvroEncoder(DebeziumJsonEncoder):
             types=types,
             rules=rules,
             columns=self._columns[fragments.relation.oid],
+            source=self._table_source(fragments),
             value_schema=self._value_schema,
         )
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
         self._avro[fragments.relation.oid] = table
         self._latest = None
+
+    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
+        """What follows the rows in the records of a table."""
+        relation, schema_id = fragments.relation, fragments.schema_id
+        if self.metadata is None:
+            return AvroTableSource(relation.schema, relation.name, schema_id)
+        return CountedAvroSource(relation.schema, relation.name, schema_id, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:
         """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
@@ -149,19 +165,14 @@ class AvroEncoder(DebeziumJsonEncoder):
             uses = self._message_uses
         elif relation_oid == HEARTBEATS:
             uses = self._avro_heartbeats.uses
+        elif relation_oid == TRANSACTIONS:
+            uses = () if self._metadata_told else self._metadata_uses
         else:
-            uses = self._avro[relation_oid].uses
+            uses = self._avro[relation_oid].uses + self._metadata_uses
         return tuple([use for use in uses if ids.get(use) is None])
 
     def _id(self, use: SchemaUse) -> int:
-        schema_id = self._settings.schema_ids.get(use)
-        if schema_id is None:
-            # The labels of an enum may have changed while rows of its table were on their way.
-            raise TransientError(
-                f"The schema of subject {use.subject} has changed, and is not registered yet.",
-                hint="The next session has it registered before it makes records with it.",
-            )
-        return schema_id
+        return known_id(self._settings, use)
 
     def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
         """Name the ids of schemas in the schemas topic, if there is one."""
@@ -179,6 +190,9 @@ class AvroEncoder(DebeziumJsonEncoder):
         if not table.is_told:
             self._tell(table.uses, out)
             table.is_told = True
+        if self._metadata_uses and not self._metadata_told:
+            self._tell(self._metadata_uses, out)
+            self._metadata_told = True
 
     # What stands around a row.
 

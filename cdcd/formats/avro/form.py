@@ -7,10 +7,10 @@ registered (`encoder.py`, `tables.py`, `converters.py`).
 from collections.abc import Mapping
 from typing import Final
 
+from cdcd.errors import TransientError
 from cdcd.formats.avro.converters import AvroConverter, converter_of
 from cdcd.formats.avro.primitives import Primitives
 from cdcd.formats.avro.schemas import adjusted_full_name, has_default, schema_text
-from cdcd.formats.avro.source_block import AvroTableSource
 from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded, optional, text, zero
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.converter import Converter
@@ -39,6 +39,18 @@ def subject_of(settings: EncoderSettings, topic: str, record: str, part: str) ->
         "record": record,
         "topic_record": f"{topic}-{record}",
     }[settings.subjects]
+
+
+def known_id(settings: EncoderSettings, use: SchemaUse) -> int:
+    """The id of a schema. TransientError: it has none yet."""
+    schema_id = settings.schema_ids.get(use)
+    if schema_id is None:
+        # The labels of an enum may have changed while rows of its table were on their way.
+        raise TransientError(
+            f"The schema of subject {use.subject} has changed, and is not registered yet.",
+            hint="The next session has it registered before it makes records with it.",
+        )
+    return schema_id
 
 
 class AvroForm(Primitives):
@@ -102,9 +114,9 @@ class AvroForm(Primitives):
         except UnfitError:
             return self.null(schema)
 
-    def source(self, schema: str, table: str, schema_id: str | None) -> AvroTableSource:
-        """What follows the rows in the records of a table."""
-        return AvroTableSource(schema, table, schema_id)
+    def record(self, schema: Schema, json_text: bytes) -> bytes:
+        """A key or a value that has this JSON, without its head."""
+        return encoded(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
         """The key of a logical message, without its head."""

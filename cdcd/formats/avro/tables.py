@@ -7,6 +7,7 @@ from librt.strings import BytesWriter
 
 from cdcd.formats.avro.converters import AvroConverter
 from cdcd.formats.avro.form import AvroForm
+from cdcd.formats.avro.source_block import AvroTableSource
 from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
     MESSAGE_VALUE,
@@ -90,6 +91,7 @@ class AvroTable:
         key_use, value_use: the schemas of keys, if those have one in the registry, and of values.
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
+        source: what follows the rows in its records.
         is_told: the schemas topic names the schemas.
         takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
     """
@@ -103,6 +105,7 @@ class AvroTable:
         types: Mapping[int, TypeDescription],
         rules: Sequence[ColumnRule | None],
         columns: Sequence[ColumnForm],
+        source: AvroTableSource,
         value_schema: Callable[[Schema], Schema],
     ) -> None:
         self.fragments = fragments
@@ -119,7 +122,7 @@ class AvroTable:
         self.key_head = self.value_head = b""
         self.is_told = False
         self.takes_null = False
-        self.source = form.source(relation.schema, relation.name, fragments.schema_id)
+        self.source = source
         row = {field["field"]: field for field in value["fields"][0]["fields"]}
         self.places: list[AvroPlace] = []
         for column, described in enumerate(relation.columns):

@@ -13,12 +13,15 @@ from librt.strings import BytesWriter
 
 from cdcd.facts import Observer, unheard
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
+from cdcd.formats.avro.source_block import AvroTableSource
 from cdcd.formats.avro.tables import AvroTable
 from cdcd.formats.debezium_json.source_block import SourceBlock
+from cdcd.formats.debezium_json.table_fragments import TableFragments
 from cdcd.formats.encoder import EncoderSettings, Record
 from cdcd.formats.protobuf.form import PREFIX, ProtobufForm
 from cdcd.formats.protobuf.heartbeats import ProtobufHeartbeats
 from cdcd.formats.protobuf.source_block import ProtobufSourceBlock, ProtobufTableSource, times
+from cdcd.formats.protobuf.transaction_metadata import CountedProtobufSource
 from cdcd.formats.protobuf.writing import LENGTH, number_field, tag, text_field, write_bytes
 from cdcd.protocol.messages import LogicalMessage
 
@@ -54,6 +57,13 @@ class ProtobufEncoder(AvroSnapshotEncoder):
         self._has_before = self._has_after = False
         self._split: i64 = 0
         """Where the row of `before` ends in the buffer, and the row of `after` begins."""
+
+    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
+        """See `AvroEncoder`."""
+        relation, schema_id = fragments.relation, fragments.schema_id
+        if self.metadata is None:
+            return ProtobufTableSource(relation.schema, relation.name, schema_id)
+        return CountedProtobufSource(relation.schema, relation.name, schema_id, self.metadata)
 
     def _set_now(self, now_us: int) -> None:
         if now_us != self._now_us:

@@ -6,17 +6,16 @@ from librt.strings import BytesWriter
 
 from cdcd.formats.avro.converters import AnyValue, AvroConverter, converter_of
 from cdcd.formats.avro.form import AvroForm, Numbers, head, subject_of
-from cdcd.formats.avro.source_block import AvroTableSource
 from cdcd.formats.avro.writing import UnfitError
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.converter import Converter
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.protobuf.schemas import adjusted_full_name, schema_text, with_numbers
-from cdcd.formats.protobuf.source_block import ProtobufTableSource
 from cdcd.formats.protobuf.writing import (
     LOGICAL,
     NUMBER,
     encoded,
+    message,
     tag,
     text_field,
     wire_of,
@@ -111,9 +110,9 @@ class ProtobufForm(AvroForm):
         except UnfitError:
             return b""
 
-    def source(self, schema: str, table: str, schema_id: str | None) -> AvroTableSource:
+    def record(self, schema: Schema, json_text: bytes) -> bytes:
         """See `AvroForm`."""
-        return ProtobufTableSource(schema, table, schema_id)
+        return message(schema, json_text)
 
     def message_key(self, prefix: str) -> bytes:
         """See `AvroForm`."""

@@ -2,7 +2,8 @@
 
 A field is its tag (number and wire type) and its value. A varint has seven bits in each byte, the lowest first; a
 negative number has ten bytes, as `int32` and `int64` have it. A text, bytes and a message have their length before them
-(protobuf.dev, "Encoding"). Fields stand in the order of their numbers. What is not there is null.
+(protobuf.dev, "Encoding"). Fields stand in the order of their numbers, but for columns whose number is not known. What
+is not there is null.
 
 How a Connect schema becomes a field is in `schemas.py`.
 """
@@ -157,6 +158,13 @@ def encoded(schema: Schema, json_text: bytes) -> bytes:
     """
     out = BytesWriter()
     write_value(schema, json.loads(json_text), out)
+    return out.getvalue()
+
+
+def message(schema: Schema, json_text: bytes) -> bytes:
+    """A message that is a record of its own, without its length. UnfitError: see `encoded`."""
+    out = BytesWriter()
+    _write_message(schema, json.loads(json_text), out)
     return out.getvalue()
 
 

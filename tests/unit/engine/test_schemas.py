@@ -13,6 +13,7 @@ from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Column, LogicalMessage, Relation
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
+from cdcd.transactions.position import Position
 from tests.unit.engine.tables import table
 from tests.unit.engine.test_engine import OID, PUBLISHED, START, Daemon, described, row, transaction
 from tests.unit.transactions import wire
@@ -24,7 +25,13 @@ class RegisteredDaemon(Daemon):
     """A daemon that writes a format with schemas in a registry. `known` are those that the registry has given."""
 
     def __init__(
-        self, directory: Path, ids: SchemaIds | None = None, *, written: str = "avro", **more: object
+        self,
+        directory: Path,
+        ids: SchemaIds | None = None,
+        *,
+        written: str = "avro",
+        transaction_topic: str | None = None,
+        **more: object,
     ) -> None:
         self.known = SchemaIds() if ids is None else ids
         encoding = EncoderSettings(
@@ -34,6 +41,7 @@ class RegisteredDaemon(Daemon):
             schemas_topic="schemas",
             key_format=written,
             value_format=written,
+            transaction_topic=transaction_topic,
             schema_ids=self.known,
         )
         super().__init__(directory, encoding=encoding, **more)  # type: ignore[arg-type]
@@ -127,6 +135,31 @@ def test_a_logical_message_waits_for_its_schemas(daemon: RegisteredDaemon):
     daemon.register(asked)
     daemon.idle()
     assert daemon.topics_written == ["schemas", "schemas", "p.message"]
+
+
+def test_the_end_of_a_transaction_waits_for_its_schema_if_a_former_session_sent_the_rows(tmp_path: Path):
+    # GIVEN a session that goes on within a transaction, behind its only row, and knows no ids
+    position = Position(100, 60, 1, (("public.t", 1),))
+    daemon = RegisteredDaemon(
+        tmp_path, start=replace(START, position=position), transaction_topic="p.transaction"
+    )
+    daemon.idle()
+    message = wire.frame(LogicalMessage(None, True, 90, "app", b"hello"))
+    daemon.feed(transaction(5, 100, described(), row(1), message))
+    daemon.register(daemon.until(EnsureSchemas))
+    asked = daemon.until(EnsureSchemas)
+    assert subjects(asked) == ["p.transaction-key", "p.transaction-value"]
+    daemon.idle()
+    assert "p.transaction" not in daemon.topics_written
+    # WHEN the registry has given them, THEN END is there, and what follows goes on
+    daemon.register(asked)
+    daemon.idle()
+    assert daemon.topics_written == ["schemas", "schemas", "p.message", "p.transaction"]
+    daemon.feed(transaction(6, 200, row(2)))
+    daemon.register(daemon.until(EnsureSchemas))
+    daemon.idle()
+    written = [topic for topic in daemon.topics_written[4:] if topic != "schemas"]
+    assert written == ["p.transaction", "p.public.t", "p.transaction"]
 
 
 def test_a_message_outside_of_transactions_waits_for_its_schemas(daemon: RegisteredDaemon):
