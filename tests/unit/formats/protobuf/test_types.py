@@ -5,18 +5,23 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from cdcd.formats.debezium_json import connect_schema, converters
+from cdcd.formats.debezium_json.connect_schema import primitive
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.encoder import Record
 from cdcd.formats.protobuf.encoder import ProtobufEncoder
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import Column, Insert, Relation
 from cdcd.protocol.writer import write_message
+from cdcd.rows import logical, types
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import TypeDescription
+from cdcd.rows.types import Extension
 from tests.debezium.capture import TYPES
 from tests.debezium.capture_modes import RARE
 from tests.unit.formats.debezium_json.test_debezium_modes import MODES, SENT, TYPED, rare_cases
 from tests.unit.formats.debezium_json.test_debezium_schemas import OWN, column
+from tests.unit.formats.debezium_json.test_new_type import FRACTION, Fraction
 from tests.unit.formats.protobuf.reading import Schemas, expected
 from tests.unit.formats.protobuf.test_golden_records import described, without
 
@@ -117,3 +122,21 @@ def test_types_of_extensions_have_the_values_that_json_has():
         [POINT, POINT, "[0]", "[0]", "{}/5"],
     ]
     assert compare(columns, rows, EXTENSIONS, Modes()) == [(), (), ()]
+
+
+@pytest.mark.skipif(
+    not logical.__file__.endswith(".py"), reason="the tables of compiled modules are what they are"
+)
+def test_a_new_type_needs_a_schema_and_nothing_of_protobuf(monkeypatch):
+    row = Extension("fraction", None, form="fraction")
+    monkeypatch.setattr(logical, "EXTENSIONS", {**types.EXTENSIONS, "fraction": row})
+    monkeypatch.setattr(converters, "CONVERTERS", {**converters.CONVERTERS, "fraction": lambda _: Fraction()})
+    parts = {"type": "array", "items": primitive("int64", optional=False), "optional": True}
+    monkeypatch.setattr(connect_schema, "SCHEMAS", {**connect_schema.SCHEMAS, "fraction": lambda _: parts})
+    described_types = {
+        FRACTION: TypeDescription(FRACTION, "ours", "fraction", "b", "U", 0, 0, -1),
+        FRACTION + 1: TypeDescription(FRACTION + 1, "ours", "_fraction", "b", "A", FRACTION, 0, -1),
+    }
+    columns = [Column(0, "one", FRACTION, -1), Column(0, "many", FRACTION + 1, -1)]
+    rows: list[list[str | None]] = [["1/2", "{1/2,NULL}"], [None, None], ["0/0", "{}"]]
+    assert compare(columns, rows, described_types, Modes()) == [(), (), ()]
