@@ -21,6 +21,8 @@ class SchemaRegistry:
     Attributes:
         refusing: subjects whose schemas are refused as incompatible.
         login: the Authorization header that requests need; None: none.
+        is_apicurio: a subject without a schema has no compatibility that could be set.
+        kinds: the kinds of schemas that are taken.
         asked: every request so far, as method and path.
     """
 
@@ -31,6 +33,8 @@ class SchemaRegistry:
         self.refusing: set[str] = set()
         self.login: str | None = None
         self.mode = "READWRITE"
+        self.kinds = ["JSON", "PROTOBUF", "AVRO"]
+        self.is_apicurio = False
         self.asked: list[str] = []
         self._server: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
@@ -91,16 +95,25 @@ class SchemaRegistry:
         match method, path:
             case "GET", ["subjects"]:
                 return 200, sorted(self.subjects)
+            case "GET", ["schemas", "types"]:
+                return 200, self.kinds
             case "GET", ["mode"]:
                 return 200, {"mode": self.mode}
             case "GET", ["schemas", "ids", number]:
                 if int(number) in self.schemas:
                     return 200, {"schema": self.schemas[int(number)]}
                 return 404, {"error_code": 40403, "message": "Schema not found"}
+            case "PUT", ["config", subject] if self.is_apicurio and unquote(subject) not in self.subjects:
+                return 404, {"error_code": 40401, "message": "No artifact with this ID was found."}
             case "PUT", ["config", subject]:
                 self.compatibility[unquote(subject)] = body["compatibility"]
                 return 200, body
             case "POST", ["subjects", subject, "versions"]:
+                if body.get("schemaType", "AVRO") not in self.kinds:
+                    return 422, {
+                        "error_code": 42201,
+                        "message": f"Invalid schema type {body['schemaType']}",
+                    }
                 return self._register(unquote(subject), body["schema"])
             case "POST", ["subjects", subject]:
                 return self._look_up(unquote(subject), body["schema"])

@@ -12,8 +12,8 @@ class Tails:
 
     Attributes:
         events: of these transactions.
-        unreadable: records that are not Debezium's JSON: Avro, CloudEvents without extension attributes, or what a
-            transform has made.
+        unreadable: records that are not Debezium's JSON: Avro, Protobuf, CloudEvents without extension attributes, or
+            what a transform has made.
     """
 
     def __init__(self, xids: frozenset[int]) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from cdcd.adopt.options_cloudevents import counts, not_flattened, of_events
-from cdcd.adopt.options_connect import AVRO_CONVERTER, CONNECT, PRODUCER
+from cdcd.adopt.options_connect import CONNECT, PRODUCER
 from cdcd.adopt.options_flattening import of_transform
 from cdcd.adopt.options_heartbeat import of_heartbeat
 from cdcd.adopt.options_records import FORM, TOPICS
-from cdcd.adopt.options_registry import REGISTRY, USER_INFO
+from cdcd.adopt.options_registry import USER_INFO, has_registry, is_foreign
 from cdcd.adopt.options_snapshot import SNAPSHOT
 from cdcd.adopt.options_source import CONNECTION, PUBLICATION, RUNNING, SLOT
 from cdcd.adopt.references import References, has_placeholder, secret_file
@@ -112,9 +112,9 @@ def _without_effect(finding: Finding, options: Mapping[str, str]) -> Finding:
     """The finding, unless the connector's converter does not have the option."""
     part, _, rest = finding.name.partition(".converter.")
     converter = options.get(f"{part}.converter", "")
-    is_avro = converter.lower() == AVRO_CONVERTER
-    is_registry = any(option.name == finding.name for option in REGISTRY)
-    if (is_registry and converter and not is_avro) or (rest == "schemas.enable" and is_avro):
+    if (converter and is_foreign(finding.name, converter)) or (
+        rest == "schemas.enable" and has_registry(converter)
+    ):
         why = f"{part}.converter does not have this option."
         return replace(finding, verdict=Verdict(Kind.IRRELEVANT, why))
     return finding
@@ -141,6 +141,9 @@ def _agreed(findings: list[Finding]) -> list[Finding]:
             values.get("cloudevents.data"),
         ):
             why = "cdcd writes keys in Avro beside values or data in Avro only. The key is JSON."
+            finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
+        if keys.get("format.key") == "protobuf" and values.get("format.value") != "protobuf":
+            why = "cdcd writes keys in Protobuf beside values in Protobuf only. The key is JSON."
             finding = replace(finding, verdict=lacks(why))  # noqa: PLW2901
         agreed.append(finding)
     return agreed

@@ -6,7 +6,7 @@ The names and defaults are those of Debezium 3.7.0 (CloudEventsConverterConfig).
 from collections.abc import Mapping
 from typing import Final
 
-from cdcd.adopt.options_registry import registry_options
+from cdcd.adopt.options_registry import avro_options, registry_options
 from cdcd.adopt.verdicts import (
     Kind,
     Option,
@@ -112,6 +112,7 @@ EVENTS: Final = (
         ),
     ),
     *registry_options("value", f"{_AT}avro."),
+    *avro_options(f"{_AT}avro."),
 )
 """Rows for the options. Without the converter, they have no effect (`of_events`)."""
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from cdcd.adopt.options_cloudevents import CLOUDEVENTS_CONVERTER, EVENTS, EVENTS_ARE
 from cdcd.adopt.options_flattening import FLATTENING, FLATTENING_OPTIONS
-from cdcd.adopt.options_registry import REGISTRY
+from cdcd.adopt.options_registry import AVRO_CONVERTER, PROTOBUF_CONVERTER, REGISTRY
 from cdcd.adopt.verdicts import (
     Option,
     Rule,
@@ -29,8 +29,6 @@ from cdcd.adopt.verdicts import (
 from cdcd.operations.first_files import name_for
 
 _JSON: Final = "org.apache.kafka.connect.json.jsonconverter"
-AVRO_CONVERTER: Final = "io.confluent.connect.avro.avroconverter"
-
 
 _AVRO_IS: Final = {
     "key": same("Keys are Avro, with the schema in the registry.", format__key="avro"),
@@ -42,12 +40,29 @@ _AVRO_IS: Final = {
 }
 
 
+_PROTOBUF_IS: Final = {
+    "key": differs(
+        "Keys are Protobuf. The number of a field is that of the column's attribute, and not its place in the key. "
+        "Where the two differ, keys have other bytes, and go to other partitions.",
+        format__key="protobuf",
+    ),
+    "value": differs(
+        "Values are Protobuf (docs/protobuf.md). Fields of columns have the numbers of their attributes, and are "
+        "`optional`. Arrays and maps are messages of their own, so that NULL and empty are two things. Schemas have "
+        "three fields more in `source`. The registry judges them as a next version of each subject: give the topics a "
+        "new prefix, or set registry.compatibility: NONE for the change.",
+        format__value="protobuf",
+    ),
+}
+
+
 def _converter(part: str) -> Rule:
     return by_value(
         {
             **({CLOUDEVENTS_CONVERTER: EVENTS_ARE} if part == "value" else {}),
             _JSON: same(f"The {part} is JSON."),
             AVRO_CONVERTER: _AVRO_IS[part],
+            PROTOBUF_CONVERTER: _PROTOBUF_IS[part],
             "": differs(
                 f"The worker's {part}.converter is not known: give its properties by --worker. cdcd writes JSON "
                 "without schemas."

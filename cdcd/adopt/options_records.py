@@ -218,7 +218,7 @@ FORM: Final = (
                 "true": differs(
                     "topics.transaction_metadata: true. The id is the same in BEGIN, END and all records of a "
                     "transaction (docs/records.md, Transaction metadata). A transaction without a record has neither "
-                    "BEGIN nor END. Not with format.value: avro.",
+                    "BEGIN nor END. Not with cloudevents.data: avro.",
                     topics__transaction_metadata=True,
                 ),
             }

@@ -1,8 +1,8 @@
-"""Options of Confluent's AvroConverter, and of the client of the schema registry in it: `registry` of cdcd.yaml.
+"""Options of Confluent's AvroConverter and ProtobufConverter, and of their client of the registry (`registry`).
 
 The names and defaults are those of Confluent Platform 8 (AbstractKafkaSchemaSerDeConfig, AvroDataConfig,
-SchemaRegistryClientConfig). A connector has them once for keys and once for values. cdcd has one registry, so that
-`registry_conflicts` in `judging.py` refuses two different ones.
+ProtobufDataConfig, SchemaRegistryClientConfig). A connector has them once for keys and once for values. cdcd has one
+registry, so that `judging.py` refuses two different ones.
 """
 
 from typing import Final
@@ -107,7 +107,7 @@ _TLS: Final[tuple[tuple[str, Rule, bool], ...]] = (
 
 
 def registry_options(part: str, at: str) -> tuple[Option, ...]:
-    """Rows for keys or values. What is not given has no row of its own: only Avro has these.
+    """Rows for keys or values. What is not given has no row of its own: only converters with a registry have these.
 
     Args:
         at: what the names of the options begin with.
@@ -150,23 +150,13 @@ def registry_options(part: str, at: str) -> tuple[Option, ...]:
             ),
         ),
         Option(
-            f"{at}connect.meta.data",
-            None,
-            only("true", "Schemas name Connect's types.", differs("Schemas always name Connect's types.")),
-        ),
-        Option(
-            f"{at}enhanced.avro.schema.support",
-            None,
-            only("false", "Enums are texts.", differs("Enums are texts, and not Avro's enums.")),
-        ),
-        Option(
             f"{at}scrub.invalid.names",
             None,
             by_value(
                 {
-                    "true": same("Characters that Avro has not in names are underscores."),
+                    "true": same("Characters that the format has not in names are replaced."),
                     "false": differs(
-                        "Names that Avro does not take are changed, where the converter refuses them."
+                        "Names that the format does not take are changed, where the converter refuses them."
                     ),
                 }
             ),
@@ -179,7 +169,95 @@ def registry_options(part: str, at: str) -> tuple[Option, ...]:
     )
 
 
-REGISTRY: Final = (
-    *registry_options("key", "key.converter."),
-    *registry_options("value", "value.converter."),
-)
+def avro_options(at: str) -> tuple[Option, ...]:
+    """Rows that AvroConverter has beside those of the registry."""
+    return (
+        Option(
+            f"{at}connect.meta.data",
+            None,
+            only("true", "Schemas name Connect's types.", differs("Schemas always name Connect's types.")),
+        ),
+        Option(
+            f"{at}enhanced.avro.schema.support",
+            None,
+            only("false", "Enums are texts.", differs("Enums are texts, and not Avro's enums.")),
+        ),
+    )
+
+
+def _protobuf_options(at: str) -> tuple[Option, ...]:
+    """Rows that ProtobufConverter has beside those of the registry."""
+    return (
+        Option(
+            f"{at}enhanced.protobuf.schema.support",
+            None,
+            only(
+                "false",
+                "Messages have the same names and packages either way.",
+                same("Packages are kept: the topic's name is the package."),
+            ),
+        ),
+        Option(
+            f"{at}optional.for.nullables",
+            None,
+            by_value(
+                {
+                    "true": same("Columns are `optional`, also those of the key."),
+                    "false": differs("Columns are always `optional`, so that NULL and 0 are two things."),
+                }
+            ),
+        ),
+        Option(
+            f"{at}wrapper.for.nullables",
+            None,
+            only(
+                "false",
+                "Columns are no wrapper messages.",
+                differs(
+                    "Columns are `optional`, and not messages such as google.protobuf.Int32Value. Readers must take "
+                    "the new schema."
+                ),
+            ),
+        ),
+        *(
+            Option(f"{at}{name}", None, irrelevant(why))
+            for name, why in (
+                ("wrapper.for.raw.primitives", "Keys and values are always messages."),
+                ("generate.struct.for.nulls", "It is for sinks, which read Protobuf."),
+                ("generate.index.for.unions", "Records of tables have no unions."),
+                ("flatten.unions", "Records of tables have no unions."),
+                ("int.for.enums", "Enums of PostgreSQL are texts in Connect."),
+                ("optional.for.proto2", "Schemas are proto3."),
+                ("skip.known.types", "What schemas import, the registry knows."),
+                ("reference.lookup.only", "Schemas have no references."),
+                ("reference.subject.name.strategy", "Schemas have no references."),
+            )
+        ),
+    )
+
+
+_PARTS: Final = ("key", "value")
+_SHARED: Final = tuple([option for part in _PARTS for option in registry_options(part, f"{part}.converter.")])
+_AVRO: Final = tuple([option for part in _PARTS for option in avro_options(f"{part}.converter.")])
+_PROTOBUF: Final = tuple([option for part in _PARTS for option in _protobuf_options(f"{part}.converter.")])
+
+REGISTRY: Final = (*_SHARED, *_AVRO, *_PROTOBUF)
+
+AVRO_CONVERTER: Final = "io.confluent.connect.avro.avroconverter"
+PROTOBUF_CONVERTER: Final = "io.confluent.connect.protobuf.protobufconverter"
+
+_NAMES: Final = frozenset([option.name for option in REGISTRY])
+_OF: Final = {
+    AVRO_CONVERTER: frozenset([option.name for option in (*_SHARED, *_AVRO)]),
+    PROTOBUF_CONVERTER: frozenset([option.name for option in (*_SHARED, *_PROTOBUF)]),
+}
+
+
+def has_registry(converter: str) -> bool:
+    """Whether a converter, by the name of its class, has its schemas in a registry."""
+    return converter.lower() in _OF
+
+
+def is_foreign(name: str, converter: str) -> bool:
+    """Whether an option is one of converters with a registry, and the connector's converter does not have it."""
+    return name in _NAMES and name not in _OF.get(converter.lower(), frozenset())

@@ -189,6 +189,7 @@ _TABLE: Final = (
     Code("registry.refused", "Schema registry", "The registry refuses: user, password, token, rights or URL.", (4,)),
     Code("registry.setting", "Schema registry", "A certificate or a program of `registry` that cannot be used.", (2,)),
     Code("registry.mode", "Schema registry", "Whether the registry takes new schemas.", (4,)),
+    Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, or PROTOBUF.", (4,)),
     Code("topic.name", "Both sides", "Topics that are the same to Kafka, or whose names Kafka does not allow.", (4,)),
     Code("position.state", "Both sides", "Whether the slot goes on where the checkpoint in Kafka ends.", (6,)),
     Code("start.refused", "Both sides", "Another reason why the start fails.", (2, 3, 4, 6)),

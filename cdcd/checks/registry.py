@@ -5,11 +5,27 @@ from collections.abc import Sequence
 
 from cdcd.checks.finding import Finding
 from cdcd.config.loading import Config
+from cdcd.formats.protobuf.form import PROTOBUF
 from cdcd.registry.client import Registry
 
 SUBJECT = "schema registry"
 
 _READ_WRITE = "READWRITE"
+
+
+def examine_kinds(kinds: Sequence[str], wanted: str, *, url: str) -> list[Finding]:
+    """What follows from the kinds of schemas that the registry knows. `wanted` is what the pipeline writes."""
+    if not kinds or wanted in kinds:
+        return []
+    return [
+        Finding(
+            "error",
+            "registry.types",
+            SUBJECT,
+            f"{url} takes schemas of {', '.join(kinds)}, and the pipeline's are {wanted}",
+            f"Use a registry that takes {wanted}, or another format.value.",
+        )
+    ]
 
 
 def examine_registry(mode: str, subjects: int, *, url: str, registers: bool) -> list[Finding]:
@@ -39,7 +55,12 @@ async def ask_registry(config: Config) -> tuple[Sequence[Finding], None]:
     registry = Registry(config)
     subjects = await asyncio.to_thread(registry.subjects)
     mode = await asyncio.to_thread(registry.mode)
+    kinds = await asyncio.to_thread(registry.kinds)
+    wanted = "PROTOBUF" if config.format.value == PROTOBUF else "AVRO"
     return (
-        examine_registry(mode, subjects, url=registry.url, registers=config.registry.register_schemas),
+        [
+            *examine_registry(mode, subjects, url=registry.url, registers=config.registry.register_schemas),
+            *examine_kinds(kinds, wanted, url=registry.url),
+        ],
         None,
     )

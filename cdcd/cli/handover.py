@@ -49,6 +49,11 @@ def command() -> None:
     is_flag=True,
     help="Go on although tables have the same oid on both servers, and other columns: no mirror reads the topics.",
 )
+@click.option(
+    "--accept-other-numbers",
+    is_flag=True,
+    help="Go on although columns have other numbers, which are Protobuf's: programs go by the schema of each record.",
+)
 def prepare(  # noqa: PLR0917  click gives one argument for each option
     file: Path,
     new_file: Path,
@@ -56,6 +61,7 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
     wait_s: float,
     accept_lower_lsns: bool,
     accept_same_oids: bool,
+    accept_other_numbers: bool,
 ) -> int:
     """Drain the pipeline to a fence on the former server, and seal it.
 
@@ -80,7 +86,9 @@ def prepare(  # noqa: PLR0917  click gives one argument for each option
     from cdcd.handover.prepare import prepare as run  # noqa: PLC0415
     from cdcd.protocol.lsn import Lsn  # noqa: PLC0415
 
-    wanted = Preparation(former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids)
+    wanted = Preparation(
+        former, new, subscription, wait_s, accept_lower_lsns, accept_same_oids, accept_other_numbers
+    )
     seal = run(wanted, click.echo)
     click.echo(f"Sealed at {Lsn(seal.fence_lsn)} of the former server (token {seal.token}).")
     click.echo(f"Next: cdcd handover adopt --config {new_file}")

@@ -10,7 +10,7 @@ name, and `example`, which the reference shows for a key without a default.
 Secrets are `SecretStr`. Whatever is dumped or printed from a model has them masked.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,9 @@ from cdcd.config.types import Name, Section
 from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.rows.routing import TopicNames, equivalent
 from cdcd.snapshots.patterns import parse_pattern
+
+_REGISTERED: Final = ("avro", "protobuf")
+"""Formats whose schemas are in a registry."""
 
 
 class Config(Section):
@@ -69,7 +72,7 @@ class Config(Section):
         description="Which rows of tables the topics have. All of them by default."
     )
     registry: RegistryConfig = Field(
-        description="The schema registry that keys, values and data in avro need, by Confluent's API."
+        description="The schema registry that keys, values and data in avro or protobuf need, by Confluent's API."
     )
     spool: SpoolConfig = Field(description="Where changes of undecided transactions wait.")
     record: RecordConfig = Field(
@@ -247,27 +250,24 @@ class Config(Section):
     def needs_registry(self) -> bool:
         """Whether the schemas of values, and maybe of keys, are in a schema registry."""
         is_event = self.format.value == CLOUDEVENTS
-        return (self.cloudevents.data if is_event else self.format.value) == "avro"
+        return (self.cloudevents.data if is_event else self.format.value) in _REGISTERED
 
     @model_validator(mode="after")
     def _has_registry(self) -> "Config":
+        if self.format.key == "avro" and not (self.needs_registry and self.format.value != "protobuf"):
+            raise ValueError(
+                "format.key: avro needs format.value: avro, or cloudevents with cloudevents.data: avro"
+            )
+        if self.format.key == "protobuf" and self.format.value != "protobuf":
+            raise ValueError("format.key: protobuf needs format.value: protobuf")
         if not self.needs_registry:
-            if self.format.key == "avro":
-                raise ValueError(
-                    "format.key: avro needs format.value: avro, or cloudevents with cloudevents.data: avro"
-                )
             return self
-        chosen = "format.value: avro" if self.format.value == "avro" else "cloudevents.data: avro"
+        is_event = self.format.value == CLOUDEVENTS
+        chosen = "cloudevents.data: avro" if is_event else f"format.value: {self.format.value}"
         if self.registry.url is None:
             raise ValueError(f"{chosen} needs registry.url")
-        for key, is_set in (
-            ("topics.skipped_operations", bool(self.topics.skipped_operations)),
-            ("topics.transaction_metadata", self.topics.transaction_metadata),
-        ):
-            if is_set:
-                raise ValueError(
-                    f"{key} needs format.value: json or json_schema, or cloudevents with data in one of these"
-                )
+        if is_event and self.topics.transaction_metadata:
+            raise ValueError("topics.transaction_metadata needs another cloudevents.data than avro")
         if self.record.directory is not None:
             raise ValueError(
                 "record.directory: a recording does not hold the ids that a schema registry gave, so it can not be "

@@ -21,7 +21,15 @@ from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
 from cdcd.facts import Observer, PrepareMissing, TransactionLarge
-from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY, HEADER_UNCHANGED, MESSAGES, Encoder, Record
+from cdcd.formats.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
+    HEADER_UNCHANGED,
+    MESSAGES,
+    TRANSACTIONS,
+    Encoder,
+    Record,
+)
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
@@ -44,7 +52,6 @@ from cdcd.transactions.steps import (
     OriginChanged,
     RelationPreview,
     RolledBack,
-    Step,
     TransactionalMessage,
     Turn,
 )
@@ -272,6 +279,8 @@ class Ingest:
         self._queue.begin(step.commit_lsn, step.skip)
 
     def _closed(self, step: Closed, now: float) -> None:
+        if self._metadata is not None and self._lacks_schemas(step, TRANSACTIONS):
+            return
         self.apply_deferred()
         if self._metadata is not None:
             size = self._metadata.ended(self._records)
@@ -336,9 +345,9 @@ class Ingest:
         self._queue.close(step.lsn, step.lsn + 1, None, (step.ticket,))
         self.between(now)
 
-    def _lacks_schemas(self, step: Step) -> bool:
-        """Whether records of logical messages lack ids of schemas. Then the step is held until they have some."""
-        if self._topics.are_registered(self._encoder.unregistered(MESSAGES)):
+    def _lacks_schemas(self, step: KeptStep, of: int = MESSAGES) -> bool:
+        """Whether records of logical messages, or END, lack ids of schemas. Then the step is held until they have."""
+        if self._topics.are_registered(self._encoder.unregistered(of)):
             return False
         self._held = step
         return True

@@ -6,8 +6,8 @@ from typing import Final
 
 from cdcd.facts import Observer
 from cdcd.formats.avro.encoder import AvroEncoder
+from cdcd.formats.avro.form import AVRO
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
-from cdcd.formats.avro.tables import AVRO
 from cdcd.formats.cloud_events import CLOUDEVENTS
 from cdcd.formats.cloudevents.avro_encoder import AvroEventsEncoder
 from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
@@ -15,6 +15,8 @@ from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.flat_encoder import FlatEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import Encoder, EncoderSettings, RowEncoder
+from cdcd.formats.protobuf.encoder import ProtobufEncoder
+from cdcd.formats.protobuf.form import PROTOBUF
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ _DEBEZIUM_JSON: Final = Format(DebeziumJsonEncoder, SnapshotEncoder)
 
 _AVRO: Final = Format(AvroEncoder, AvroSnapshotEncoder)
 
+_PROTOBUF: Final = Format(ProtobufEncoder, ProtobufEncoder)
+
 _EVENTS: Final = Format(JsonEventsEncoder, JsonEventsEncoder)
 
 _EVENTS_IN_AVRO: Final = Format(AvroEventsEncoder, AvroEventsEncoder)
@@ -41,7 +45,8 @@ _EVENTS_IN_AVRO: Final = Format(AvroEventsEncoder, AvroEventsEncoder)
 FORMATS: Final[Mapping[str, Format]] = {
     "json": _DEBEZIUM_JSON,
     "json_schema": _DEBEZIUM_JSON,
-    "avro": _AVRO,
+    AVRO: _AVRO,
+    PROTOBUF: _PROTOBUF,
     CLOUDEVENTS: _EVENTS,
 }
 """By the name of the values' format; the encoder takes the names from its settings."""

@@ -25,6 +25,9 @@ from cdcd.transactions.position import Counts
 SKIPPABLE: Final = ("c", "u", "d")
 """Operations whose records can be left out, by their `op`; rows of snapshots cannot. `truncate` is for TRUNCATE."""
 
+_NULL_IN_KEYS: Final = ("json", "protobuf")
+"""Formats that have null for a column of the key."""
+
 Record = tuple[str, bytes | None, bytes | None, list[tuple[str, bytes]] | None]
 """Topic, key, value and headers; a value of None is a tombstone."""
 
@@ -39,7 +42,8 @@ HEADER_WATERMARK: Final = "cdcd.watermark"
 
 MESSAGES: Final = 0
 HEARTBEATS: Final = -1
-"""Stand for logical messages and for heartbeats where else a relation is named by its oid."""
+TRANSACTIONS: Final = -2
+"""Stand for logical messages, for heartbeats, and for END of transactions where else a relation is named by its oid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,8 @@ class EncoderSettings:
     def chosen_keys(self) -> ChosenKeys:
         """The keys that are chosen, as the records' forms allow them. ConfigError: a pattern is malformed."""
         return ChosenKeys(
-            self.key_rules, has_schemas=(self.key_format, self.value_format) != ("json", "json")
+            self.key_rules,
+            has_schemas=any(each not in _NULL_IN_KEYS for each in (self.key_format, self.value_format)),
         )
 
     @property
@@ -210,9 +215,10 @@ class Encoder(Protocol):
         """
 
     def unregistered(self, relation_oid: int) -> tuple[SchemaUse, ...]:
-        """The schemas of a defined relation's records that have no id yet; likewise for MESSAGES and HEARTBEATS.
+        """The schemas of a defined relation's records that have no id yet.
 
-        The caller owes: no row of the relation before they have one (`EncoderSettings.schema_ids`).
+        Likewise for MESSAGES, HEARTBEATS and TRANSACTIONS. The caller owes: no row of the relation (logical message,
+        heartbeat, end of a transaction) before they have one (`EncoderSettings.schema_ids`).
         """
 
     def begin(self, xid: int, commit_lsn: int, commit_time: int, last_commit_lsn: int | None) -> None:

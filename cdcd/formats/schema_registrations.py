@@ -27,10 +27,16 @@ Known = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """A schema under the subject that records use it with. `text` is the schema as the registry gets it."""
+    """A schema under the subject that records use it with.
+
+    Attributes:
+        text: the schema as the registry gets it.
+        kind: the registry's `schemaType`.
+    """
 
     subject: str
     text: str
+    kind: str = "AVRO"
 
     @property
     def known_as(self) -> Known:

@@ -19,9 +19,11 @@ from typing import Final
 
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError, TransientError
+from cdcd.formats.protobuf.form import PROTOBUF
 from cdcd.handover.sealing import (
     Subscription,
     refuse_lower,
+    refuse_other_numbers,
     refuse_same_oids,
     refuse_unfit,
     refuse_unsealable,
@@ -36,6 +38,7 @@ from cdcd.handover.servers import (
     open_stream,
     published,
     read_columns,
+    read_numbers,
     read_subscription,
 )
 from cdcd.kafka import client
@@ -67,6 +70,7 @@ class Preparation:
         wait_s: seconds that each wait may take.
         accept_lower_lsns: go on although LSNs of the new server are lower.
         accept_same_oids: go on although tables have the same oid on both servers, and other columns.
+        accept_other_numbers: go on although records in Protobuf get other field numbers.
     """
 
     former: Config
@@ -75,6 +79,7 @@ class Preparation:
     wait_s: float
     accept_lower_lsns: bool
     accept_same_oids: bool
+    accept_other_numbers: bool
 
 
 def prepare(wanted: Preparation, say: Say) -> Seal:
@@ -131,6 +136,9 @@ async def _prepare(wanted: Preparation, say: Say) -> Seal:
         same = former_tables.keys() & tables.keys()
         columns = (await read_columns(sql, same), await read_columns(there, same))
         refuse_same_oids(former_tables, tables, columns, accept=wanted.accept_same_oids)
+        if new.format.value == PROTOBUF:
+            numbers = (await read_numbers(sql, former_tables), await read_numbers(there, tables))
+            refuse_other_numbers(*numbers, accept=wanted.accept_other_numbers)
         slot_lsn = await _slot(new, stream, there, new_identity.database, say)
         accept = wanted.accept_lower_lsns
         refuse_lower(await current_lsn(sql), slot_lsn, accept=accept)

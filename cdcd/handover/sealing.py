@@ -99,6 +99,33 @@ def refuse_same_oids(
         )
 
 
+def refuse_other_numbers(
+    former: Mapping[str, Mapping[str, int]], new: Mapping[str, Mapping[str, int]], *, accept: bool
+) -> None:
+    """Raise ConfigError if columns have other attribute numbers on the new server, where Protobuf's fields have those.
+
+    A table that was made anew by its dump has no gaps of dropped columns, so that a number may be another column's.
+
+    Args:
+        former, new: the numbers of columns, by the name of the table and that of the column.
+    """
+    moved = [
+        f"{table}.{column} ({number}, there {new[table][column]})"
+        for table, columns in sorted(former.items())
+        for column, number in sorted(columns.items(), key=lambda pair: pair[1])
+        if table in new and new[table].get(column, number) != number
+    ]
+    if moved and not accept:
+        raise ConfigError(
+            f"{len(moved)} columns have another attribute number on the new server, and so another field number in "
+            f"Protobuf: {', '.join(moved[:5])}.",
+            hint="Programs that were compiled with the schemas of the former server would take one column for another. "
+            "Create these tables again on the new server with a column in each place of a dropped one, and drop "
+            "those (ALTER TABLE … DROP COLUMN). ALTER SUBSCRIPTION … REFRESH PUBLICATION, and run the command again. "
+            "If all programs go by the schema that each record names: --accept-other-numbers.",
+        )
+
+
 def refuse_lower(former: int, slot: int, *, accept: bool) -> None:
     """Raise PositionError if LSNs of the new server are not higher than those that consumers have seen.
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -68,6 +68,12 @@ SELECT a.attrelid::int8,
 """
 
 
+_NUMBERS: Final = """
+SELECT attrelid::int8, attname::text, attnum::int4 FROM pg_attribute
+ WHERE attrelid = ANY(%s::oid[]) AND attnum > 0 AND NOT attisdropped
+"""
+
+
 async def open_stream(config: Config, stack: AsyncExitStack) -> tuple[ReplicationStream, Identity]:
     """A replication connection, and who the server is."""
     postgres = config.postgres
@@ -102,6 +108,16 @@ async def read_columns(sql: Connection, tables: Collection[int]) -> dict[int, st
     with translated("looking at the columns", {}):
         rows: Any = await (await sql.execute(_COLUMNS, (list(tables),))).fetchall()
     return dict(rows)
+
+
+async def read_numbers(sql: Connection, tables: Mapping[int, str]) -> dict[str, dict[str, int]]:
+    """The attribute numbers of the columns of these tables, by the name of the table and the name of the column."""
+    found: dict[str, dict[str, int]] = {}
+    with translated("looking at the columns", {}):
+        rows: Any = await (await sql.execute(_NUMBERS, (list(tables),))).fetchall()
+    for oid, column, number in rows:
+        found.setdefault(tables[oid], {})[column] = number
+    return found
 
 
 async def read_subscription(sql: Connection, name: str | None, tables: dict[int, str]) -> Subscription:

@@ -133,8 +133,9 @@ def follow_topics(
     require_json(
         config,
         "cdcd tail --from topics",
-        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro, such "
-        "as kafka-avro-console-consumer. A consumer with an SDK of CloudEvents reads those.",
+        "`cdcd tail --from slot` shows the same changes in JSON. A consumer that knows the registry reads Avro and "
+        "Protobuf, such as kafka-avro-console-consumer and kafka-protobuf-console-consumer. A consumer with an SDK of "
+        "CloudEvents reads those.",
     )
     connection, _ = client.configured(config.kafka)
     follower = Follower(connection, f"{config.name}-tail", topics_of(config, tables), beginning=beginning)
@@ -233,7 +234,7 @@ class RecordDecoder:
         settings = replace(settings, flattening=None)
         value_format = config.format.value
         if value_format not in {"json", "json_schema"}:
-            # What is shown to a person is JSON, also where the daemon writes Avro or events.
+            # What is shown to a person is JSON, also where the daemon writes Avro, Protobuf or events.
             value_format = "json"
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection

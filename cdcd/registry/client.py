@@ -72,16 +72,18 @@ class Registry:
         """The id of a schema. The schema is registered under its subject, if that is allowed and not done."""
         settings = self._config.registry
         subject = quote(use.subject, safe="")
-        body = {"schema": use.text, "schemaType": "AVRO"}
+        body = {"schema": use.text, "schemaType": use.kind}
         if settings.register_schemas:
-            self._set_compatibility(use.subject)
+            self._set_compatibility(use.subject, is_there=False)
             path = f"/subjects/{subject}/versions"
         else:
             path = f"/subjects/{subject}"
         try:
             answer = self._ask("POST", path, body)
         except _RefusedError as refused:
-            raise _refusal(refused, use.subject, self.url, settings.register_schemas) from None
+            raise _refusal(refused, use.subject, self.url, settings.register_schemas, use.kind) from None
+        if settings.register_schemas:
+            self._set_compatibility(use.subject, is_there=True)
         schema_id = answer.get("id") if isinstance(answer, dict) else None
         if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 31:
             raise SinkError(
@@ -110,6 +112,16 @@ class Registry:
             raise _refusal(refused, "", self.url, False) from None
         return str(answer.get("mode", "")) if isinstance(answer, dict) else ""
 
+    def kinds(self) -> list[str]:
+        """The kinds of schemas that the registry knows: AVRO, PROTOBUF, …; empty if it does not say."""
+        try:
+            answer = self._ask("GET", "/schemas/types")
+        except _RefusedError as refused:
+            if refused.status == _NOT_THERE:
+                return []
+            raise _refusal(refused, "", self.url, False) from None
+        return [str(each) for each in answer] if isinstance(answer, list) else []
+
     def subjects(self) -> int:
         """How many subjects there are. The question shows whether the login is right."""
         try:
@@ -123,13 +135,19 @@ class Registry:
             )
         return len(answer)
 
-    def _set_compatibility(self, subject: str) -> None:
+    def _set_compatibility(self, subject: str, *, is_there: bool) -> None:
+        """Set the compatibility of a subject, unless that is done. `is_there`: the subject has a schema.
+
+        Apicurio answers 404 to NONE for a subject without one. The first schema is compatible in any case.
+        """
         wanted = self._config.registry.compatibility
         if wanted is None or subject in self._set:
             return
         try:
             self._ask("PUT", f"/config/{quote(subject, safe='')}", {"compatibility": wanted})
         except _RefusedError as refused:
+            if refused.status == _NOT_THERE and not is_there:
+                return
             raise _refusal(refused, subject, self.url, True) from None
         self._set.add(subject)
 
@@ -220,7 +238,9 @@ def _said(error: urllib.error.HTTPError) -> str:
     return f": {text}" if text else ""
 
 
-def _refusal(refused: _RefusedError, subject: str, url: str, registers: bool) -> SinkError:
+def _refusal(
+    refused: _RefusedError, subject: str, url: str, registers: bool, kind: str = "AVRO"
+) -> SinkError:
     about = f" for subject {subject}" if subject else ""
     if refused.status in _DENIED:
         hint = (
@@ -235,8 +255,10 @@ def _refusal(refused: _RefusedError, subject: str, url: str, registers: bool) ->
         )
     elif refused.status == _UNPROCESSABLE:
         hint = (
-            f'If the registry takes no new schemas (GET {url}/mode), PUT {url}/mode with {{"mode": "READWRITE"}}, or '
-            "register the schemas by another way and set registry.register_schemas: false. Then start cdcd again."
+            f"If the registry takes no schemas of {kind} (GET {url}/schemas/types), use a registry that takes {kind}, "
+            f"or another format.value. If it takes no new schemas (GET {url}/mode), PUT {url}/mode with "
+            '{"mode": "READWRITE"}, or register the schemas by another way and set registry.register_schemas: false. '
+            "Then start cdcd again."
         )
     elif refused.status == _NOT_THERE and subject and not registers:
         hint = (

@@ -490,6 +490,11 @@ def a_registry_that_takes_no_schemas(scene: Scene) -> None:
     a_registry(scene).mode = "READONLY"
 
 
+def a_registry_that_takes_no_protobuf(scene: Scene) -> None:
+    a_registry(scene).kinds = ["AVRO"]
+    scene.configure(format={"value": "protobuf"})
+
+
 def a_registrys_certificate_that_is_none(scene: Scene) -> None:
     folder: Path = scene.request.getfixturevalue("tmp_path")
     (folder / "ca.pem").write_text("no certificate")
@@ -554,6 +559,11 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         4,
         "registry.mode",
         "set registry.register_schemas: false",
+    ),
+    a_registry_that_takes_no_protobuf: (
+        4,
+        "registry.types",
+        "se a registry that takes PROTOBUF, or another",
     ),
     a_registrys_certificate_that_is_none: (2, "registry.setting", "All must be PEM files"),
     tables_with_one_topic: (4, "topic.name", "topics.names: "),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcd.handover.servers import read_columns
+from cdcd.handover.servers import read_columns, read_numbers
 from cdcd.postgres.connection import connect, parse_dsn
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
@@ -138,15 +138,18 @@ def test_columns_are_what_a_mirror_knows_of_them(database: Database):
         " (SELECT oid::text FROM pg_enum WHERE enumlabel = 'ok')"
     )
 
-    async def read() -> dict[int, str]:
+    async def read() -> tuple[dict[int, str], dict[str, dict[str, int]]]:
         sql = await connect(parse_dsn(database.dsn()), application_name="test", connect_timeout_s=60)
         try:
-            return await read_columns(sql, [int(str(oid))])
+            number = int(str(oid))
+            return await read_columns(sql, [number]), await read_numbers(sql, {number: "public.t"})
         finally:
             await sql.close()
 
     moods = f"4 moods public.mood[] ({labels[0]} 'sad', {labels[1]} 'ok')"
-    assert asyncio.run(read()) == {oid: f'2 id bigint (), 3 "Amount" numeric(9,2) (), {moods}'}
+    columns, numbers = asyncio.run(read())
+    assert numbers == {"public.t": {"id": 2, "Amount": 3, "moods": 4}}
+    assert columns == {oid: f'2 id bigint (), 3 "Amount" numeric(9,2) (), {moods}'}
 
 
 def test_a_pipeline_goes_from_16_to_18_with_every_change_once(pair: Servers, daemon: StartDaemon):

@@ -1,7 +1,7 @@
 """Transaction metadata, from a real server to the broker: the counts are those of the records that a reader has."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +11,28 @@ from deploy.demo.topics import Reader
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.test_protobuf import read as read_message
+from tests.schema_registry import SchemaRegistry
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
 pytestmark = pytest.mark.postgres(only=18)
 
 
-def test_counts_are_those_of_the_records_whatever_is_killed(
-    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as server:
+        yield server
+
+
+@pytest.mark.parametrize("written", ["json", "protobuf"])
+def test_counts_are_those_of_the_records_whatever_is_killed(  # noqa: PLR0917  fixtures
+    written: str,
+    database: Database,
+    broker: KafkaBroker,
+    daemon: StartDaemon,
+    unique: str,
+    registry: SchemaRegistry,
 ):
     # GIVEN a daemon that cuts transactions into small parts, and a server that streams large ones
     database.execute("CREATE TABLE orders (id int PRIMARY KEY); CREATE TABLE lines (id int PRIMARY KEY)")
@@ -30,6 +44,8 @@ def test_counts_are_those_of_the_records_whatever_is_killed(
             postgres={"two_phase": True},
             kafka={"transaction": {"records_max": 50, "whole_bytes_max": 0}},
             topics={"transaction_metadata": True},
+            format={"key": written, "value": written},
+            registry={"url": registry.url},
         )
     )
     process.await_streaming()
@@ -56,6 +72,9 @@ def test_counts_are_those_of_the_records_whatever_is_killed(
     database.execute(f"COMMIT PREPARED '{unique}'")
     await_flushed(database.dsn(), f"cdcd_{unique}")
 
+    def read(data: bytes) -> Any:
+        return json.loads(data) if written == "json" else read_message(data, registry)
+
     # THEN each transaction has BEGIN, its records with their places, and END with their counts
     begun: list[str] = []
     ended: dict[str, dict[str, Any]] = {}
@@ -65,9 +84,9 @@ def test_counts_are_those_of_the_records_whatever_is_killed(
         for each in reader.read_all():
             if each.value is None or each.topic.endswith((".schemas", ".checkpoint")):
                 continue
-            fields = json.loads(each.value)
+            fields = read(each.value)
             if each.topic == f"{unique}.transaction":
-                assert json.loads(each.key or b"") == {"id": fields["id"]}
+                assert read(each.key or b"") == {"id": fields["id"]}
                 if fields["status"] == "BEGIN":
                     begun.append(fields["id"])
                 else:

@@ -12,20 +12,21 @@ _HEX: Final = "hex:"
 class FormatConfig(Section):
     """How keys and values of records are written. A mode has the name and the values of Debezium's option."""
 
-    key: Literal["json", "json_schema", "avro"] = Field(
+    key: Literal["json", "json_schema", "avro", "protobuf"] = Field(
         "json",
         description="json: the key columns as a JSON object. json_schema: that as the payload beside its schema, as "
         "Kafka Connect's JsonConverter has it with schemas.enable. avro: the key columns in Avro, in Confluent's wire "
         "format, with a schema in a registry (registry); only beside value: avro, or value: cloudevents with "
-        "cloudevents.data: avro. Another value gives all keys other "
-        "bytes, so that they go to other partitions, and a compacted topic keeps the former records beside the new "
-        "ones.",
+        "cloudevents.data: avro. protobuf: likewise in Protobuf, only beside value: protobuf. Another value gives all "
+        "keys other bytes, so that they go to other partitions, and a compacted topic keeps the former records beside "
+        "the new ones.",
     )
-    value: Literal["json", "json_schema", "avro", "cloudevents"] = Field(
+    value: Literal["json", "json_schema", "avro", "protobuf", "cloudevents"] = Field(
         "json",
         description="json: Debezium's envelope. json_schema: the envelope as the payload beside its schema, which "
         "every record repeats: several times as many bytes. avro: the envelope in Avro, in Confluent's wire format, "
-        "with a schema in a registry (registry): less than half as many bytes. cloudevents: each record is an event of "
+        "with a schema in a registry (registry): less than half as many bytes. protobuf: likewise in Protobuf, with "
+        "field numbers that stay when columns come, go and are renamed. cloudevents: each record is an event of "
         "CloudEvents 1.0 (cloudevents).",
     )
     decimal_handling_mode: Literal["string", "precise", "double"] = Field(

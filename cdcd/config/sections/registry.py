@@ -10,7 +10,7 @@ from cdcd.config.types import CommandLine, FilePath, Section, Text
 
 
 class RegistryConfig(Section):
-    """A schema registry with Confluent's API, which `format: avro` needs."""
+    """A schema registry with Confluent's API, which `format: avro` and `format: protobuf` need."""
 
     url: Text | None = Field(
         None,
@@ -20,7 +20,7 @@ class RegistryConfig(Section):
     subjects: Literal["topic", "record", "topic_record"] = Field(
         "topic",
         description="Under which subjects schemas are registered, by Confluent's strategies. topic: TOPIC-key and "
-        "TOPIC-value. record: the full name of the record in the schema. topic_record: TOPIC- and that name.",
+        "TOPIC-value. record: the full name of the record or message. topic_record: TOPIC- and that name.",
     )
     register_schemas: bool = Field(
         True,

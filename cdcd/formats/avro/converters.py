@@ -1,8 +1,10 @@
 """Converters of values into Avro: one for each kind of column, chosen by its JSON converter and its Connect schema.
 
-The rule: a value in Avro is the value that `format: json_schema` has. `Any` keeps it for every type, because it takes
-the JSON and writes it by the schema. The other converters are quicker ways for usual types, and the tests hold them
-against `Any`. A new type, or a new mode of one, needs no converter here.
+Protobuf has the same ones, with `Primitives` of its own.
+
+The rule: a value in Avro is the value that `format: json_schema` has. `AnyValue` keeps it for every type, because it
+takes the JSON and writes it by the schema. The other converters are quicker ways for usual types, and the tests hold
+them against `AnyValue`. A new type, or a new mode of one, needs no converter here.
 """
 
 from struct import pack
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from librt.strings import BytesWriter, read_f64_be, read_i16_be, read_i32_be, read_i64_be, write_f64_le
 
 from cdcd.errors import ProtocolError
-from cdcd.formats.avro.writing import UnfitError, encoded, write_bytes, write_long, write_text
+from cdcd.formats.avro.primitives import Primitives
+from cdcd.formats.avro.writing import UnfitError
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.converter import STRING, Converter
 from cdcd.formats.debezium_json.converters import Boolean, Bytea, Float, Integer
@@ -48,9 +51,10 @@ class AvroConverter:
 class AnyValue(AvroConverter):
     """Values of any type, by their JSON and their Connect schema."""
 
-    def __init__(self, json: Converter, schema: Schema) -> None:
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
         self._json = json
         self._schema: Schema = {**schema, "optional": False}
+        self._to = to
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         self.append_json(checked(self._json.wire(data[at:end])), out)
@@ -61,20 +65,21 @@ class AnyValue(AvroConverter):
     def append_json(self, json_text: bytes, out: BytesWriter) -> None:
         """Append the value that has this JSON."""
         try:
-            out.write(encoded(self._schema, json_text))
+            out.write(self._to.encoded(self._schema, json_text))
         except UnfitError as error:
             raise UnwritableError(
-                f"it is of another form than the column's Avro schema, which has {error}",
-                "An array with several dimensions, or an empty bit string, has no place in Avro. Set format.value: "
-                "json, which has one, or leave the column out (columns.exclude).",
+                f"it is of another form than the column's {self._to.name} schema, which has {error}",
+                f"An array with several dimensions, or an empty bit string, has no place in {self._to.name}. Set "
+                "format.value: json, which has one, or leave the column out (columns.exclude).",
             ) from None
 
 
 class ByJson(AvroConverter):
     """Quicker than `AnyValue`: reads the JSON out of a buffer that the JSON converter has written it to."""
 
-    def __init__(self, json: Converter) -> None:
+    def __init__(self, json: Converter, to: Primitives) -> None:
         self._json = json
+        self._to = to
         self._part = BytesWriter()
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -99,7 +104,7 @@ class Digits(ByJson):
         end: i64 = len(part)
         at: i64 = 1 if end > 0 and part[0] == MINUS else 0
         if end - at > _DIGITS_MAX or end == at:
-            write_long(_whole(part.getvalue()), out)
+            self._to.put_number(_whole(part.getvalue()), out)
             return
         number: i64 = 0
         place: i64 = at
@@ -109,7 +114,7 @@ class Digits(ByJson):
                 raise _no_number()
             number = number * 10 + byte - ZERO
             place += 1
-        write_long(-number if at else number, out)
+        self._to.put_number(-number if at else number, out)
 
 
 def _whole(text: bytes) -> int:
@@ -133,31 +138,32 @@ def _no_number() -> ProtocolError:
 class Quoted(ByJson):
     """Values that are texts in JSON."""
 
-    def __init__(self, json: Converter, schema: Schema) -> None:
-        ByJson.__init__(self, json)
-        self._any = AnyValue(json, schema)
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+        ByJson.__init__(self, json, to)
+        self._any = AnyValue(json, schema, to)
 
     def append(self, part: BytesWriter, out: BytesWriter) -> None:
         text = part.getvalue()
         if len(text) < 2 or text[0] != QUOTE or BACKSLASH in text:
             self._any.append_json(checked(text), out)
         else:
-            write_bytes(checked(text[1:-1]), out)
+            self._to.put_bytes(checked(text[1:-1]), out)
 
 
 class PlainText(AvroConverter):
     """Texts that are the value as the server sends it."""
 
-    def __init__(self, json: Converter, schema: Schema) -> None:
-        self._binary = Quoted(json, schema)
+    def __init__(self, json: Converter, schema: Schema, to: Primitives) -> None:
+        self._to = to
+        self._binary = Quoted(json, schema, to)
         self._binary_is_text = json.binary_is_text
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        write_text(data, at, end, out)
+        self._to.put_text(data, at, end, out)
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         if self._binary_is_text:
-            write_text(data, at, end, out)
+            self._to.put_text(data, at, end, out)
         else:
             self._binary.write_binary(data, at, end, out)
 
@@ -165,8 +171,9 @@ class PlainText(AvroConverter):
 class WholeNumber(AvroConverter):
     """int2, int4, int8 and oid. `size` is that of the Avro type's values in binary form, which oid has not."""
 
-    def __init__(self, json: Converter, size: int) -> None:
-        self._by_json = Digits(json)
+    def __init__(self, json: Converter, size: int, to: Primitives) -> None:
+        self._to = to
+        self._by_json = Digits(json, to)
         self._size = size
 
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
@@ -182,7 +189,7 @@ class WholeNumber(AvroConverter):
                 raise _no_number()
             number = number * 10 + byte - ZERO
             place += 1
-        write_long(-number if negative else number, out)
+        self._to.put_number(-number if negative else number, out)
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         size = self._size
@@ -190,12 +197,12 @@ class WholeNumber(AvroConverter):
             self._by_json.write_binary(data, at, end, out)
         elif size == 4:
             number: i64 = int(read_i32_be(data, at))
-            write_long(number, out)
+            self._to.put_number(number, out)
         elif size == 8:
-            write_long(read_i64_be(data, at), out)
+            self._to.put_number(read_i64_be(data, at), out)
         else:
             short: i64 = int(read_i16_be(data, at))
-            write_long(short, out)
+            self._to.put_number(short, out)
 
 
 class Truth(AvroConverter):
@@ -250,21 +257,24 @@ class Single(AvroConverter):
 class RawBytes(AvroConverter):
     """bytea."""
 
+    def __init__(self, to: Primitives) -> None:
+        self._to = to
+
     def write(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
         text = data[at:end]
         if text[:2] != b"\\x":
             raise ValueError("a bytea that is not in bytea_output hex")
-        write_bytes(bytes.fromhex(text[2:].decode("ascii")), out)
+        self._to.put_bytes(bytes.fromhex(text[2:].decode("ascii")), out)
 
     def write_binary(self, data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
-        write_bytes(data[at:end], out)
+        self._to.put_bytes(data[at:end], out)
 
 
 _INTEGERS: Final = ("int16", "int32", "int64")
 _SIZES: Final = {"int16": 2, "int32": 4, "int64": 8}
 
 
-def converter_of(json: Converter, schema: Schema) -> AvroConverter:
+def converter_of(json: Converter, schema: Schema, to: Primitives) -> AvroConverter:
     """The converter of a column by its JSON converter and its Connect schema.
 
     Args:
@@ -273,7 +283,7 @@ def converter_of(json: Converter, schema: Schema) -> AvroConverter:
     kind = schema["type"]
     exact = type(json)
     if exact is Integer and kind in _INTEGERS:
-        return WholeNumber(json, _SIZES[kind])
+        return WholeNumber(json, _SIZES[kind], to)
     if exact is Boolean and kind == "boolean":
         return Truth()
     if exact is Float and kind == "double":
@@ -281,9 +291,9 @@ def converter_of(json: Converter, schema: Schema) -> AvroConverter:
     if exact is Float and kind == "float":
         return Single(json)
     if exact is Bytea and kind == "bytes":
-        return RawBytes()
+        return RawBytes(to)
     if kind == "string":
-        return PlainText(json, schema) if json.mode == STRING else Quoted(json, schema)
+        return PlainText(json, schema, to) if json.mode == STRING else Quoted(json, schema, to)
     if kind in _INTEGERS:
-        return Digits(json)
-    return AnyValue(json, schema)
+        return Digits(json, to)
+    return AnyValue(json, schema, to)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from librt.strings import BytesWriter
 
-from cdcd.errors import ProtocolError, TransientError
+from cdcd.errors import ProtocolError
 from cdcd.facts import Observer, unheard
+from cdcd.formats.avro.form import AvroForm, known_id
 from cdcd.formats.avro.heartbeats import AvroHeartbeats
 from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, times
-from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
+from cdcd.formats.avro.tables import AvroPlace, AvroTable, message_uses
+from cdcd.formats.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
 from cdcd.formats.debezium_json.connect_schema import Schema
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -34,6 +36,7 @@ from cdcd.formats.encoder import (
     HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
+    TRANSACTIONS,
     EncoderSettings,
     Record,
 )
@@ -78,14 +81,21 @@ NULL_IN_KEY: Final = (
 )
 
 _EMPTY: Final = b"\x00\x00"
-"""Neither `before` nor `after`."""
+"""Neither `schema_id` nor `transaction`."""
 
 
 class AvroEncoder(DebeziumJsonEncoder):
     """Turns the row frames of committed transactions into records in Avro. See `Encoder`."""
 
-    def __init__(self, settings: EncoderSettings, binary: bool = False, observe: Observer = unheard) -> None:
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        binary: bool = False,
+        observe: Observer = unheard,
+        form: AvroForm | None = None,
+    ) -> None:
         DebeziumJsonEncoder.__init__(self, settings, binary, observe)
+        self._form = AvroForm() if form is None else form
         self._avro: dict[int, AvroTable] = {}
         self._latest: AvroTable | None = None
         """Of the last row."""
@@ -97,11 +107,19 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._out = BytesWriter()
         self._part = BytesWriter()
         self._of_messages = AvroTableSource("", "", None)
-        self._message_key_use, self._message_value_use = message_uses(settings, self._message_topic)
+        self._message_key_use, self._message_value_use = message_uses(
+            settings, self._message_topic, self._form
+        )
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses: tuple[SchemaUse, ...] = tuple([use for use in uses if use is not None])
         self._messages_told = False
-        self._avro_heartbeats = AvroHeartbeats(settings)
+        self._metadata_uses: tuple[SchemaUse, ...] = ()
+        """The schemas of BEGIN and END, if there are such records."""
+        self._metadata_told = False
+        if self.metadata is not None:
+            metadata = RegisteredTransactionMetadata(settings, self.metadata.topic, self._form)
+            self.metadata, self._metadata_uses = metadata, metadata.uses
+        self._avro_heartbeats = AvroHeartbeats(settings, self._form)
         self._header_bytes = 0
         """Of the last record, if headers count (`Encoder.encode`)."""
 
@@ -114,11 +132,27 @@ class AvroEncoder(DebeziumJsonEncoder):
         rules: Sequence[ColumnRule | None],
     ) -> None:
         known = self._avro.get(fragments.relation.oid)
-        table = AvroTable(self._settings, fragments, types, rules, self._value_schema)
+        table = AvroTable(
+            self._settings,
+            self._form,
+            fragments,
+            types=types,
+            rules=rules,
+            columns=self._told_forms[fragments.relation.oid].columns,
+            source=self._table_source(fragments),
+            value_schema=self._value_schema,
+        )
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
         self._avro[fragments.relation.oid] = table
         self._latest = None
+
+    def _table_source(self, fragments: TableFragments) -> AvroTableSource:
+        """What follows the rows in the records of a table."""
+        relation, schema_id = fragments.relation, fragments.schema_id
+        if self.metadata is None:
+            return AvroTableSource(relation.schema, relation.name, schema_id)
+        return CountedAvroSource(relation.schema, relation.name, schema_id, self.metadata)
 
     def _value_schema(self, envelope: Schema) -> Schema:
         """The schema of a table's values. `envelope` has everything that may be in it, the rows first."""
@@ -131,19 +165,14 @@ class AvroEncoder(DebeziumJsonEncoder):
             uses = self._message_uses
         elif relation_oid == HEARTBEATS:
             uses = self._avro_heartbeats.uses
+        elif relation_oid == TRANSACTIONS:
+            uses = () if self._metadata_told else self._metadata_uses
         else:
-            uses = self._avro[relation_oid].uses
+            uses = self._avro[relation_oid].uses + self._metadata_uses
         return tuple([use for use in uses if ids.get(use) is None])
 
     def _id(self, use: SchemaUse) -> int:
-        schema_id = self._settings.schema_ids.get(use)
-        if schema_id is None:
-            # The labels of an enum may have changed while rows of its table were on their way.
-            raise TransientError(
-                f"The schema of subject {use.subject} has changed, and is not registered yet.",
-                hint="The next session has it registered before it makes records with it.",
-            )
-        return schema_id
+        return known_id(self._settings, use)
 
     def _tell(self, uses: Sequence[SchemaUse], out: list[Record]) -> None:
         """Name the ids of schemas in the schemas topic, if there is one."""
@@ -154,13 +183,16 @@ class AvroEncoder(DebeziumJsonEncoder):
 
     def _ready(self, table: AvroTable, out: list[Record]) -> None:
         """Before the first record of a table as it is described now: take its schemas' ids, and name them."""
-        value_head = head(self._id(table.value_use))
+        value_head = self._form.head(self._id(table.value_use))
         if table.key_use is not None:
-            table.key_head = head(self._id(table.key_use))
+            table.key_head = self._form.head(self._id(table.key_use))
         table.value_head = value_head
         if not table.is_told:
             self._tell(table.uses, out)
             table.is_told = True
+        if self._metadata_uses and not self._metadata_told:
+            self._tell(self._metadata_uses, out)
+            self._metadata_told = True
 
     # What stands around a row.
 
@@ -207,12 +239,28 @@ class AvroEncoder(DebeziumJsonEncoder):
         self._out.truncate(0)
         return self._out
 
-    def _end(self, table: AvroTable, op: int) -> bytes:
-        """The value whose row is in the buffer."""
+    def _open(self, table: AvroTable) -> BytesWriter:
+        """The empty buffer for the rows of a value. `_before` and then `_after` follow, each with its row behind it."""
+        buffer = self._buffer()
+        buffer.write(table.value_head)
+        return buffer
+
+    def _before(self, has_row: bool) -> None:
+        """`before` is what follows in the buffer, or null."""
+        self._out.append(_SOME if has_row else _NONE)
+
+    def _after(self, has_row: bool) -> None:
+        """The same of `after`."""
+        self._out.append(_SOME if has_row else _NONE)
+
+    def _count(self, table: AvroTable, op: int) -> None:
         if self._lsn > LSN_MAX:
-            raise ProtocolError(f"An LSN of {self._lsn} has no place in Avro.", hint=HINT)
-        fragments = table.fragments
-        fragments.tally.counts[op] += 1
+            raise ProtocolError(f"An LSN of {self._lsn} has no place in {self._form.name}.", hint=HINT)
+        table.fragments.tally.counts[op] += 1
+
+    def _end(self, table: AvroTable, op: int) -> bytes:
+        """The value whose rows are in the buffer."""
+        self._count(table, op)
         table.source.write(op, self._lsn, self._serial, self._times, self._out)
         return self._out.getvalue()
 
@@ -225,16 +273,15 @@ class AvroEncoder(DebeziumJsonEncoder):
             raise ValueError("the row has another number of columns than the relation")
         avro = self._latest
         assert avro is not None, "`_table` comes first"
-        buffer = self._buffer()
-        buffer.write(avro.value_head)
+        buffer = self._open(avro)
         if tag == DELETE:
             return self._delete_row(avro, frame, kind, at, out)
         if tag != INSERT and kind != NEW_ROW:
             return self._update_with_old_row(avro, frame, kind, at, out)
         if kind != NEW_ROW:
             raise ValueError("unknown kind of row")
-        buffer.append(_NONE)
-        buffer.append(_SOME)
+        self._before(False)
+        self._after(True)
         unchanged = self._last_row(avro, frame, at, False, False)
         key = avro.key(buffer, self._part)
         headers = _named(avro, unchanged) if unchanged else None
@@ -272,6 +319,8 @@ class AvroEncoder(DebeziumJsonEncoder):
     def _put(
         self, table: AvroTable, op: int, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
+        if self._skips[op]:
+            return 0
         record = self._record(table, op, key, headers)
         out.append(record)
         return size_of(record) + self._header_bytes
@@ -280,7 +329,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         self, table: AvroTable, key: bytes | None, headers: Headers | None, out: list[Record]
     ) -> int:
         size = self._put(table, DELETED, key, headers, out)
-        if key is not None and self._settings.tombstones:
+        if key is not None and self._settings.tombstones and not self._skips[DELETED]:
             out.append((table.fragments.topic, key, None, headers))
             size += len(key)
         return size
@@ -289,9 +338,9 @@ class AvroEncoder(DebeziumJsonEncoder):
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
         buffer = self._out
-        buffer.append(_SOME)
+        self._before(True)
         unchanged = self._last_row(table, frame, at, False, False)
-        buffer.append(_NONE)
+        self._after(False)
         headers = _named(table, unchanged) if unchanged else None
         return self._put_delete(table, table.key(buffer, self._part), headers, out)
 
@@ -301,7 +350,7 @@ class AvroEncoder(DebeziumJsonEncoder):
         if kind not in (OLD_KEY, OLD_ROW):
             raise ValueError("unknown kind of row")
         buffer, fragments = self._out, table.fragments
-        buffer.append(_SOME)
+        self._before(True)
         begin: i64 = len(buffer)
         missing_old: list[int] = []
         end: i64 = write_row(frame, at, table, buffer, missing_old, False, False)
@@ -312,22 +361,22 @@ class AvroEncoder(DebeziumJsonEncoder):
         if row_width(frame, end) != fragments.width:
             raise ValueError("the row has another number of columns than the relation")
         end += ROW_HEAD_BYTES
-        buffer.append(_SOME)
+        self._after(True)
+        new: i64 = len(buffer)
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
         key = table.key(buffer, self._part)
         left, came = _named(table, missing_old), _named(table, missing)
         if old_key is not None and key is not None and old_key != key:
             written = buffer.getvalue()
-            buffer = self._buffer()
-            buffer.write(table.value_head)
-            buffer.append(_SOME)
+            buffer = self._open(table)
+            self._before(True)
             buffer.write(written[begin:after])
-            buffer.append(_NONE)
+            self._after(False)
             size = self._put_delete(table, old_key, [(HEADER_NEW_KEY, key), *left], out)
-            buffer = self._buffer()
-            buffer.write(table.value_head)
-            buffer.append(_NONE)
-            buffer.write(written[after:])
+            buffer = self._open(table)
+            self._before(False)
+            self._after(True)
+            buffer.write(written[new:])
             return size + self._put(table, CREATED, key, [(HEADER_OLD_KEY, old_key), *came], out)
         both = _named(table, missing + [column for column in missing_old if column not in missing])
         return self._put(table, UPDATED, key, both or None, out)
@@ -351,15 +400,15 @@ class AvroEncoder(DebeziumJsonEncoder):
         """A record without rows: of a truncate."""
         avro = self._latest
         assert avro is not None, "`_table` comes first"
-        buffer = self._buffer()
-        buffer.write(avro.value_head)
-        buffer.write(_EMPTY)
+        self._open(avro)
+        self._before(False)
+        self._after(False)
         return self._put(avro, op, key, headers, out)
 
     # Logical messages.
 
     def _message(self, message: LogicalMessage, source: SourceBlock, serial: int, out: list[Record]) -> int:
-        value_head = head(self._id(self._message_value_use))
+        value_head = self._form.head(self._id(self._message_value_use))
         prefix = text(message.prefix)
         block = self._block_alone if source is self._block_alone else self._block
         self._of_messages.renew(block)
@@ -367,7 +416,6 @@ class AvroEncoder(DebeziumJsonEncoder):
         buffer.write(value_head)
         buffer.write(text("m") + optional(number(self._now_us // 1000)))
         self._of_messages.write_source(message.lsn, serial, buffer)
-        # schema_id and transaction are null.
         buffer.write(_EMPTY)
         buffer.write(optional(prefix))
         buffer.append(_SOME)
@@ -380,7 +428,7 @@ class AvroEncoder(DebeziumJsonEncoder):
     ) -> int:
         """Append the record of a logical message, and before the first one its schemas."""
         if self._message_key_use is not None:
-            key = head(self._id(self._message_key_use)) + optional(text(message.prefix))
+            key = self._form.head(self._id(self._message_key_use)) + self._form.message_key(message.prefix)
         else:
             key = self.json_message_key(message)
         if not self._messages_told:
@@ -395,8 +443,12 @@ class AvroEncoder(DebeziumJsonEncoder):
     def encode_heartbeat(self, lsn: int, now_us: int, out: list[Record]) -> int:
         """See `Encoder`."""
         avro = self._avro_heartbeats
-        value = head(self._id(avro.value_use)) + avro.value(now_us)
-        key = self._heartbeats.key if avro.key_use is None else head(self._id(avro.key_use)) + avro.key
+        value = self._form.head(self._id(avro.value_use)) + avro.value(now_us)
+        key = (
+            self._heartbeats.key
+            if avro.key_use is None
+            else self._form.head(self._id(avro.key_use)) + avro.key
+        )
         if not avro.is_told:
             self._tell(avro.uses, out)
             avro.is_told = True

@@ -1,6 +1,6 @@
 """Debezium's heartbeat record in Avro (`debezium_json/heartbeats.py`)."""
 
-from cdcd.formats.avro.tables import AVRO, schema_use
+from cdcd.formats.avro.form import AvroForm
 from cdcd.formats.avro.writing import number, text
 from cdcd.formats.debezium_json.connect_schema import HEARTBEAT_KEY, HEARTBEAT_VALUE
 from cdcd.formats.debezium_json.heartbeats import US_PER_MS
@@ -16,12 +16,12 @@ class AvroHeartbeats:
         is_told: the schemas topic has the ids.
     """
 
-    def __init__(self, settings: EncoderSettings) -> None:
+    def __init__(self, settings: EncoderSettings, form: AvroForm) -> None:
         topic = settings.heartbeat_topic or ""
         self.key_use: SchemaUse | None = None
-        if settings.key_format == AVRO:
-            self.key_use = schema_use(settings, topic, HEARTBEAT_KEY, "key")
-        self.value_use = schema_use(settings, topic, HEARTBEAT_VALUE, "value")
+        if settings.key_format == form.format:
+            self.key_use = form.use(settings, topic, HEARTBEAT_KEY, "key")
+        self.value_use = form.use(settings, topic, HEARTBEAT_VALUE, "value")
         self.key = text(settings.prefix)
         self.is_told = False
 

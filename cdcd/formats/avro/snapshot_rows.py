@@ -3,8 +3,6 @@
 What differs from a change's record is in `debezium_json/snapshot_rows.py`.
 """
 
-from typing import Final
-
 from librt.strings import BytesWriter
 
 from cdcd.formats.avro.encoder import AvroEncoder, size_of, write_null
@@ -16,9 +14,6 @@ from cdcd.formats.encoder import Encoded, Record, SnapshotPosition
 from cdcd.formats.unwritable import Found, named
 from cdcd.protocol.peek import TEXT
 from cdcd.rows.copytext import BACKSLASH, NULL, OTHER_WIDTH, split_row, unescape
-
-_AFTER: Final = b"\x00\x02"
-"""`before` is null, and `after` is a row."""
 
 
 class AvroSnapshotEncoder(AvroEncoder):
@@ -85,9 +80,9 @@ class AvroSnapshotEncoder(AvroEncoder):
 
     def _write_line(self, table: AvroTable, line: bytes) -> bytes | None:
         """Write a row; its key. ValueError, IndexError: see `write_row`."""
-        buffer = self._buffer()
-        buffer.write(table.value_head)
-        buffer.write(_AFTER)
+        buffer = self._open(table)
+        self._before(False)
+        self._after(True)
         _write_fields(table, line, buffer)
         return table.key(buffer, self._part)
 

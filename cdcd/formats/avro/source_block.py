@@ -62,7 +62,7 @@ class AvroSourceBlock(SourceBlock):
         """What stands in `sequence` before the event's LSN."""
         return self._before
 
-    def avro_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
+    def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
         """What stands before the text of `sequence`, between it and the LSN, and from there to the serial number."""
         micros = self._time_us
         # `snapshot` has a default, so that null is the second branch of its union.
@@ -86,7 +86,7 @@ class AvroTableSource:
 
     def renew(self, source: AvroSourceBlock) -> None:
         """Make the pieces that are the same for all events of this table in a transaction."""
-        self._head, self._middle, self._tail = source.avro_pieces(self._table)
+        self._head, self._middle, self._tail = source.encoded_pieces(self._table)
         self._sequence = source.sequence_head()
 
     def write(self, op: int, lsn: "i64", event_no: "i64", times: bytes, out: BytesWriter) -> None:

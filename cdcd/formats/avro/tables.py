@@ -1,14 +1,13 @@
 """What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from librt.strings import BytesWriter
 
-from cdcd.formats.avro.converters import AvroConverter, converter_of
-from cdcd.formats.avro.schemas import adjusted_full_name, has_default, schema_text
+from cdcd.formats.avro.converters import AvroConverter
+from cdcd.formats.avro.form import AvroForm
 from cdcd.formats.avro.source_block import AvroTableSource
-from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded, zero
 from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
     MESSAGE_VALUE,
@@ -21,38 +20,16 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.formats.schema_registrations import SchemaUse
 from cdcd.protocol.peek import NULL, TEXT
 from cdcd.rows.protection import ColumnRule
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import ColumnForm, TypeDescription
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-AVRO: Final = "avro"
-"""The format whose records these are."""
 
-_HEAD: Final = b"\x00"
-_ID_BYTES: Final = 4
-
-
-def head(schema_id: int) -> bytes:
-    """What a record begins with in Confluent's wire format: zero, and the id of the schema."""
-    return _HEAD + schema_id.to_bytes(_ID_BYTES, "big")
-
-
-def schema_use(settings: EncoderSettings, topic: str, schema: Schema, part: str) -> SchemaUse:
-    """A schema under its subject. `part` is key or value. The strategies are Confluent's."""
-    record = adjusted_full_name(schema["name"])
-    subject = {
-        "topic": f"{topic}-{part}",
-        "record": record,
-        "topic_record": f"{topic}-{record}",
-    }[settings.subjects]
-    return SchemaUse(subject, schema_text(schema))
-
-
-def message_uses(settings: EncoderSettings, topic: str) -> tuple[SchemaUse | None, SchemaUse]:
-    """The schemas of the keys, if those are in Avro, and of the values of logical messages."""
-    key = schema_use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == AVRO else None
-    return key, schema_use(settings, topic, MESSAGE_VALUE, "value")
+def message_uses(settings: EncoderSettings, topic: str, form: AvroForm) -> tuple[SchemaUse | None, SchemaUse]:
+    """The schemas of the keys, if those have one in the registry, and of the values of logical messages."""
+    key = form.use(settings, topic, MESSAGE_KEY, "key") if settings.key_format == form.format else None
+    return key, form.use(settings, topic, MESSAGE_VALUE, "value")
 
 
 class AvroPlace:
@@ -62,7 +39,7 @@ class AvroPlace:
         column: its number, from 0.
         visible: whether it is in the records.
         converter: makes the value in Avro.
-        branch: what stands before a value that is not NULL; None: the column is never NULL.
+        branch: what stands before a value that is not NULL; None: nothing, because the column is never NULL.
         null: what stands for NULL; None: the column is of the key, which has no null.
         zero: of a column of the key, what stands for a value that has no form (`unwritable.py`).
         placeholder: what stands for a value that the server did not send; None: it can not be missing.
@@ -111,9 +88,10 @@ class AvroTable:
 
     Attributes:
         fragments: what JSON needs of the same description; it has the columns' JSON converters, topic and key.
-        key_use, value_use: the schemas of keys, if those are in Avro, and of values.
+        key_use, value_use: the schemas of keys, if those have one in the registry, and of values.
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
+        source: what follows the rows in its records.
         is_told: the schemas topic names the schemas.
         takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
     """
@@ -121,24 +99,30 @@ class AvroTable:
     def __init__(
         self,
         settings: EncoderSettings,
+        form: AvroForm,
         fragments: TableFragments,
+        *,
         types: Mapping[int, TypeDescription],
         rules: Sequence[ColumnRule | None],
+        columns: Sequence[ColumnForm],
+        source: AvroTableSource,
         value_schema: Callable[[Schema], Schema],
     ) -> None:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
         modes = settings.modes
+        numbers = {column.name: column.id for column in columns}
         value = value_schema(envelope_schema(relation, keys, types, topic, rules, modes=modes))
-        self.value_use = schema_use(settings, topic, value, "value")
+        value = form.of_value(value, numbers)
+        self.value_use = form.use(settings, topic, value, "value")
         self.key_use: SchemaUse | None = None
-        if keys and settings.key_format == AVRO:
+        if keys and settings.key_format == form.format:
             key = key_struct(relation, keys, types, topic, rules, modes=modes)
-            self.key_use = schema_use(settings, topic, key, "key")
+            self.key_use = form.use(settings, topic, form.of_key(key, numbers), "key")
         self.key_head = self.value_head = b""
         self.is_told = False
         self.takes_null = False
-        self.source = AvroTableSource(relation.schema, relation.name, fragments.schema_id)
+        self.source = source
         row = {field["field"]: field for field in value["fields"][0]["fields"]}
         self.places: list[AvroPlace] = []
         for column, described in enumerate(relation.columns):
@@ -146,18 +130,16 @@ class AvroTable:
             if schema is None:
                 self.places.append(AvroPlace(column, False, None))
                 continue
-            json = fragments.converters[column]
-            place = AvroPlace(column, True, converter_of(json, schema))
-            if schema["optional"]:
-                null_first = not has_default(schema)
-                place.branch = bytes([SECOND if null_first else FIRST])
-                place.null = bytes([FIRST if null_first else SECOND])
-                place.placeholder = _placeholder(schema, fragments.placeholders[column], place.null)
+            place = AvroPlace(column, True, form.converter(fragments.converters[column], schema))
+            place.branch = form.opening(schema)
+            place.null = form.null(schema)
+            place.placeholder = form.placeholder(schema, fragments.placeholders[column])
             self.places.append(place)
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:
             place.is_key = True
-            place.zero = zero(row[relation.columns[place.column].name])
+            place.placeholder = None
+            place.zero = form.zero(row[relation.columns[place.column].name])
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:
@@ -192,11 +174,3 @@ class AvroTable:
             else:
                 converter.write_binary(place.data, place.at, place.until, part)
         part.write(fragments.key_end)
-
-
-def _placeholder(schema: Schema, json_text: bytes, null: bytes) -> bytes:
-    """What stands for a value that was not sent. Null, if the placeholder of JSON is not of the column's type."""
-    try:
-        return encoded(schema, json_text)
-    except UnfitError:
-        return null

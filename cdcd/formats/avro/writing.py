@@ -28,7 +28,8 @@ _LONG: Final = 16
 """From this length on it is cheaper to cut a text out, and to copy it at once."""
 
 _ASCII_MAX: Final = 127
-_RANGES: Final[Mapping[str, int]] = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+RANGES: Final[Mapping[str, int]] = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
+"""The whole numbers of Connect, with the bits that each has beside its sign."""
 
 
 def write_long(number: "i64", out: BytesWriter) -> None:
@@ -114,27 +115,34 @@ def _write_base(schema: Schema, value: Any, out: BytesWriter) -> None:
         if not isinstance(value, str):
             raise UnfitError("a text")
         write_bytes(value.encode("utf-8"), out)
-    elif kind in _RANGES:
-        _write_integer(kind, value, out)
+    elif kind in RANGES:
+        write_long(whole(kind, value), out)
     elif kind in ("float", "double"):
-        out.write(pack("<f" if kind == "float" else "<d", _float(value)))
+        out.write(pack("<f" if kind == "float" else "<d", real(value)))
     elif kind == "boolean":
-        if not isinstance(value, bool):
-            raise UnfitError("a boolean")
-        out.append(1 if value else 0)
+        out.append(1 if truth(value) else 0)
     elif kind == "bytes":
-        write_bytes(_bytes(value), out)
+        write_bytes(raw_bytes(value), out)
     else:
         _write_compound(schema, value, out)
 
 
-def _write_integer(kind: str, value: Any, out: BytesWriter) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value >> _RANGES[kind] <= 0:
+def whole(kind: str, value: Any) -> int:
+    """A whole number of a Connect type. UnfitError: the value is none, or is out of the type's range."""
+    if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value >> RANGES[kind] <= 0:
         raise UnfitError(f"an integer ({kind})")
-    write_long(value, out)
+    return value
 
 
-def _float(value: Any) -> float:
+def truth(value: Any) -> bool:
+    """A boolean. UnfitError: the value is none."""
+    if not isinstance(value, bool):
+        raise UnfitError("a boolean")
+    return value
+
+
+def real(value: Any) -> float:
+    """A number with a fraction, NaN or an infinity. UnfitError: the value is none of these."""
     if isinstance(value, bool) or not (
         isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity")
     ):
@@ -142,7 +150,8 @@ def _float(value: Any) -> float:
     return float(value)
 
 
-def _bytes(value: Any) -> bytes:
+def raw_bytes(value: Any) -> bytes:
+    """The bytes of a base64 text. UnfitError: the value is none."""
     if not isinstance(value, str):
         raise UnfitError("bytes in base64")
     try:
@@ -159,16 +168,17 @@ def _write_compound(schema: Schema, value: Any, out: BytesWriter) -> None:
         for field in schema["fields"]:
             write_value(field, value.get(field["field"]), out)
     elif kind == "array":
-        _write_items([schema["items"]], [[item] for item in _list(value)], out)
+        _write_items([schema["items"]], [[item] for item in items_of(value)], out)
     elif is_string_map(schema):
         if not isinstance(value, dict):
             raise UnfitError("an object")
         _write_items([schema["keys"], schema["values"]], [list(pair) for pair in value.items()], out)
     else:
-        _write_items([schema["keys"], schema["values"]], [_list(pair) for pair in _list(value)], out)
+        _write_items([schema["keys"], schema["values"]], [items_of(pair) for pair in items_of(value)], out)
 
 
-def _list(value: Any) -> list[Any]:
+def items_of(value: Any) -> list[Any]:
+    """The items of an array. UnfitError: the value is none."""
     if not isinstance(value, list):
         raise UnfitError("an array")
     return value

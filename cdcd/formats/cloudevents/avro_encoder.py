@@ -8,7 +8,7 @@ from typing import Final
 
 from cdcd.facts import Observer, unheard
 from cdcd.formats.avro.snapshot_rows import AvroSnapshotEncoder
-from cdcd.formats.avro.tables import AvroTable, head, schema_use
+from cdcd.formats.avro.tables import AvroTable
 from cdcd.formats.avro.writing import optional, text, write_bytes
 from cdcd.formats.cloudevents.attributes import MESSAGE, EventForm, Events
 from cdcd.formats.cloudevents.blocks import AvroEventBlock
@@ -42,7 +42,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         self._event_block_alone = AvroEventBlock(settings)
         self._block_alone = self._event_block_alone
         self._alone = self._event_block_alone
-        self._message_value_use = schema_use(settings, self._message_topic, message_schema(), "value")
+        self._message_value_use = self._form.use(settings, self._message_topic, message_schema(), "value")
         uses = (self._message_key_use, self._message_value_use)
         self._message_uses = tuple([use for use in uses if use is not None])
 
@@ -96,7 +96,7 @@ class AvroEventsEncoder(AvroSnapshotEncoder):
         alone = self._event_block_alone
         facts = alone.facts if source is alone else self._event_block.facts
         buffer = self._buffer()
-        buffer.write(head(self._id(self._message_value_use)))
+        buffer.write(self._form.head(self._id(self._message_value_use)))
         buffer.write(optional(text(message.prefix)))
         buffer.append(_SOME)
         write_bytes(message.content, buffer)

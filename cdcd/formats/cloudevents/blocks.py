@@ -88,10 +88,10 @@ class AvroEventBlock(AvroSourceBlock):
         """See `SourceBlock`."""
         self.facts.origin, self.facts.origin_lsn = name, lsn
 
-    def avro_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
+    def encoded_pieces(self, table: bytes) -> tuple[bytes, bytes, bytes]:
         """No record has an envelope."""
         return b"", b"", b""
 
     def sequence_head(self) -> bytes:
-        """See `avro_pieces`."""
+        """See `encoded_pieces`."""
         return b""

@@ -128,7 +128,8 @@ class Descriptions:
         except ValueError as error:
             if is_registration(value):
                 raise SinkError(
-                    f"The topics of this pipeline have records in Avro, as {where} says. The mirror reads JSON.",
+                    "The topics of this pipeline have records in Avro or Protobuf, whose schemas are in a registry, "
+                    f"as {where} says. The mirror reads JSON.",
                     hint="Set format.value: json (and format.key) in the daemon's configuration, with a topics.prefix "
                     "of its own, and mirror those topics.",
                 ) from None

@@ -324,6 +324,70 @@ def test_a_connector_with_avro_has_one_registry_with_its_login() -> None:
     assert found.kind is Kind.IMPOSSIBLE
 
 
+PROTOBUF = "io.confluent.connect.protobuf.ProtobufConverter"
+
+
+def test_a_connector_with_protobuf_has_its_registry_and_the_differences_are_told() -> None:
+    both = {
+        f"{part}.converter{name}": value
+        for part in ("key", "value")
+        for name, value in {
+            "": PROTOBUF,
+            ".schema.registry.url": "http://registry:8081",
+            ".optional.for.nullables": "true",
+            ".enhanced.protobuf.schema.support": "true",
+            ".scrub.invalid.names": "true",
+            ".schemas.enable": "true",
+            ".enhanced.avro.schema.support": "true",
+            ".generate.index.for.unions": "false",
+        }.items()
+    }
+    assert keys_of(both) == {
+        "format.key": "protobuf",
+        "format.value": "protobuf",
+        "registry.url": "http://registry:8081",
+    }
+    kinds = {name: finding.verdict.kind for name, finding in of(both).items()}
+    for part in ("key", "value"):
+        assert kinds[f"{part}.converter"] is Kind.DIFFERENT
+        assert kinds[f"{part}.converter.optional.for.nullables"] is Kind.SAME
+        assert kinds[f"{part}.converter.scrub.invalid.names"] is Kind.SAME
+        assert kinds[f"{part}.converter.schemas.enable"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter.enhanced.avro.schema.support"] is Kind.IRRELEVANT
+        assert kinds[f"{part}.converter.generate.index.for.unions"] is Kind.IRRELEVANT
+
+
+@pytest.mark.parametrize(
+    ("option", "kind"),
+    [
+        ({"optional.for.nullables": "false"}, Kind.DIFFERENT),
+        ({"wrapper.for.nullables": "true"}, Kind.DIFFERENT),
+        ({"wrapper.for.nullables": "false"}, Kind.SAME),
+        ({"scrub.invalid.names": "false"}, Kind.DIFFERENT),
+        ({"use.latest.version": "true"}, Kind.IMPOSSIBLE),
+        ({"auto.register.schemas": "false"}, Kind.SAME),
+        ({"enhanced.protobuf.schema.support": "false"}, Kind.SAME),
+    ],
+)
+def test_each_option_of_protobuf_converter_has_a_verdict(option: dict[str, str], kind: Kind) -> None:
+    ((name, value),) = option.items()
+    found = of({"value.converter": PROTOBUF, f"value.converter.{name}": value})
+    assert found[f"value.converter.{name}"].verdict.kind is kind
+
+
+def test_keys_in_protobuf_beside_other_values_are_json() -> None:
+    for values in (JSON, AVRO):
+        options = {"key.converter": PROTOBUF, "value.converter": values}
+        assert of(options)["key.converter"].verdict.kind is Kind.IMPOSSIBLE
+        assert "format.key" not in keys_of(options)
+
+
+def test_options_of_protobuf_mean_nothing_beside_avro() -> None:
+    options = {"value.converter": AVRO, "value.converter.optional.for.nullables": "true"}
+    found = of(options)["value.converter.optional.for.nullables"].verdict
+    assert (found.kind, found.why) == (Kind.IRRELEVANT, "value.converter does not have this option.")
+
+
 def test_two_registries_are_refused() -> None:
     options = {
         "key.converter": AVRO,

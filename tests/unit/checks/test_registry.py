@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from cdcd.checks.registry import ask_registry, examine_registry
+from cdcd.checks.registry import ask_registry, examine_kinds, examine_registry
 from cdcd.checks.settings import require_json
 from cdcd.config.loading import Config
 from cdcd.errors import ConfigError, RegistryUnavailableError, SinkError
@@ -34,7 +34,7 @@ def test_the_registry_is_asked_and_nothing_is_registered():
     with SchemaRegistry() as server:
         findings, _ = asyncio.run(ask_registry(config(server.url)))
         assert [finding.level for finding in findings] == ["ok"]
-        assert [each.split()[0] for each in server.asked] == ["GET", "GET"]
+        assert [each.split()[0] for each in server.asked] == ["GET", "GET", "GET"]
         server.login = "Bearer x"
         with pytest.raises(SinkError, match="401"):
             asyncio.run(ask_registry(config(server.url)))
@@ -42,6 +42,47 @@ def test_the_registry_is_asked_and_nothing_is_registered():
         with pytest.raises(RegistryUnavailableError):
             asyncio.run(ask_registry(config(server.url)))
         assert asyncio.run(ask_registry(config(server.url, "json"))) == ([], None)
+
+
+def test_a_registry_that_does_not_know_protobuf_is_not_in_order():
+    with SchemaRegistry() as server:
+        server.kinds = ["AVRO"]
+        findings, _ = asyncio.run(ask_registry(config(server.url, "protobuf")))
+        assert [(finding.level, finding.code) for finding in findings] == [
+            ("ok", "registry.mode"),
+            ("error", "registry.types"),
+        ]
+        assert [finding.level for finding in asyncio.run(ask_registry(config(server.url)))[0]] == ["ok"]
+    assert examine_kinds([], "PROTOBUF", url="http://r") == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("protobuf", "json", "needs format.value: protobuf"),
+        ("protobuf", "avro", "needs format.value: protobuf"),
+        ("avro", "protobuf", "format.key: avro needs format.value: avro"),
+        ("protobuf", "cloudevents", "needs format.value: protobuf"),
+    ],
+)
+def test_keys_and_values_in_two_binary_formats_are_refused(key: str, value: str, problem: str):
+    data = config("http://r").model_dump(exclude_unset=True)
+    with pytest.raises(ValueError, match=problem):
+        Config.model_validate({**data, "format": {"key": key, "value": value}})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"event_flattening": {"enabled": True}},
+        {"record": {"directory": "/tmp/recording"}},
+    ],
+)
+def test_what_protobuf_does_not_have_is_refused_by_its_key(more: dict[str, Any]):
+    data = config("http://r", "protobuf").model_dump(exclude_unset=True)
+    ((section, keys),) = more.items()
+    with pytest.raises(ValueError, match=rf"{section}\.{next(iter(keys))}"):
+        Config.model_validate({**data, **more})
 
 
 def test_a_command_that_reads_json_refuses_avro_with_what_to_do():

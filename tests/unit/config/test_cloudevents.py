@@ -55,7 +55,6 @@ def test_data_in_avro_have_encoders_of_their_own_and_need_a_registry():
             r"registry\.subjects: record needs another cloudevents\.data",
         ),
         (f"{AVRO}\ntopics: {{transaction_metadata: true}}", "value: cloudevents", r"topics\.transaction_metadata nee"),
-        (f"{AVRO}\ntopics: {{skipped_operations: [d]}}", "value: cloudevents", r"topics\.skipped_operations needs"),
         (f"{AVRO}\nrecord: {{directory: /tmp/r}}", "value: cloudevents", r"record\.directory.*cloudevents\.data: avro"),
         (
             "cloudevents: {extension_attributes: false}\ntopics: {transaction_metadata: true}",

@@ -15,8 +15,8 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
         ("topics: {transaction: shop.dead_letter}", "dead_letter_topic must differ from topics.transaction"),
         ("outbox: {topics: [shop.transaction]}", "is another topic of the pipeline already"),
         (
-            "format: {value: avro}\nregistry: {url: 'http://127.0.0.1:1'}",
-            "topics.transaction_metadata needs format.value: json or json_schema",
+            "format: {value: cloudevents}\ncloudevents: {data: avro}\nregistry: {url: 'http://127.0.0.1:1'}",
+            "topics.transaction_metadata needs another cloudevents.data than avro",
         ),
         (
             "event_flattening: {enabled: true}",

@@ -173,10 +173,11 @@ def test_the_query_is_run_at_each_interval_and_not_beside_itself(tmp_path: Path)
     daemon.until(RunHeartbeatQuery)
 
 
-def test_a_heartbeat_in_avro_waits_for_the_ids_of_its_schemas(tmp_path: Path):
+@pytest.mark.parametrize("written", ["avro", "protobuf"])
+def test_a_heartbeat_with_schemas_in_a_registry_waits_for_their_ids(tmp_path: Path, written: str):
     ids = SchemaIds()
     encoding = replace(
-        BEATING, key_format="avro", value_format="avro", schemas_topic="schemas", schema_ids=ids
+        BEATING, key_format=written, value_format=written, schemas_topic="schemas", schema_ids=ids
     )
     daemon = Beating(tmp_path, encoding)
     daemon.now = 5.0

@@ -13,6 +13,7 @@ from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Column, LogicalMessage, Relation
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
+from cdcd.transactions.position import Position
 from tests.unit.engine.tables import table
 from tests.unit.engine.test_engine import OID, PUBLISHED, START, Daemon, described, row, transaction
 from tests.unit.transactions import wire
@@ -20,18 +21,27 @@ from tests.unit.transactions import wire
 VALUE, KEY = "p.public.t-value", "p.public.t-key"
 
 
-class AvroDaemon(Daemon):
-    """A daemon that writes Avro. `known` are those that the registry has given."""
+class RegisteredDaemon(Daemon):
+    """A daemon that writes a format with schemas in a registry. `known` are those that the registry has given."""
 
-    def __init__(self, directory: Path, ids: SchemaIds | None = None, **more: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        ids: SchemaIds | None = None,
+        *,
+        written: str = "avro",
+        transaction_topic: str | None = None,
+        **more: object,
+    ) -> None:
         self.known = SchemaIds() if ids is None else ids
         encoding = EncoderSettings(
             version="1",
             prefix="p",
             database="d",
             schemas_topic="schemas",
-            key_format="avro",
-            value_format="avro",
+            key_format=written,
+            value_format=written,
+            transaction_topic=transaction_topic,
             schema_ids=self.known,
         )
         super().__init__(directory, encoding=encoding, **more)  # type: ignore[arg-type]
@@ -46,9 +56,9 @@ class AvroDaemon(Daemon):
         return [topic for ship in self.shipped for topic, *_ in ship.batch.records]
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> AvroDaemon:
-    found = AvroDaemon(tmp_path)
+@pytest.fixture(params=["avro", "protobuf"])
+def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> RegisteredDaemon:
+    found = RegisteredDaemon(tmp_path, written=request.param)
     found.idle()
     return found
 
@@ -57,7 +67,7 @@ def subjects(action: EnsureSchemas) -> list[str]:
     return [use.subject for use in action.schemas]
 
 
-def test_rows_wait_for_their_schemas_which_are_asked_for_once(daemon: AvroDaemon):
+def test_rows_wait_for_their_schemas_which_are_asked_for_once(daemon: RegisteredDaemon):
     daemon.feed(transaction(5, 100, described(), row(1)))
     asked = daemon.until(EnsureSchemas)
     assert subjects(asked) == [KEY, VALUE]
@@ -69,7 +79,7 @@ def test_rows_wait_for_their_schemas_which_are_asked_for_once(daemon: AvroDaemon
     assert daemon.topics_written == ["schemas", "schemas", "schemas", "p.public.t"]
 
 
-def test_the_ids_are_shipped_before_the_first_record_in_the_same_batch(daemon: AvroDaemon):
+def test_the_ids_are_shipped_before_the_first_record_in_the_same_batch(daemon: RegisteredDaemon):
     daemon.feed(transaction(5, 100, described(), row(1)))
     daemon.register(daemon.until(EnsureSchemas))
     ship = daemon.until(Ship)
@@ -77,7 +87,7 @@ def test_the_ids_are_shipped_before_the_first_record_in_the_same_batch(daemon: A
     assert named == [KEY, VALUE]
 
 
-def test_a_relation_without_rows_needs_no_schemas(daemon: AvroDaemon):
+def test_a_relation_without_rows_needs_no_schemas(daemon: RegisteredDaemon):
     daemon.take(
         transaction(
             5, 100, described(), described("leaf", 8), wire.frame(LogicalMessage(None, True, 1, "cdcd", b""))
@@ -86,13 +96,14 @@ def test_a_relation_without_rows_needs_no_schemas(daemon: AvroDaemon):
     assert daemon.topics == []
 
 
-def test_known_schemas_are_not_asked_for_and_a_new_form_is(tmp_path: Path):
-    first = AvroDaemon(tmp_path)
+@pytest.mark.parametrize("written", ["avro", "protobuf"])
+def test_known_schemas_are_not_asked_for_and_a_new_form_is(tmp_path: Path, written: str):
+    first = RegisteredDaemon(tmp_path, written=written)
     first.idle()
     first.feed(transaction(5, 100, described(), row(1)))
     first.register(first.until(EnsureSchemas))
     # GIVEN a session that knows the ids
-    again = AvroDaemon(tmp_path, first.known)
+    again = RegisteredDaemon(tmp_path, first.known, written=written)
     again.idle()
     again.take(transaction(5, 100, described(), row(1)))
     assert again.topics_written[-1] == "p.public.t"
@@ -115,7 +126,7 @@ def test_known_schemas_are_not_asked_for_and_a_new_form_is(tmp_path: Path):
     assert len(again.shipped) > shipped
 
 
-def test_a_logical_message_waits_for_its_schemas(daemon: AvroDaemon):
+def test_a_logical_message_waits_for_its_schemas(daemon: RegisteredDaemon):
     message = wire.frame(LogicalMessage(None, True, 90, "app", b"hello"))
     daemon.feed(transaction(5, 100, message))
     asked = daemon.until(EnsureSchemas)
@@ -126,7 +137,32 @@ def test_a_logical_message_waits_for_its_schemas(daemon: AvroDaemon):
     assert daemon.topics_written == ["schemas", "schemas", "p.message"]
 
 
-def test_a_message_outside_of_transactions_waits_for_its_schemas(daemon: AvroDaemon):
+def test_the_end_of_a_transaction_waits_for_its_schema_if_a_former_session_sent_the_rows(tmp_path: Path):
+    # GIVEN a session that goes on within a transaction, behind its only row, and knows no ids
+    position = Position(100, 60, 1, (("public.t", 1),))
+    daemon = RegisteredDaemon(
+        tmp_path, start=replace(START, position=position), transaction_topic="p.transaction"
+    )
+    daemon.idle()
+    message = wire.frame(LogicalMessage(None, True, 90, "app", b"hello"))
+    daemon.feed(transaction(5, 100, described(), row(1), message))
+    daemon.register(daemon.until(EnsureSchemas))
+    asked = daemon.until(EnsureSchemas)
+    assert subjects(asked) == ["p.transaction-key", "p.transaction-value"]
+    daemon.idle()
+    assert "p.transaction" not in daemon.topics_written
+    # WHEN the registry has given them, THEN END is there, and what follows goes on
+    daemon.register(asked)
+    daemon.idle()
+    assert daemon.topics_written == ["schemas", "schemas", "p.message", "p.transaction"]
+    daemon.feed(transaction(6, 200, row(2)))
+    daemon.register(daemon.until(EnsureSchemas))
+    daemon.idle()
+    written = [topic for topic in daemon.topics_written[4:] if topic != "schemas"]
+    assert written == ["p.transaction", "p.public.t", "p.transaction"]
+
+
+def test_a_message_outside_of_transactions_waits_for_its_schemas(daemon: RegisteredDaemon):
     daemon.feed(wire.frame(LogicalMessage(None, False, 100, "app", b"hello"), 100))
     asked = daemon.until(EnsureSchemas)
     assert daemon.topics_written == []
@@ -137,7 +173,7 @@ def test_a_message_outside_of_transactions_waits_for_its_schemas(daemon: AvroDae
 
 def test_rows_that_are_read_beside_the_stream_wait_for_their_schemas(tmp_path: Path):
     progress = initial(Progress(), PUBLISHED, (), exported=False)
-    daemon = AvroDaemon(tmp_path, start=replace(START, snapshot=progress))
+    daemon = RegisteredDaemon(tmp_path, start=replace(START, snapshot=progress))
     daemon.tables = {OID: table(OID, "t")}
     asked = daemon.until(EnsureSchemas)
     assert subjects(asked) == [KEY, VALUE]
@@ -150,7 +186,7 @@ def test_rows_that_are_read_beside_the_stream_wait_for_their_schemas(tmp_path: P
 
 def test_rows_at_the_slots_snapshot_wait_for_their_schemas(tmp_path: Path):
     progress = initial(Progress(), PUBLISHED, (), exported=True)
-    daemon = AvroDaemon(tmp_path, start=replace(START, snapshot=progress), exported=[table(OID, "t")])
+    daemon = RegisteredDaemon(tmp_path, start=replace(START, snapshot=progress), exported=[table(OID, "t")])
     asked = daemon.until(EnsureSchemas)
     daemon.until(Wait)
     assert daemon.topics_written == []

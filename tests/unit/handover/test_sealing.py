@@ -9,6 +9,7 @@ from cdcd.handover.sealing import (
     Subscription,
     adopted,
     refuse_lower,
+    refuse_other_numbers,
     refuse_same_oids,
     refuse_unfit,
     refuse_unsealable,
@@ -148,3 +149,26 @@ def test_lower_lsns_are_refused_unless_nobody_orders_by_them():
     refuse_lower(100, 101, accept=False)
     refuse_lower(100, 99, accept=True)
     assert "0/64" in refused(lambda: refuse_lower(100, 100, accept=False))
+
+
+@pytest.mark.parametrize(
+    ("new", "is_refused"),
+    [
+        ({"public.t": {"id": 1, "note": 3}}, False),
+        ({"public.t": {"id": 1, "note": 3, "more": 4}}, False),
+        ({"public.t": {"id": 1}}, False),
+        ({"public.other": {"note": 9}}, False),
+        ({"public.t": {"id": 1, "note": 2}}, True),
+    ],
+    ids=["the same", "one more", "one less", "another table", "without the gap"],
+)
+def test_columns_whose_fields_would_get_other_numbers_are_refused(
+    new: dict[str, dict[str, int]], is_refused: bool
+):
+    former = {"public.t": {"id": 1, "note": 3}}
+    if is_refused:
+        said = refused(lambda: refuse_other_numbers(former, new, accept=False), ConfigError)
+        assert "public.t.note (3, there 2)" in said
+    else:
+        refuse_other_numbers(former, new, accept=False)
+    refuse_other_numbers(former, new, accept=True)

@@ -51,6 +51,26 @@ def test_the_compatibility_of_a_subject_is_set_before_the_first_schema(server):
     assert [each.split()[0] for each in server.asked] == ["PUT", "POST", "POST"]
 
 
+def test_a_registry_that_knows_no_compatibility_of_a_new_subject_is_told_after_the_first_schema(server):
+    server.is_apicurio = True
+    registry = client(server, compatibility="NONE")
+    registry.register(USE)
+    registry.register(OTHER)
+    assert server.compatibility == {USE.subject: "NONE"}
+    assert [each.split()[0] for each in server.asked] == ["PUT", "POST", "PUT", "POST"]
+
+
+def test_schemas_of_protobuf_are_registered_as_such_and_a_registry_that_takes_none_is_named(server):
+    use = SchemaUse("shop.public.orders-value", 'syntax = "proto3";', "PROTOBUF")
+    registry = client(server)
+    assert registry.kinds() == ["JSON", "PROTOBUF", "AVRO"]
+    assert registry.has(registry.register(use))
+    server.kinds = ["AVRO"]
+    with pytest.raises(SinkError, match="Invalid schema type PROTOBUF") as refused:
+        registry.register(SchemaUse("other", 'syntax = "proto3";', "PROTOBUF"))
+    assert "use a registry that takes PROTOBUF, or another format.value" in refused.value.hint
+
+
 def test_a_schema_that_is_not_compatible_is_refused_with_what_to_do(server):
     server.refusing.add(USE.subject)
     with pytest.raises(SinkError, match="incompatible with an earlier") as refused:

@@ -29,14 +29,14 @@ def without(data: bytes, columns: list[str]) -> Any:
     return record
 
 
-def both(golden: Golden, schemas: Schemas) -> list[tuple[Record, Record]]:
+def both(golden: Golden, schemas: Schemas, skipped: tuple[str, ...] = ()) -> list[tuple[Record, Record]]:
     """The records of a stream in JSON and in Avro."""
     frames = [frame for frame in golden.frames() if frame[0] == ord("w")]
     messages = [(frame, read_message(frame, XLOG_HEADER)) for frame in frames]
     types = types_of([message for _, message in messages if isinstance(message, Relation)])
-    avro = AvroEncoder(schemas.settings())
+    avro = AvroEncoder(schemas.settings(skipped=skipped))
     encoders: list[Encoder] = [
-        DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json")),
+        DebeziumJsonEncoder(schemas.settings(key_format="json", value_format="json", skipped=skipped)),
         avro,
     ]
     schemas.register(avro, 0)
@@ -86,6 +86,14 @@ def test_every_record_of_a_real_server_has_the_values_that_json_has(golden):
                 assert read == as_avro_would(
                     without(json_data, unwritable), json.loads(schemas.texts[schema_id])
                 )
+
+
+@pytest.mark.parametrize("skipped", [("c",), ("u",), ("d",)])
+def test_skipped_operations_have_no_records_here_either(skipped):
+    pairs = both(STREAMS[-1], Schemas(), skipped)
+    assert 0 < len(pairs) < len(both(STREAMS[-1], Schemas()))
+    for (_, _, value, _), (_, _, data, _) in pairs:
+        assert (value is None) == (data is None)
 
 
 def test_records_of_usual_rows_are_less_than_half_as_large_as_in_json():
