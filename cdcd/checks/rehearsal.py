@@ -172,7 +172,13 @@ class _Rehearsal:
         connection, _ = client.configured(config.kafka)
         try:
             self._found = await asyncio.to_thread(
-                peek_at_start, connection, config.topics.checkpoint, config.name, CHECKPOINT_S, Event()
+                peek_at_start,
+                connection,
+                config.topics.checkpoint,
+                config.name,
+                CHECKPOINT_S,
+                Event(),
+                exists=False,
             )
         except TransientError as error:
             raise unavailable(error) from error

@@ -65,6 +65,8 @@ class KafkaSide:
     async def peek(self) -> Checkpoint | None:
         """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
 
+        `open_sink` has made sure of the topic before.
+
         Raises:
             SinkUnavailableError: the broker is away.
         """
@@ -72,7 +74,12 @@ class KafkaSide:
         connection, _ = client.configured(config.kafka)
         return await self.call(
             lambda: peek_at_start(
-                connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
+                connection,
+                config.topics.checkpoint,
+                config.name,
+                self._answer_s,
+                self.giving_up,
+                exists=True,
             ),
             anywhere=True,
         )
