@@ -86,7 +86,8 @@ class Config(Section):
         ge=0,
         le=86_400,
         description="How long PostgreSQL and Kafka may be unreachable at the start before the process ends "
-        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever.",
+        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever. With "
+        "spool.durable, it does not end for Kafka before the durable log could begin or go on.",
     )
     shutdown_timeout_s: float = Field(
         30,

@@ -143,6 +143,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
         "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),
         "logged_removed_before_delivery": _in_session(DURABLE, log=durable.RemovesBeforeDelivery),
+        "logged_removed_by_the_slot": _in_session(DURABLE, steps=start.LOG_REMOVED_BY_THE_SLOT),
         "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
