@@ -250,4 +250,4 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     ListTables: _Rehearsal._published,
     WriteCheckpoint: _Rehearsal._nothing,
 }
-"""Who answers which request; the same requests as in `daemon/startup.py`, as a test sees."""
+"""Who answers which request; the same requests as in `daemon/start_requests.py`, as a test sees."""
