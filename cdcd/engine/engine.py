@@ -338,6 +338,7 @@ class Engine:
             self._heartbeat.delivered(batch)
         self._ingest.delivered()
         if batch.closes:
+            self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
             self._ending.delivered(batch.position.end_lsn, now)
 
     def heartbeat_query_ended(self, now: float) -> None:

@@ -183,6 +183,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             snapshots.KeepsOldChunks, snapshots.TakesOldChunks, focus=REWRITTEN
         ),
         "pages_of_former_file_kept": _in_incremental(snapshots.KeepsPagesOfTheFormerFile, focus=REWRITTEN),
+        "table_told_before_delivery": _in_incremental(snapshots.TellsBeforeDelivery),
         "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_incremental(snapshots.MergesByName),
         "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),
