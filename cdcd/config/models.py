@@ -63,7 +63,7 @@ class Config(Section):
         description="Events that an application publishes in the transaction that they tell of. Off by default."
     )
     heartbeat: HeartbeatConfig = Field(
-        description="A record, and a query on the source, at an interval. Off by default."
+        description="A record, watermarks, and a query on the source, at an interval. Off by default."
     )
     filters: FiltersConfig = Field(
         description="Which rows of tables the topics have. All of them by default."
@@ -140,6 +140,17 @@ class Config(Section):
             raise ValueError(
                 f"topics.heartbeat: {heartbeat} could be the topic of a table, {topics.prefix}.<schema>.<table>, and "
                 "the mirror would take its records for rows; choose a name that does not begin so"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _watermarks_fit(self) -> "Config":
+        create = self.topics.create
+        policy = str(create.config.get("cleanup.policy", ""))
+        if self.heartbeat.watermark_interval_s and create.enabled and "compact" in policy:
+            raise ValueError(
+                "heartbeat.watermark_interval_s needs topics that are not compacted, because a compacted topic refuses "
+                f"records without a key; topics.create.config has cleanup.policy: {policy}"
             )
         return self
 

@@ -243,6 +243,7 @@ class Pipeline:
         if batch.heartbeat_bytes:
             self._telemetry.heartbeats += 1
             self._telemetry.heartbeat_bytes += batch.heartbeat_bytes
+        self._telemetry.watermarks += batch.marks
         if batch.closes:
             self._telemetry.observe_commit(now - began)
         if batch.commit_time is not None:

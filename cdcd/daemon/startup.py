@@ -181,6 +181,9 @@ class Startup:
         assert self._made.sql is not None
         assert self._made.snapshots is not None
         await tell_tables(self.config, self._made.sql, self._made.snapshots, ready.published, self.observe)
+        if self.config.heartbeat.watermark_interval_s:
+            names = self.config.topic_names()
+            await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
         await self._look_at_columns(ready)
         await self._look_at_filters(ready)
         await self._look_at_outbox(ready)

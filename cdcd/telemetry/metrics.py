@@ -269,6 +269,12 @@ DEFINITIONS: Final[tuple[Definition[Telemetry], ...]] = (
         _one(lambda t: t.heartbeats),
     ),
     Definition(
+        "cdcd_watermarks_total",
+        "counter",
+        "Watermarks that Kafka acknowledged in partitions of the topics of tables.",
+        _one(lambda t: t.watermarks),
+    ),
+    Definition(
         "cdcd_heartbeat_queries_total",
         "counter",
         "Runs of `heartbeat.action_query` by result: done or failed.",

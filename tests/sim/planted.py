@@ -22,6 +22,7 @@ from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
 from tests.sim import planted_stream as stream
+from tests.sim import planted_watermarks as watermarks
 from tests.sim.planted_focuses import (
     ADDED_MEANWHILE,
     ALTERED,
@@ -54,6 +55,7 @@ from tests.sim.planted_focuses import (
     UNKNOWN_AND_REFUSED,
     UNSEEN,
     UNSEEN_VALUES,
+    WATERMARKS,
 )
 from tests.sim.session import Parts
 from tests.sim.settings import DURABLE, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
@@ -128,6 +130,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "heartbeat_names_its_batch": _in_engine(HEARTBEATS, heartbeat=heartbeats.NamesItsBatch),
         "heartbeat_query_without_the_lock": _in_engine(
             HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
+        ),
+        "watermark_before_its_records": Planted(
+            Parts(engine=engine.Parts(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
+            WATERMARKS,
         ),
         "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),

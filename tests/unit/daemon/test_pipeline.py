@@ -229,14 +229,18 @@ async def test_each_action_is_carried_out_and_reported(action: Action, done: Any
 
 
 @in_a_loop
-async def test_heartbeats_that_kafka_has_are_counted():
+async def test_heartbeats_and_watermarks_that_kafka_has_are_counted():
     engine = Engine(
-        [Ship(Batch(START, START, size=40, heartbeat_bytes=40), CHECKPOINT), Ship(BATCH, CHECKPOINT)]
+        [
+            Ship(Batch(START, START, size=40, heartbeat_bytes=40, marks=3), CHECKPOINT),
+            Ship(BATCH, CHECKPOINT),
+        ]
     )
     engine.ends_when = lambda: len(engine.said("delivered")) == 2
     session = Session(engine)
     await session.run()
     telemetry = session.pipeline._telemetry
+    assert telemetry.watermarks == 3
     assert (telemetry.heartbeats, telemetry.kafka_bytes, telemetry.totals().bytes) == (1, 40, 0)
 
 
