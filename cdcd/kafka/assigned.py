@@ -115,6 +115,27 @@ def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
     return set(found.topics)
 
 
+def partitions_of(
+    consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
+) -> Collection[int]:
+    """The numbers of the partitions of a topic that exists. Each attempt may take `timeout_s`, too.
+
+    Raises:
+        KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        error = found.error
+        if error is None and found.partitions:
+            return set(found.partitions)
+        error = error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        code = error.code()
+        if code not in NO_ANSWER_YET | NO_TOPIC or stopping.is_set() or time.monotonic() > deadline:
+            raise KafkaException(error)
+        stopping.wait(LEADER_S)
+
+
 def answers(
     consumer: Consumer, timeout_s: float, stopping: threading.Event, why: Callable[[], str]
 ) -> Iterator[Message]:

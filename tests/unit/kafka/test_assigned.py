@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cdcd.kafka import assigned
-from cdcd.kafka.assigned import answers, watermarks
+from cdcd.kafka.assigned import answers, partitions_of, watermarks
 
 PARTITION = TopicPartition("shop.public.orders", 0)
 
@@ -108,6 +108,36 @@ def test_a_refusal_is_raised_at_once() -> None:
     with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
         ends(broker)
     assert broker.asked == 1
+
+
+class Lister:
+    """A consumer whose broker lists a topic with these answers: an error's code, or a number of partitions."""
+
+    def __init__(self, *answers: tuple[int | None, int]) -> None:
+        self._answers = iter(answers)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        code, count = next(self._answers)
+        error = None if code is None else KafkaError(code)
+        found = SimpleNamespace(error=error, partitions=dict.fromkeys(range(count)))
+        return SimpleNamespace(topics={topic: found})
+
+
+def listed(lister: Any, timeout_s: float = 60) -> Any:
+    return partitions_of(lister, "shop.schemas", timeout_s, threading.Event())
+
+
+@pytest.mark.parametrize("code", [*NOT_YET, *NOT_LISTED, None])
+def test_a_topic_that_exists_is_asked_for_until_the_broker_lists_its_partitions(code: int | None) -> None:
+    assert listed(Lister((code, 0), (code, 0), (None, 2))) == {0, 1}
+
+
+def test_a_topic_that_the_broker_does_not_list_in_time_is_missing() -> None:
+    for code in (KafkaError.UNKNOWN_TOPIC_OR_PART, None):
+        with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
+            listed(Lister((code, 0)), timeout_s=-1)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        listed(Lister((KafkaError.TOPIC_AUTHORIZATION_FAILED, 0)))
 
 
 class Polled:
