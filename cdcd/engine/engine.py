@@ -247,6 +247,12 @@ class Engine:
         return self._delivery.checkpoint
 
     @property
+    def delivered_progress(self) -> Progress:
+        """The newest progress of snapshots that the broker holds."""
+        found = self.checkpoint.snapshot
+        return self.incremental.progress if found is None else found
+
+    @property
     def has_shipped(self) -> bool:
         """Whether rows or changes were handed over, delivered or not."""
         return self._delivery.has_shipped

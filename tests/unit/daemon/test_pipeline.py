@@ -78,6 +78,7 @@ class Engine:
         )
         self.encoder = self.rows = SimpleNamespace(counts={}, unwritable={})
         self.incremental = SimpleNamespace(progress=Progress())
+        self.delivered_progress = Progress()
         self.queue = SimpleNamespace(size=0, waiting=0)
 
     def next_action(self, now: float, unix_us: int) -> Action:
