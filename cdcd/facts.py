@@ -367,7 +367,11 @@ class TableAdded(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTableFinished(Fact):
-    """cdcd has read every row of a table; the last ones are on their way to Kafka."""
+    """cdcd has read every row of a table, and Kafka holds them.
+
+    `seconds` is the time from the beginning of the reading. A session that ends right after the delivery may not report
+    it; `cdcd snapshot status` shows it all the same.
+    """
 
     event: ClassVar[str] = "table.read"
     table: str
@@ -387,8 +391,8 @@ class SnapshotTableFailed(Fact):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFinished(Fact):
-    """All snapshots are finished. `rows` is the number of rows delivered by snapshots since the pipeline
-    was created.
+    """All snapshots are finished, and Kafka holds their rows. `rows` is the number of rows delivered by snapshots
+    since the pipeline was created.
     """
 
     event: ClassVar[str] = "snapshot.finished"

@@ -183,7 +183,13 @@ _TABLE: Final = (
     Code("topic.checkpoint", "Kafka", "The checkpoint's topic: compacted, one partition, of this pipeline.", (4,)),
     Code("topic.size", "Kafka", "The topic takes smaller records than the producer sends."),
     Code("topic.compacted", "Kafka", "A compacted topic that loses values, or refuses some records."),
-    Code("topic.keyless", "Kafka", "A compacted topic of a table without a key: the broker refuses its records.", (4,)),
+    Code(
+        "topic.keyless",
+        "Kafka",
+        "A compacted topic of a table without a key, or one that gets watermarks (`heartbeat.watermark_interval_s`): "
+        "the broker refuses records without a key.",
+        (4,),
+    ),
     Code("topic.state", "Kafka", "A topic that exists."),
     Code("registry.unreachable", "Schema registry", "The registry does not answer. cdcd waits at a new schema.", (4,)),
     Code("registry.refused", "Schema registry", "The registry refuses: user, password, token, rights or URL.", (4,)),

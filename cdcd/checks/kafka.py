@@ -36,12 +36,14 @@ class TableTopic:
         keyless: its records have no key.
         truncated: TRUNCATE makes a record, which has no key.
         whole: each record has all values (REPLICA IDENTITY FULL).
+        marked: it gets watermarks, which have no key.
     """
 
     table: str
     keyless: bool = False
     truncated: bool = False
     whole: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

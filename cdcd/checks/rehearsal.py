@@ -172,7 +172,13 @@ class _Rehearsal:
         connection, _ = client.configured(config.kafka)
         try:
             self._found = await asyncio.to_thread(
-                peek_at_start, connection, config.topics.checkpoint, config.name, CHECKPOINT_S, Event()
+                peek_at_start,
+                connection,
+                config.topics.checkpoint,
+                config.name,
+                CHECKPOINT_S,
+                Event(),
+                exists=False,
             )
         except TransientError as error:
             raise unavailable(error) from error
@@ -244,4 +250,4 @@ _ANSWERED: Final[dict[type[Request[Any]], Callable[[_Rehearsal, Any], Awaitable[
     ListTables: _Rehearsal._published,
     WriteCheckpoint: _Rehearsal._nothing,
 }
-"""Who answers which request; the same requests as in `daemon/startup.py`, as a test sees."""
+"""Who answers which request; the same requests as in `daemon/start_requests.py`, as a test sees."""

@@ -310,6 +310,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
             keyless=not table.has_key and table.qualified not in source.chosen,
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
+            marked=config.heartbeat.watermark_interval_s > 0,
         )
         for table in source.tables
     }

@@ -69,6 +69,7 @@ def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettin
         snapshot_only=snapshot.mode == ONLY,
         heartbeat_s=config.heartbeat.interval_s,
         heartbeat_query=config.heartbeat.action_query is not None,
+        watermark_s=config.heartbeat.watermark_interval_s,
     )
 
 

@@ -82,13 +82,14 @@ def _problems(name: str, topic: TopicInfo, facts: Facts, wanted: Wanted) -> Iter
 def _compacted(name: str, config: Mapping[str, str], table: TableTopic) -> Iterator[Finding]:
     """A topic of a table, where Kafka keeps the last record of each key."""
     subject = f"topic {name}"
-    if table.keyless:
+    if table.keyless or table.marked:
+        marked = not table.keyless
         yield Finding(
             "error",
             "topic.keyless",
             subject,
-            policy_problem(config, has_key=False),
-            keyless_hint(name),
+            policy_problem(config, has_key=False, marked=marked),
+            keyless_hint(name, marked=marked),
         )
         return
     loses = []

@@ -66,7 +66,7 @@ class Config(Section):
         description="Events that an application publishes in the transaction that they tell of. Off by default."
     )
     heartbeat: HeartbeatConfig = Field(
-        description="A record, and a query on the source, at an interval. Off by default."
+        description="A record, watermarks, and a query on the source, at an interval. Off by default."
     )
     filters: FiltersConfig = Field(
         description="Which rows of tables the topics have. All of them by default."
@@ -89,7 +89,8 @@ class Config(Section):
         ge=0,
         le=86_400,
         description="How long PostgreSQL and Kafka may be unreachable at the start before the process ends "
-        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever.",
+        "with an error, so that a wrong address is heard of. Once it has streamed, it reconnects for ever. With "
+        "spool.durable, it does not end for Kafka before the durable log could begin or go on.",
     )
     shutdown_timeout_s: float = Field(
         30,
@@ -142,6 +143,17 @@ class Config(Section):
             raise ValueError(
                 f"topics.heartbeat: {heartbeat} could be the topic of a table, {topics.prefix}.<schema>.<table>, and "
                 "the mirror would take its records for rows; choose a name that does not begin so"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _watermarks_fit(self) -> "Config":
+        create = self.topics.create
+        policy = str(create.config.get("cleanup.policy", ""))
+        if self.heartbeat.watermark_interval_s and create.enabled and "compact" in policy:
+            raise ValueError(
+                "heartbeat.watermark_interval_s needs topics that are not compacted, because a compacted topic refuses "
+                f"records without a key; topics.create.config has cleanup.policy: {policy}"
             )
         return self
 

@@ -65,6 +65,8 @@ class KafkaSide:
     async def peek(self) -> Checkpoint | None:
         """Read the checkpoint without changing anything, before `Sink.open` shuts out another writer.
 
+        `open_sink` has made sure of the topic before.
+
         Raises:
             SinkUnavailableError: the broker is away.
         """
@@ -72,7 +74,12 @@ class KafkaSide:
         connection, _ = client.configured(config.kafka)
         return await self.call(
             lambda: peek_at_start(
-                connection, config.topics.checkpoint, config.name, self._answer_s, self.giving_up
+                connection,
+                config.topics.checkpoint,
+                config.name,
+                self._answer_s,
+                self.giving_up,
+                exists=True,
             ),
             anywhere=True,
         )
@@ -214,8 +221,24 @@ class KafkaSide:
                 admin, missing, spec, checkpoint=config.topics.checkpoint, schemas=config.topics.schemas
             )
         if keyless:
-            check_keyless(admin, keyless)
+            check_keyless(admin, keyless, marked=config.heartbeat.watermark_interval_s > 0)
         return created, existing_topics(admin, prefix) if prefix else set()
+
+    async def check_marked(self, topics: Collection[str]) -> None:
+        """See that those of the topics that exist take watermarks.
+
+        Raises:
+            SinkUnavailableError: the broker is away.
+            SinkError: a topic is compacted.
+        """
+
+        def look() -> None:
+            admin = self._admin()
+            found = admin.names().intersection(topics)
+            if found:
+                check_keyless(admin, sorted(found), marked=True)
+
+        await self.call(look, anywhere=True)
 
     def _admin(self) -> Admin:
         """A client for the calling thread, which must also drop it, because dropping it may block."""

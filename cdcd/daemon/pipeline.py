@@ -243,6 +243,7 @@ class Pipeline:
         if batch.heartbeat_bytes:
             self._telemetry.heartbeats += 1
             self._telemetry.heartbeat_bytes += batch.heartbeat_bytes
+        self._telemetry.watermarks += batch.marks
         if batch.closes:
             self._telemetry.observe_commit(now - began)
         if batch.commit_time is not None:
@@ -359,7 +360,7 @@ class Pipeline:
             telemetry.caught_up = engine.caught_up
         if telemetry.durable_from is not None:
             telemetry.durable_from = engine.checkpoint.position.end_lsn
-        telemetry.snapshot = engine.incremental.progress
+        telemetry.snapshot = engine.delivered_progress
         telemetry.queue_bytes = engine.queue.size
         telemetry.queue_records = engine.queue.waiting
         telemetry.streamed_open = assembler.streamed_open

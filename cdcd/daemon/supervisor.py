@@ -310,6 +310,7 @@ class Supervisor:
                     streamed=self._telemetry.streaming or self._has_spooled,
                     draw=random.random(),  # noqa: S311  spreads reconnects, guards nothing
                     now=time.monotonic(),
+                    spools_at=self._spools_at(),
                 )
                 if wait_s:
                     with suppress(TimeoutError):
@@ -387,10 +388,17 @@ class Supervisor:
 
     def _is_to_spool(self) -> bool:
         """Whether the stream should go to the durable log now."""
-        spool, outage = self.config.spool, self._telemetry.reach.outages.get("kafka")
-        if not spool.durable or self._spool_stopped or outage is None:
-            return False
-        return time.monotonic() - outage.since >= spool.durable_after_s
+        at = self._spools_at()
+        return at is not None and "kafka" in self._telemetry.reach.outages and time.monotonic() >= at
+
+    def _spools_at(self) -> float | None:
+        """When the stream should go to the durable log if Kafka stays away; None: Kafka answers, or there is no log."""
+        spool, reach = self.config.spool, self._telemetry.reach
+        if not spool.durable or self._spool_stopped or reach.up.get("kafka", False):
+            return None
+        outage = reach.outages.get("kafka")
+        # If nobody has asked Kafka yet, an outage begins now at the earliest.
+        return (time.monotonic() if outage is None else outage.since) + spool.durable_after_s
 
     async def _spool(self) -> None:
         """One session without Kafka. If nothing can be spooled, that is told once for each outage."""

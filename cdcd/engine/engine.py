@@ -16,7 +16,8 @@ first; the stream begins when its rows are on their way.
 
 `Engine` decides what is urgent, and when the session ends. Its parts decide the rest: `Ingest` (what each step of the
 stream means), `Delivery` (which checkpoint is true), `Questions` (what is asked about tables), `Feedback` (when a
-status update is sent), `Heartbeat` (when a heartbeat is made, and what it names) and `Ending` (why the session ends).
+status update is sent), `Heartbeat` and `Watermarks` (when they are made, and what they name) and `Ending` (why the
+session ends).
 The order of `next_action` is the order of urgency: status updates, heartbeats, batches, frames, tables.
 """
 
@@ -42,6 +43,7 @@ from cdcd.engine.requests import Requests
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
+from cdcd.engine.watermarks import Watermarks
 from cdcd.errors import CdcdError
 from cdcd.facts import Observer
 from cdcd.formats.encoder import Encoder, RowEncoder
@@ -71,6 +73,7 @@ class Parts:
     requests: Callable[..., Requests] = Requests
     delivery: Callable[..., Delivery] = Delivery
     heartbeat: Callable[..., Heartbeat] = Heartbeat
+    watermarks: Callable[..., Watermarks] = Watermarks
 
 
 ORDINARY: Final = Parts()
@@ -143,7 +146,7 @@ class Engine:
             counts=self._counts,
         )
         self._feedback = parts.feedback(settings.status_interval_s, now)
-        self._topics = Topics()
+        self._topics = Topics(marked=settings.watermark_s > 0)
         self._rendering = SnapshotRows(rows, self.queue, self._topics, chosen_keys)
         self.incremental = parts.incremental(
             start.snapshot or Progress(),
@@ -179,6 +182,14 @@ class Engine:
                 topics=self._topics,
                 held=self._held,
             )
+        self._checked: frozenset[str] = frozenset()
+        """Topics that the start has checked, if they are there."""
+        self._watermarks: Watermarks | None = None
+        if settings.watermark_s:
+            self._checked = frozenset(map(self._rendering.topic_named, published.values()))
+            self._watermarks = parts.watermarks(
+                settings.watermark_s, queue=self.queue, held=self._held, topics=self._marked_topics
+            )
         self._ingest = Ingest(
             assembler=assembler,
             encoder=encoder,
@@ -193,6 +204,7 @@ class Engine:
             observe=observe,
             ends_former_rows=settings.truncate and settings.snapshot_mode != "never",
             heartbeat=self._heartbeat,
+            watermarks=self._watermarks,
             left_out=left_out,
         )
         self._questions = Questions(
@@ -233,6 +245,12 @@ class Engine:
     def checkpoint(self) -> Checkpoint:
         """The newest checkpoint that the broker holds."""
         return self._delivery.checkpoint
+
+    @property
+    def delivered_progress(self) -> Progress:
+        """The newest progress of snapshots that the broker holds."""
+        found = self.checkpoint.snapshot
+        return self.incremental.progress if found is None else found
 
     @property
     def has_shipped(self) -> bool:
@@ -282,6 +300,8 @@ class Engine:
         self._streams = True
         if self._heartbeat is not None:
             self._heartbeat.begin(now)
+        if self._watermarks is not None:
+            self._watermarks.begin(now)
 
     def frames_received(self, frames: list[bytes], now: float) -> None:
         """Frames came, in their order. Ask `next_action` until `wants_frames` is true again."""
@@ -336,8 +356,11 @@ class Engine:
         self._delivery.delivered(batch)
         if self._heartbeat is not None:
             self._heartbeat.delivered(batch)
+        if self._watermarks is not None:
+            self._watermarks.delivered(batch)
         self._ingest.delivered()
         if batch.closes:
+            self.incremental.tasks.delivered(self.checkpoint.snapshot, now)
             self._ending.delivered(batch.position.end_lsn, now)
 
     def heartbeat_query_ended(self, now: float) -> None:
@@ -356,6 +379,8 @@ class Engine:
         self._ending.lock_lost(error, sqlstate, shutting_down=shutting_down, now=now)
         if self._heartbeat is not None:
             self._heartbeat.end()
+        if self._watermarks is not None:
+            self._watermarks.end()
 
     def warn_of_prepared(self, age_s: float) -> None:
         """Warn of prepared transactions from this age on, in seconds."""
@@ -392,6 +417,8 @@ class Engine:
         if self._heartbeat is not None:
             self._heartbeat.beat(now, unix_us)
             action = self._heartbeat.query(now)
+        if self._watermarks is not None:
+            self._watermarks.mark(now)
         action = action or self._delivery.next(now) or self._ingest.relations.next(now)
         if action is not None:
             return action
@@ -436,6 +463,11 @@ class Engine:
     def _held(self) -> Position:
         return self._delivery.checkpoint.position
 
+    def _marked_topics(self) -> tuple[str, ...]:
+        """The topics of all tables of which it is known that they take records without a key."""
+        named = set(map(self._rendering.topic_named, self._tables.names()))
+        return tuple(sorted([topic for topic in named if topic in self._checked or self._topics.has(topic)]))
+
     def _next_question(self, now: float) -> Action | None:
         return self._questions.next(now) if self._streams else self._questions.next_before_stream(now)
 
@@ -446,6 +478,8 @@ class Engine:
             times.append(self._questions.next_at())
             if self._heartbeat is not None:
                 times.append(self._heartbeat.next_at())
+            if self._watermarks is not None:
+                times.append(self._watermarks.next_at())
         times += [self._ending.grace_until, self._ingest.relations.ask_at]
         return min([each for each in times if each is not None], default=None)
 

@@ -20,6 +20,7 @@ from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
+from cdcd.engine.watermarks import Watermarks
 from cdcd.facts import Observer, PrepareMissing, TransactionLarge
 from cdcd.formats.encoder import (
     HEADER_NEW_KEY,
@@ -87,6 +88,7 @@ class Ingest:
         observe: Observer,
         ends_former_rows: bool,
         heartbeat: Heartbeat | None = None,
+        watermarks: Watermarks | None = None,
         left_out: LeftOutTables | None = None,
     ) -> None:
         self.cuts = 0
@@ -114,6 +116,7 @@ class Ingest:
         self._observe = observe
         self._ends_former_rows = ends_former_rows
         self._heartbeat = heartbeat
+        self._watermarks = watermarks
         self._left_out = left_out
         self._steps: Iterator[KeptStep] | None = None
         self._held: KeptStep | None = None
@@ -290,6 +293,8 @@ class Ingest:
         self._queue.close(step.commit_lsn, step.end_lsn, step.commit_time, step.tickets)
         if self._heartbeat is not None:
             self._heartbeat.beat(now, self._unix_us)
+        if self._watermarks is not None:
+            self._watermarks.mark(now)
         self.between(now)
 
     def _rolled_back(self, step: RolledBack, now: float) -> None:

@@ -44,6 +44,17 @@ TICKETS_MAX: Final = 4096
 """A batch without records is due at once when it has this many tickets, which bounds the memory of its tickets."""
 
 
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A record without key and value for every partition of these topics, with the LSN in a header.
+
+    Every change that was committed before the LSN stands before it in its partition (`engine/watermarks.py`).
+    """
+
+    lsn: int
+    topics: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Batch:
     """Records for one Kafka transaction, or a part of them.
@@ -58,6 +69,8 @@ class Batch:
         snapshot: how far the reading of tables has got with this batch.
         urgent: the batch does not wait for records.
         heartbeat_bytes: the part of `size` that is a heartbeat; 0: there is none.
+        watermark: what the sink adds behind the records; None: nothing. It is in neither `records` nor `size`.
+        marks: how many records it added, for the metrics.
         closes: the Kafka transaction ends with this batch. If not, the next batch goes on in the same Kafka
             transaction, and `position` is still the one before it.
         handed_over: how many records `hand_over` and `give_away` have given to the producer.
@@ -75,6 +88,8 @@ class Batch:
     snapshot: Progress | None = None
     urgent: bool = False
     heartbeat_bytes: int = 0
+    watermark: Watermark | None = None
+    marks: int = 0
     closes: bool = True
     handed_over: int = 0
     topics: set[str] = field(default_factory=set)
@@ -223,7 +238,7 @@ class BatchQueue:
 
     def _hand_over_part(self) -> bool:
         filling = self._filling
-        if self._whole_size == 0 and (filling.records or filling.tickets):
+        if self._whole_size == 0 and (filling.records or filling.tickets or filling.watermark is not None):
             # The records before are of other transactions, and need not wait for the end of this one.
             self._turn()
         self._whole_size += self._tail_size
@@ -310,6 +325,12 @@ class BatchQueue:
         """Take over a heartbeat, `size` bytes, between two transactions. The list is emptied."""
         self._filling.heartbeat_bytes = size
         self.insert(records, size)
+
+    def mark(self, watermark: Watermark) -> None:
+        """Take over watermarks, between two transactions."""
+        assert not self._open, "watermarks stand between transactions"
+        self._filling.watermark = watermark
+        self._filling.urgent = True
 
     def touch(self) -> None:
         """The progress of snapshots has changed. It goes out soon, if need be without records."""

@@ -1,7 +1,8 @@
 """What follows a session that has failed: another session, and how it is opened, or the end of the process.
 
 The rule: a transient failure ends a session, not the process. Until a session has streamed, the process gives up after
-`startup_timeout_s`, so that a wrong address is noticed.
+`startup_timeout_s`, so that a wrong address is noticed. It does not give up for Kafka while the stream is to go to the
+durable log, because that session needs no Kafka; and it does not wait longer than until that session may begin.
 """
 
 from cdcd.engine.ending import LogDeliveredError, SpoolingBeginsError, StreamingAgainError
@@ -45,12 +46,21 @@ class Sessions:
         self._began = now
         self._has_streamed = False
 
-    def failed(self, error: TransientError, *, streamed: bool, draw: float, now: float) -> float:
+    def failed(
+        self,
+        error: TransientError,
+        *,
+        streamed: bool,
+        draw: float,
+        now: float,
+        spools_at: float | None = None,
+    ) -> float:
         """A session has failed. Returns the seconds to wait before the next one.
 
         Args:
             streamed: whether the session had begun to stream.
             draw: from 0 to 1; it spreads the reconnects of many processes.
+            spools_at: when the stream goes to the durable log if Kafka is still away; None: it does not.
 
         Raises:
             TransientError: no session has streamed in time, so the process ends. It has the class of `error`.
@@ -73,13 +83,17 @@ class Sessions:
             self._has_streamed = True
             for backoff in self._backoffs.values():
                 backoff.reset()
+        side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
+        if side == "postgres":
+            spools_at = None
         patience_s = self._startup_timeout_s
-        if not self._has_streamed and now - self._began > patience_s:
+        if spools_at is None and not self._has_streamed and now - self._began > patience_s:
             raise type(error)(
                 f"{error.message} (given up after startup_timeout_s: {patience_s:g})", hint=error.hint
             ) from error
-        side: Side = "kafka" if isinstance(error, SinkUnavailableError) else "postgres"
         wait_s = self._backoffs[side].next(draw)
+        if spools_at is not None:
+            wait_s = min(wait_s, max(0.0, spools_at - now))
         self._reconnects[side] = self._reconnects.get(side, 0) + 1
         self._observe(
             ReconnectScheduled(side=side, message=error.message, hint=error.hint, wait_s=round(wait_s, 3))

@@ -19,6 +19,7 @@ class EngineSettings:
         snapshot_only: the session ends when every table is read.
         heartbeat_s: interval of heartbeats, in seconds; 0: there are none.
         heartbeat_query: at each interval, a query is run on the source, too.
+        watermark_s: interval of watermarks in the topics of tables, in seconds; 0: there are none.
     """
 
     name: str
@@ -38,3 +39,4 @@ class EngineSettings:
     snapshot_only: bool = False
     heartbeat_s: float = 0.0
     heartbeat_query: bool = False
+    watermark_s: float = 0.0

@@ -3,8 +3,12 @@
 The rule: `Progress` (`snapshots/progress.py`) has one owner in a session, which is `SnapshotTasks`. Rows are counted
 at the moment when the queue takes them, so that rows and progress go out in one Kafka transaction. Every other change
 is reported by `changed`, so that the progress goes out soon, if need be without rows.
+
+The log is told that a table is read when Kafka holds its last rows. `Progress` counts the tables that have ended, so
+the count in a delivered checkpoint says of which ends that is true.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -48,6 +52,24 @@ class _Pace:
     rows: int
 
 
+@dataclass(slots=True)
+class _Ended:
+    """The end of a table, until Kafka holds it.
+
+    Attributes:
+        number: how many tables had ended with it (`Progress.ended`).
+        table, rows: "": it has failed, which was reported at once.
+        began: when its reading began, in monotonic seconds.
+        finished: if it was the last table, the rows of all snapshots; None: others were left.
+    """
+
+    number: int
+    table: str = ""
+    rows: int = 0
+    began: float = 0.0
+    finished: int | None = None
+
+
 class SnapshotTasks:
     """The progress of a session, and its facts.
 
@@ -76,6 +98,8 @@ class SnapshotTasks:
         self._busy = not progress.is_done
         self._paces: dict[int, _Pace] = {}
         self._report_at = 0.0
+        self._untold: deque[_Ended] = deque()
+        """Ends that Kafka does not hold yet: at most one for each table."""
 
     def find(self, number: int) -> TableTask | None:
         """The task with this number; None: it has ended."""
@@ -154,17 +178,27 @@ class SnapshotTasks:
             return False
         self.replace(self.progress.end(task, error, code=code, unix_s=self.unix_s))
         pace = self._paces.pop(task.number, None)
+        ended = _Ended(self.progress.ended)
         if error:
             self._observe(SnapshotTableFailed(table=current.name, error=cut_short(error, ERROR_MAX)))
         else:
-            seconds = 0.0 if pace is None else now - pace.began
-            self._observe(
-                SnapshotTableFinished(table=current.name, rows=current.rows, seconds=round(seconds, 3))
-            )
+            ended.table, ended.rows = current.name, current.rows
+            ended.began = now if pace is None else pace.began
         if self.progress.is_done and self._busy:
             self._busy = False
-            self._observe(SnapshotFinished(rows=self.progress.event_no))
+            ended.finished = self.progress.event_no
+        self._untold.append(ended)
         return True
+
+    def delivered(self, progress: Progress | None, now: float) -> None:
+        """Kafka holds a checkpoint with this progress: report the tables whose last rows are delivered with it."""
+        while self._untold and progress is not None and self._untold[0].number <= progress.ended:
+            ended = self._untold.popleft()
+            if ended.table:
+                seconds = round(now - ended.began, 3)
+                self._observe(SnapshotTableFinished(table=ended.table, rows=ended.rows, seconds=seconds))
+            if ended.finished is not None:
+                self._observe(SnapshotFinished(rows=ended.finished))
 
 
 def _progressed(task: TableTask, pace: _Pace, now: float) -> SnapshotProgressed:

@@ -1,7 +1,7 @@
 """All decisions of a session's start: requests out, answers in, and at the end what the session begins with.
 
 `STEPS` is the order, which is the only safe one. Each step is a generator: it yields a `Request`, is resumed with the
-answer, and decides. The daemon (`daemon/startup.py`) and the simulator only carry the requests out.
+answer, and decides. The daemon (`daemon/start_requests.py`) and the simulator only carry the requests out.
 
 1. Take the advisory lock, which a heartbeat keeps from then on. No other instance of the pipeline is active on this
    server any more, and the stream of a former one is ended.

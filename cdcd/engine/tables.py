@@ -79,6 +79,10 @@ class PublishedTables:
         """Tables whose number of rows nobody needs to estimate."""
         return frozenset(self._seen.names) - self._seen.unlisted
 
+    def names(self) -> list[str]:
+        """The tables of which the stream knows, as `schema.table`."""
+        return list(self._seen.names.values())
+
     def is_new(self, oid: int, name: str) -> bool:
         """Whether the table had another name in the stream until now, or none."""
         return not self._seen.owns(oid, name)

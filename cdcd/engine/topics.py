@@ -13,9 +13,13 @@ class Topics:
     """The topics and schemas of a session. The caller carries out `wanted` and `wanted_schemas`.
 
     Whoever has records for a topic asks `is_ready` and, if the encoder lacks ids of schemas, `are_registered`.
+
+    Args:
+        marked: every topic has records without a key, which are watermarks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, marked: bool = False) -> None:
+        self._marked = marked
         self._ready: set[str] = set()
         self._wanted: dict[str, None] = {}
         self._asked: set[str] = set()
@@ -51,7 +55,7 @@ class Topics:
         topics = tuple(self._wanted)
         self._wanted.clear()
         self._asked.update(topics)
-        return EnsureTopics(topics, frozenset(self._keyless.intersection(topics)))
+        return EnsureTopics(topics, frozenset(topics if self._marked else self._keyless.intersection(topics)))
 
     def ready(self, topics: Collection[str]) -> None:
         """Records may go to these topics from now on."""

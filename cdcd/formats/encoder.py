@@ -3,7 +3,7 @@
 `Encoder` is the interface. The engine calls nothing else, and knows no format; `available.py` lists those there are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -38,7 +38,16 @@ HEADER_UNCHANGED: Final = "cdcd.unchanged"
 HEADER_UNWRITABLE: Final = "cdcd.unwritable"
 """JSON array of the columns of which this record lacks a value, because its format has no form for it."""
 HEADER_WATERMARK: Final = "cdcd.watermark"
-"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less."""
+"""An LSN in decimal, as `source.commit_lsn` has it: Kafka holds each change whose `commit_lsn` is less.
+
+In a heartbeat it is said of all topics. In a record without key and value it is said of the record's partition.
+"""
+
+
+def is_watermark(value: bytes | None, headers: Iterable[tuple[str, object]]) -> bool:
+    """Whether a record of a table's topic is a watermark, and no tombstone. Readers of changes pass it over."""
+    return value is None and any(name == HEADER_WATERMARK for name, _ in headers)
+
 
 MESSAGES: Final = 0
 HEARTBEATS: Final = -1

@@ -5,18 +5,19 @@ ignored, because an assigned partition needs no group.
 
 A broker that has just come back may have no leader for a partition, or may not list a topic that exists. So a reader
 that knows that the partition exists asks again for as long as the broker may take for an answer. If the time is over,
-the last error of the broker is raised.
+the last error of the broker is raised. A reader that does not know it believes that a topic is missing if the broker
+lists other topics: a broker that has just come back lists none.
 """
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdcd.kafka.client import Properties, prepare
+from cdcd.kafka.errors import passes
 from cdcd.retry import Backoff
 
 POLL_S: Final = 0.5
@@ -24,6 +25,10 @@ POLL_S: Final = 0.5
 
 LEADER_S: Final = 0.05
 """Seconds until a broker is asked again about a partition that has no leader, or that the broker does not list."""
+
+NONE_LISTED_S: Final = 5.0
+"""Seconds for which a broker must list no topic at all until it is believed that there is none. A broker that has just
+come back lists its topics sooner. Only a new cluster, and a principal without rights, cost this time."""
 
 NO_TOPIC: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
@@ -69,28 +74,66 @@ def watermarks(
     Args:
         timeout_s: how long it is asked again.
         stopping: another thread sets it to make the function raise soon.
-        exists: False: the topic may be missing, so an answer that it is missing is believed at once.
+        exists: False: the topic may be missing, so an error of `NO_TOPIC` is raised sooner if the topic is missing.
 
     Raises:
         KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
     """
-    passing = NO_ANSWER_YET | NO_TOPIC if exists else NO_ANSWER_YET
     stopping = stopping or threading.Event()
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     patience = Backoff(POLL_S, max(POLL_S, timeout_s))
     while True:
         try:
             ends: tuple[int, int] = consumer.get_watermark_offsets(partition, timeout=patience.next(1.0))
             return ends
         except KafkaException as error:
-            code = error.args[0].code()
-            if code not in passing or stopping.is_set() or time.monotonic() > deadline:
+            code, waited_s = error.args[0].code(), time.monotonic() - began
+            if code not in NO_ANSWER_YET | NO_TOPIC or stopping.is_set() or waited_s > timeout_s:
                 raise
-        if code != KafkaError._TIMED_OUT:
-            stopping.wait(LEADER_S)
-            # Makes the consumer learn the topic and the leaders of now.
-            with suppress(KafkaException):
-                consumer.list_topics(partition.topic, timeout=POLL_S)
+            if code == KafkaError._TIMED_OUT:
+                continue
+            listed = _listed(consumer, partition.topic if exists else None)
+            is_listed = exists or partition.topic in listed
+            if code in NO_TOPIC and not is_listed and (listed or waited_s > NONE_LISTED_S):
+                raise
+        stopping.wait(LEADER_S)
+
+
+def _listed(consumer: Consumer, topic: str | None) -> Collection[str]:
+    """The topics that the broker lists, all or this one; none if the broker does not answer.
+
+    It makes the consumer learn the topics and the leaders of now.
+    """
+    try:
+        found = (
+            consumer.list_topics(timeout=POLL_S)
+            if topic is None
+            else consumer.list_topics(topic, timeout=POLL_S)
+        )
+    except KafkaException:
+        return ()
+    return set(found.topics)
+
+
+def partitions_of(
+    consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
+) -> Collection[int]:
+    """The numbers of the partitions of a topic that exists. Each attempt may take `timeout_s`, too.
+
+    Raises:
+        KafkaException: the last answer within the time, or a refusal; or `stopping` was set.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        error = found.error
+        if error is None and found.partitions:
+            return set(found.partitions)
+        error = error or KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        code = error.code()
+        if code not in NO_ANSWER_YET | NO_TOPIC or stopping.is_set() or time.monotonic() > deadline:
+            raise KafkaException(error)
+        stopping.wait(LEADER_S)
 
 
 def answers(
@@ -126,5 +169,5 @@ def answers(
         elif error.code() in NO_TOPIC:
             # librdkafka goes on with the partition when a broker lists the topic again.
             unlisted = error
-        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not error.retriable():
+        elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not passes(error):
             raise KafkaException(error)

@@ -17,7 +17,7 @@ from cdcd.errors import SinkError, SinkUnavailableError, TransientError
 from cdcd.kafka.assigned import NO_TOPIC, consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.constructing import make_consumer
-from cdcd.kafka.errors import map_kafka_error, unavailable
+from cdcd.kafka.errors import map_kafka_error, passes, unavailable
 
 AT_ONCE: Final = 1000
 POLL_S: Final = 0.5
@@ -211,7 +211,5 @@ def _may_pass(message: Message) -> bool:
     """
     error = message.error()
     return error is not None and (
-        error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
-        or error.code() in NO_TOPIC
-        or (error.retriable() and error.code() != KafkaError._PARTITION_EOF)
+        error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED or error.code() in NO_TOPIC or passes(error)
     )

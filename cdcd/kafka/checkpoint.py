@@ -70,18 +70,22 @@ def peek_checkpoint(client: Properties, topic: str, key: str, timeout_s: float) 
         PositionError, SinkError: as `read_checkpoint`.
     """
     try:
-        return _peek(client, topic, key, timeout_s, threading.Event())
+        return _peek(client, topic, key, timeout_s, threading.Event(), exists=False)
     except KafkaException as error:
         raise TransientError(f"The checkpoint in {topic} cannot be read: {error.args[0].str()}") from error
 
 
 def peek_at_start(
-    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event, *, exists: bool
 ) -> Checkpoint | None:
-    """The last committed checkpoint, to be judged before another writer is fenced; without a topic there is none.
+    """The last committed checkpoint, to be judged before another writer is fenced.
 
     A writer may be at work: its transaction may be open, and what is returned may be out of date. So `read_checkpoint`
     after the fencing is the one that counts. Give it a short `timeout_s`.
+
+    Args:
+        exists: it is known that there is the topic, so a broker that does not list it is asked again. False: without a
+            topic there is no checkpoint.
 
     Raises:
         TransientError: the broker does not answer, or `stopping` was set.
@@ -89,25 +93,25 @@ def peek_at_start(
         PositionError: the record is not one of ours.
     """
     try:
-        return _peek(client, topic, key, timeout_s, stopping)
+        return _peek(client, topic, key, timeout_s, stopping, exists=exists)
     except KafkaException as error:
         raise map_kafka_error(error.args[0], f"Reading the checkpoint from topic {topic}") from error
 
 
 def _peek(
-    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event
+    client: Properties, topic: str, key: str, timeout_s: float, stopping: threading.Event, *, exists: bool
 ) -> Checkpoint | None:
     """The same, by one consumer: to one that reads what is committed, the partition ends where that ends."""
     committed = make_consumer(consumer_properties(client, f"{key}-checkpoint"))
     try:
-        low, high = watermarks(committed, TopicPartition(topic, PARTITION), timeout_s, stopping, exists=False)
-        if low == high:
-            return None
-        return _search(committed, topic, key, low, high, low, timeout_s, stopping)
-    except KafkaException as error:
-        if error.args[0].code() in NO_TOPIC:
-            return None
-        raise
+        try:
+            place = TopicPartition(topic, PARTITION)
+            low, high = watermarks(committed, place, timeout_s, stopping, exists=exists)
+        except KafkaException as error:
+            if error.args[0].code() in NO_TOPIC and not exists:
+                return None
+            raise
+        return None if low == high else _search(committed, topic, key, low, high, low, timeout_s, stopping)
     finally:
         committed.close()
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.formats.schemas import read_form
-from cdcd.kafka.assigned import NO_TOPIC, answers, consumer_properties
+from cdcd.kafka.assigned import answers, consumer_properties, partitions_of
 from cdcd.kafka.client import Properties
 from cdcd.kafka.constructing import make_consumer
 from cdcd.kafka.errors import map_kafka_error
@@ -65,7 +65,7 @@ def read_described_topics(client: Properties, topic: str, group: str, timeout_s:
 def read_descriptions(
     client: Properties, topic: str, group: str, timeout_s: float, stopping: threading.Event
 ) -> FormerDescriptions:
-    """Everything in the topic that is committed.
+    """Everything in the topic, which exists, that is committed.
 
     Args:
         client: librdkafka properties for the connection.
@@ -105,10 +105,8 @@ def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records
         for message in _messages(consumer, topic, timeout_s, stopping):
             take(message.value() or b"")
     except KafkaException as error:
-        if error.args[0].code() not in NO_TOPIC:
-            raise map_kafka_error(
-                error.args[0], f"Reading the descriptions of tables from topic {topic}"
-            ) from error
+        what = f"Reading the descriptions of tables from topic {topic}"
+        raise map_kafka_error(error.args[0], what) from error
     finally:
         consumer.close()
 
@@ -116,13 +114,8 @@ def _read(  # noqa: PLR0917  as `read_descriptions`, and what takes the records
 def _messages(
     consumer: Consumer, topic: str, timeout_s: float, stopping: threading.Event
 ) -> Iterator[Message]:
-    known = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
-    if known.error is not None:
-        raise KafkaException(known.error)
-    left = set(known.partitions)
+    left = set(partitions_of(consumer, topic, timeout_s, stopping))
     consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
-    if not left:
-        return
     for message in answers(consumer, timeout_s, stopping, lambda: "no answer"):
         if message.error() is None:
             yield message

@@ -1,9 +1,9 @@
 """What Kafka or librdkafka refused, as one of our error types with a hint.
 
 One literal table by librdkafka's names of the errors (rdkafka.h; `KafkaError.name()`). A leading underscore marks those
-that librdkafka raises by itself. An error that the table does not know is transient when librdkafka calls it retriable,
-abortable or fatal for the producer only (the sink answers with a new producer), or raised it by itself; what a broker
-refuses for an unknown reason is a `SinkError`.
+that librdkafka raises by itself. An error that the table does not know is transient when Kafka calls it retriable, or
+librdkafka calls it abortable or fatal for the producer only (the sink answers with a new producer), or raised it by
+itself; what a broker refuses for an unknown reason is a `SinkError`.
 
 Hints leave names open, as `<user>`. Whoever knows the configuration fills them in (`fill_names`).
 """
@@ -180,6 +180,51 @@ does not help, and a refusal where it does."""
 _BY_NAME: Final[Mapping[str, _Row]] = {name: row for row in _TABLE for name in row.names.split()}
 
 
+RETRIABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Codes of errors that pass by themselves: the subclasses of Kafka's RetriableException (Errors.java), and librdkafka's
+lost connections. A corrupt record is not among them, because a reader would wait for it for ever. Topics and partitions
+that are not listed (`assigned.NO_TOPIC`) are not either, because they may be missing for good."""
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether the error passes by itself if the same thing is tried again.
+
+    confluent_kafka's `KafkaError.retriable()` is right for errors of transactional calls only. It is False for every
+    error that comes with a message, is told to a callback, or is raised by another call, because confluent_kafka makes
+    these from a code.
+    """
+    return error.retriable() or error.code() in RETRIABLE
+
+
 _NAMES: Final = re.compile(r"<(bootstrap|user|prefix|checkpoint|transactional\.id)>")
 
 
@@ -230,10 +275,10 @@ def map_kafka_error(error: KafkaError, context: str) -> CdcdError:
             return kind(f"{context}: {error.str()} [{name}]", hint=hint)
     row = _BY_NAME.get(name)
     if row is None:
-        passes = error.retriable() or error.txn_requires_abort() or error.fatal() or name.startswith("_")
+        is_over = passes(error) or error.txn_requires_abort() or error.fatal() or name.startswith("_")
         row = (
             _Row(name, TransientError, "cdcd tries again.")
-            if passes
+            if is_over
             else _Row(name, SinkError, "See the broker's log.")
         )
     return row.kind(f"{context}: {error.str()} [{name}]", hint=row.hint)

@@ -20,7 +20,7 @@ from cdcd.errors import TransientError
 from cdcd.kafka.assigned import consumer_properties, watermarks
 from cdcd.kafka.client import Properties
 from cdcd.kafka.constructing import make_consumer
-from cdcd.kafka.errors import map_kafka_error, unavailable
+from cdcd.kafka.errors import map_kafka_error, passes, unavailable
 
 DISCOVER_S: Final = 2.0
 """Seconds between two looks for topics and partitions that are new."""
@@ -81,7 +81,7 @@ class Follower:
                 found.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ends.add((message.topic() or "", message.partition() or 0))
-            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not error.retriable():
+            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED and not passes(error):
                 raise self._mapped(KafkaException(error))
         return found
 

@@ -39,10 +39,7 @@ class ReplayedTopics:
         self._schemas = schemas
         self._known: set[str] = set()
         self._admin = Admin(settings.client, ANSWER_S, threading.Event())
-        found = self._admin.topics([settings.checkpoint_topic])[settings.checkpoint_topic]
-        if found is not None and peek_checkpoint(
-            settings.client, settings.checkpoint_topic, settings.key, ANSWER_S
-        ):
+        if peek_checkpoint(settings.client, settings.checkpoint_topic, settings.key, ANSWER_S):
             raise ConfigError(
                 f"The pipeline {settings.key} writes to these topics: {settings.checkpoint_topic} has its checkpoint.",
                 hint="Give --config a file with another name and another topics.prefix.",

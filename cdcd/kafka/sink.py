@@ -28,6 +28,7 @@ from cdcd.kafka.client import Properties
 from cdcd.kafka.errors import map_kafka_error
 from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
+from cdcd.kafka.marking import Marking
 from cdcd.kafka.oversized import Oversized
 from cdcd.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.kafka.transaction_state import (
@@ -336,6 +337,29 @@ class Sink:
                     # rd_kafka_txn_handle_AddPartitionsToTxn).
                     self._abort()
                     raise
+        self._mark()
+
+    def _mark(self) -> None:
+        """Produce the watermarks of the batch, if it has any, behind its records."""
+        producer, batch = self._live, self._given
+        if batch.watermark is None:
+            return
+        silent_at = time.monotonic() + self._settings.answer_s
+        marking = Marking(producer, batch.watermark)
+        while True:
+            try:
+                marking.produce()
+            except BufferError:
+                producer.poll(SLICE_S)
+                self._check_waiting(silent_at)
+            except KafkaException as error:
+                self._hear_cause(error)
+                # As for a record.
+                self._abort()
+                raise
+            else:
+                batch.marks = marking.count
+                return
 
     @property
     def _given(self) -> Batch:

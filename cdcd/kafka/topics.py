@@ -188,16 +188,25 @@ def checkpoint_problem(admin: Admin, name: str) -> str:
     )
 
 
-def policy_problem(config: Mapping[str, str], *, has_key: bool) -> str:
-    """What makes a topic with these settings unfit for a table's records, or ""; `has_key`: the records have keys."""
+def policy_problem(config: Mapping[str, str], *, has_key: bool, marked: bool = False) -> str:
+    """What makes a topic with these settings unfit for a table's records, or "".
+
+    Args:
+        has_key: the records have keys.
+        marked: watermarks go to the topic, which have none.
+    """
     policy = config.get("cleanup.policy", "")
-    if has_key or "compact" not in policy:
+    if "compact" not in policy or (has_key and not marked):
         return ""
-    return f"has cleanup.policy={policy}, and the table has no key: the broker refuses records without one"
+    why = "heartbeat.watermark_interval_s asks for watermarks" if marked else "the table has no key"
+    return f"has cleanup.policy={policy}, and {why}: the broker refuses records without a key"
 
 
-def check_keyless(admin: Admin, names: Sequence[str]) -> None:
-    """See that the topics of tables without a key, which exist, take records without one. It blocks.
+def check_keyless(admin: Admin, names: Sequence[str], *, marked: bool = False) -> None:
+    """See that topics, which exist, take records without a key. It blocks.
+
+    Args:
+        marked: the records are watermarks; False: rows of tables without a key.
 
     Raises:
         TransientError: the broker does not answer.
@@ -209,12 +218,14 @@ def check_keyless(admin: Admin, names: Sequence[str]) -> None:
         # Settings need a right of their own (DescribeConfigs); without it, the first record tells.
         return
     for name in names:
-        if problem := policy_problem(configs[name], has_key=False):
-            raise SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name))
+        if problem := policy_problem(configs[name], has_key=False, marked=marked):
+            raise SinkError(f"Topic {name} {problem}.", hint=keyless_hint(name, marked=marked))
 
 
-def keyless_hint(name: str) -> str:
-    """What to do with a compacted topic of a table without a key."""
+def keyless_hint(name: str, *, marked: bool = False) -> str:
+    """What to do with a compacted topic that gets records without a key (`check_keyless`)."""
+    if marked:
+        return f"{alter_topic(name, 'cleanup.policy=delete')}; or set heartbeat.watermark_interval_s: 0."
     return f"{alter_topic(name, 'cleanup.policy=delete')}; or give the table a primary key."
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from cdcd.errors import ConfigError
-from cdcd.formats.encoder import HEADER_UNCHANGED
+from cdcd.formats.encoder import HEADER_UNCHANGED, is_watermark
 from cdcd.formats.flattening import DELETED_FIELD
 from cdcd.operations.conditions import Condition, Row
 from cdcd.snapshots.patterns import TablePattern
@@ -54,10 +54,12 @@ class Filter:
     _told: set[str] = field(default_factory=set)
 
     def wanted(self, seen: Seen) -> dict[str, Any] | None:
-        """The envelope of the record; None: it is not wanted, or a tombstone.
+        """The envelope of the record; None: it is not wanted, or a tombstone or watermark.
 
         Raises ConfigError: the condition cannot be judged on the record.
         """
+        if is_watermark(seen.value, seen.headers):
+            return None
         envelope = _envelope(seen) if seen.value is not None else None
         if envelope is None and self.flattened is not None:
             envelope = _around_row(seen, self.flattened(seen.topic))

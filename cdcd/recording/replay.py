@@ -111,7 +111,7 @@ class Replay:
         is_whole = self._begin is None and self._end is None
         exact = start == event.start and event.first and event.version == __version__ and is_whole
         if not exact:
-            start = replace(start, settings=replace(start.settings, heartbeat_s=0.0))
+            start = replace(start, settings=replace(start.settings, heartbeat_s=0.0, watermark_s=0.0))
             # Where a logged session of the durable log ended is of no matter for other records or limits.
             start = replace(start, logged_until=0)
         if before is not None and not before.exact:

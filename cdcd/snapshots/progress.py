@@ -87,6 +87,11 @@ class Progress:
         return not self.tasks and self.begun >= len(self.waiting)
 
     @property
+    def ended(self) -> int:
+        """How many readings of tables have ended since the pipeline began, completely or not. It only rises."""
+        return self.complete + self.failed
+
+    @property
     def tables_left(self) -> int:
         """How many tables are not read to their end."""
         return len(self.tasks) + len(self.waiting) - self.begun

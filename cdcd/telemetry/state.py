@@ -99,6 +99,7 @@ class Telemetry:
         "transactions_cut",
         "unwritable",
         "wal",
+        "watermarks",
         "writing",
     )
 
@@ -134,6 +135,7 @@ class Telemetry:
         self.unwritable: dict[tuple[str, str], int] = {}
         self.heartbeats = 0
         self.heartbeat_bytes = 0
+        self.watermarks = 0
         self.heartbeat_queries = {"done": 0, "failed": 0}
         self.delivered_rows = 0
         self.delivered_transactions = 0

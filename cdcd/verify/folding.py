@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from cdcd.formats.encoder import is_watermark
 from cdcd.formats.schemas import TableForm
 from cdcd.verify.columns import Shape, place_in
 from cdcd.verify.cutting import NULL as JSON_NULL
@@ -233,7 +234,9 @@ class Partition:
         self._unseen.clear()
 
     def take(self, record: TopicRecord) -> None:
-        """Take a record, if the snapshot sees it."""
+        """Take a record, if the snapshot sees it. Watermarks say nothing of rows."""
+        if record.value is None and is_watermark(None, record.headers):
+            return
         if record.key is not None:
             record = record._replace(key=payload(record.key))
         table = self.table

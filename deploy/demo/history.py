@@ -19,6 +19,7 @@ SHOWN_MAX: Final = 5
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 UNCHANGED: Final = "cdcd.unchanged"
+WATERMARK: Final = "cdcd.watermark"
 
 
 class Violations:
@@ -116,6 +117,8 @@ def examine(records: Iterable[Raw], *, exactly_once: bool = True, whole: bool = 
     partitions: dict[tuple[str, int], _Partition] = defaultdict(_Partition)
     homes: dict[tuple[str, bytes], int] = {}
     for raw in records:
+        if raw.value is None and WATERMARK in dict(raw.headers):
+            continue
         history.records += 1
         violations = history.violations
         partition = partitions[raw.topic, raw.partition]

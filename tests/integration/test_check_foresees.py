@@ -448,6 +448,11 @@ def a_keyless_table_with_a_compacted_topic(scene: Scene) -> None:
     scene.configure(snapshot={"mode": "initial"})
 
 
+def watermarks_and_a_compacted_topic(scene: Scene) -> None:
+    scene.topic(scene.one.topic, cleanup_policy="compact")
+    scene.configure(heartbeat={"watermark_interval_s": 5})
+
+
 def a_topic_that_differs_in_a_point(scene: Scene) -> None:
     scene.topic(f"{scene.one.name}_checkpoint")
 
@@ -600,6 +605,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     ),
     a_checkpoint_that_is_not_compacted: (4, "topic.checkpoint", "--add-config cleanup.policy=compact"),
     a_checkpoint_of_another_pipeline: (4, "topic.checkpoint", "topics.checkpoint"),
+    watermarks_and_a_compacted_topic: (4, "topic.keyless", "or set heartbeat.watermark_interval_s: 0"),
     a_keyless_table_with_a_compacted_topic: (4, "topic.keyless", "--add-config cleanup.policy=delete"),
     a_topic_that_differs_in_a_point: (4, "topic.missing", "topics.prefix"),
     a_port_in_use: (2, "http.port", "Set http.port to another"),

@@ -75,11 +75,18 @@ def test_an_outage_of_kafka_is_bridged_by_the_log_through_two_kills(
         process.start()
         process.await_event("durable.started")
         await_confirmed(database, slot, end)
+    # AND also if the process would give up for an outage before the log may go on
+    process.kill()
+    process.config |= {"startup_timeout_s": 0, "spool": {**process.config["spool"], "durable_after_s": 3}}
+    end = insert(database, 101, 105)
+    process.start()
+    process.await_event("durable.started")
+    await_confirmed(database, slot, end)
     # WHEN Kafka is back
     broker.start()
     process.await_event("durable.delivered")
     process.await_streaming()
-    await_confirmed(database, slot, insert(database, 101, 110))
+    await_confirmed(database, slot, insert(database, 106, 110))
     # THEN each row is there once, in order
     assert ids(broker, unique) == list(range(1, 111))
     assert process.stop() == 0

@@ -88,10 +88,10 @@ def test_a_look_before_the_start_sees_what_is_committed_while_a_transaction_is_o
 ):
     topic = Topic(broker, unique)
     began = time.monotonic()
-    assert peek_at_start(topic.client, unique, unique, 60, threading.Event()) == FIRST
+    assert peek_at_start(topic.client, unique, unique, 60, threading.Event(), exists=True) == FIRST
     assert time.monotonic() - began < BUSY_S
     topic.commit()
-    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event()) == SECOND
+    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True) == SECOND
 
 
 def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broker: KafkaBroker, unique: str):
@@ -101,26 +101,26 @@ def test_a_look_finds_the_checkpoint_behind_transactions_that_were_aborted(broke
         topic.open.begin_transaction()
         topic.open.produce(unique, SECOND.encode(), unique)
         topic.open.abort_transaction(WAIT_S)
-    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event()) == FIRST
+    assert peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True) == FIRST
     assert topic.read() == FIRST
 
 
 def test_without_a_topic_or_a_record_there_is_no_checkpoint_to_look_at(broker: KafkaBroker, unique: str):
     client: Properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": False}
-    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event()) is None
+    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event(), exists=False) is None
     create_topics(broker.bootstrap_servers, unique)
-    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event()) is None
+    assert peek_at_start(client, unique, unique, WAIT_S, threading.Event(), exists=True) is None
 
 
 def test_a_look_at_a_broker_that_is_away_ends_soon_and_passes():
     client: Properties = {"bootstrap.servers": "127.0.0.1:1", "logger": QUIET}
     began = time.monotonic()
     with pytest.raises(TransientError):
-        peek_at_start(client, "t", "k", 1, threading.Event())
+        peek_at_start(client, "t", "k", 1, threading.Event(), exists=True)
     assert time.monotonic() - began < 1 + BUSY_S
 
 
 def test_a_look_does_not_shut_a_writer_out(broker: KafkaBroker, unique: str):
     topic = Topic(broker, unique)
-    peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event())
+    peek_at_start(topic.client, unique, unique, WAIT_S, threading.Event(), exists=True)
     topic.open.commit_transaction(WAIT_S)

@@ -13,6 +13,7 @@ from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
 from tests.integration.moving_tables import QUIET, ROWS, TABLES, Writers, fill
+from tests.integration.visible_records import await_readable
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -68,6 +69,19 @@ def test_rows_that_exist_come_first_each_once_and_then_the_changes(
     assert markers["last_in_data_collection"] == 3
     assert {source["txId"] for source in sources} == {None}
     assert process.stop() == 0
+
+
+@pytest.mark.postgres(only=18)
+@pytest.mark.parametrize("method", ["exported", "incremental"])
+def test_who_kills_it_when_the_snapshot_is_finished_finds_every_row(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, method: str
+):
+    database.execute("CREATE TABLE t (id bigint PRIMARY KEY, note text)")
+    database.execute("INSERT INTO t SELECT id, repeat('x', 100) FROM generate_series(1, 5000) id")
+    process = daemon(settings(unique, database, broker, method=method))
+    process.await_event("snapshot.finished", rows=5000)
+    process.kill()
+    await_readable(broker.bootstrap_servers, f"{unique}.public.t", 5000)
 
 
 # PostgreSQL 14 is the first that reads a range of pages alone (TID range scan).

@@ -94,8 +94,8 @@ def visible(servers: str, topic: str) -> int:
 def await_readable(servers: str, topic: str, least: int) -> None:
     """Until a `read_committed` reader gets so many records of the topic.
 
-    The rows of a snapshot are on their way when `table.read` tells of them. If nothing is written after them, no
-    position of the slot says that they have arrived.
+    A commit is answered before every partition has its marker, so a reader may see the rows of a snapshot a moment
+    after `table.read`. If nothing is written after them, no position of the slot says that they have arrived.
     """
 
     def look() -> bool | None:

@@ -1,7 +1,9 @@
 """Which tables must be equal to their topics in the end, by what the daemon was asked and what it said (G9)."""
 
 from cdcd.facts import Fact, SnapshotSignalled, SnapshotTableFailed, SnapshotTableFinished
+from cdcd.transactions.position import Checkpoint
 from tests.sim.catalog import SCHEMA, Definition
+from tests.sim.expected import PromiseBrokenError
 from tests.sim.requests import PARTITIONED
 from tests.sim.settings import Settings
 from tests.sim.workload import Workload
@@ -29,6 +31,17 @@ class Completeness:
             table = self.workload.database.by_name(fact.table.partition(".")[2])
             if table is not None:
                 self._finished[table.name] = table.oid
+
+    def must_be_delivered(self, fact: Fact, checkpoint: bytes | None) -> None:
+        """A table that is reported as read has ended in the checkpoint that the broker holds, with as many rows."""
+        if not isinstance(fact, SnapshotTableFinished):
+            return
+        read = None if checkpoint is None else Checkpoint.decode(checkpoint, "the checkpoint topic").snapshot
+        outcomes = () if read is None else read.outcomes
+        if not any(
+            each.name == fact.table and each.rows == fact.rows and not each.error for each in outcomes
+        ):
+            raise PromiseBrokenError(f"{fact} was told, and the checkpoint says {outcomes}")
 
     def must_be_equal(self, table: Definition) -> bool:
         """Whether the daemon has promised that the table's topic has all of its rows."""

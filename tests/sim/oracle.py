@@ -16,6 +16,7 @@ from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
 from tests.sim.wal import Change
+from tests.sim.watermarks import WatermarksSeen, is_one
 
 
 class Prepared:
@@ -66,6 +67,7 @@ class Oracle:
         self.part_bytes = part_bytes
         self.transactions = TransactionsSeen() if metadata else None
         self.heartbeats = HeartbeatsSeen(rises=exactly_once)
+        self.watermarks = WatermarksSeen(rises=exactly_once)
         self.expected: list[Expected] = []
         self.delivered = 0
         self.told = 0
@@ -149,6 +151,11 @@ class Oracle:
             if record[0] == HEARTBEAT_TOPIC:
                 self.rows -= 1
                 self.heartbeats.heartbeat(record, self._starts, self._lengths, before)
+                continue
+            if is_one(record):
+                self.rows -= 1
+                here = max(self.delivered, at)
+                self.watermarks.watermark(record, self._starts, self._lengths, here)
                 continue
             if self.transactions is not None and record[0] == METADATA_TOPIC:
                 if self.transactions.boundary(record):

@@ -22,6 +22,7 @@ from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
 from tests.sim import planted_stream as stream
+from tests.sim import planted_watermarks as watermarks
 from tests.sim.planted_focuses import (
     ADDED_MEANWHILE,
     ALTERED,
@@ -54,6 +55,7 @@ from tests.sim.planted_focuses import (
     UNKNOWN_AND_REFUSED,
     UNSEEN,
     UNSEEN_VALUES,
+    WATERMARKS,
 )
 from tests.sim.session import Parts
 from tests.sim.settings import DURABLE, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
@@ -129,6 +131,10 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "heartbeat_query_without_the_lock": _in_engine(
             HEARTBEATS_AT_A_SHUTDOWN, heartbeat=heartbeats.GoesOnWithoutTheLock
         ),
+        "watermark_before_its_records": Planted(
+            Parts(engine=engine.Parts(watermarks=watermarks.NamesItsBatch), sink=watermarks.MarksFirst),
+            WATERMARKS,
+        ),
         "events_named_by_the_change": _in_session(encoder=events.NamesEventsByTheChange),
         "cut_not_recorded": _in_engine(CUT, queue=stream.ForgetsWhatIsDone),
         "records_for_events": _in_engine(CUT, queue=stream.CountsRecords),
@@ -143,6 +149,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),
         "logged_sessions_joined": _in_session(DURABLE, log=durable.JoinsSessions),
         "logged_removed_before_delivery": _in_session(DURABLE, log=durable.RemovesBeforeDelivery),
+        "logged_removed_by_the_slot": _in_session(DURABLE, steps=start.LOG_REMOVED_BY_THE_SLOT),
         "logged_tail_forgotten": _in_session(DURABLE, log=durable.ForgetsTheTail),
         "producer_kept": _in_session(sink=sink.KeepsTheProducer),
         "unknown_taken_for_failed": _in_session(sink=sink.TakesUnknownForFailed),
@@ -182,6 +189,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             snapshots.KeepsOldChunks, snapshots.TakesOldChunks, focus=REWRITTEN
         ),
         "pages_of_former_file_kept": _in_incremental(snapshots.KeepsPagesOfTheFormerFile, focus=REWRITTEN),
+        "table_told_before_delivery": _in_incremental(snapshots.TellsBeforeDelivery),
         "pages_counted_before_delivery": _in_incremental(snapshots.CountsBeforeDelivery),
         "task_known_by_name": _in_incremental(snapshots.MergesByName),
         "changed_chunk_settled": _in_engine(REWRITTEN_WHILE_EXPORTED, exported=snapshots.SettlesWhatChanged),

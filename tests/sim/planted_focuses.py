@@ -389,3 +389,12 @@ HEARTBEATS_AT_A_SHUTDOWN: Final[Mapping[str, Any]] = {
     "p_fault": 0.03,
 }
 """The same, where a PostgreSQL that shuts down waits for what is being delivered."""
+
+WATERMARKS: Final[Mapping[str, Any]] = {"watermark_s": 0.2}
+"""Watermarks in the topics of tables, every few ticks."""
+
+WATERMARKS_AT_LEAST_ONCE: Final[Mapping[str, Any]] = {**AT_LEAST_ONCE, **WATERMARKS}
+"""The same, where a part of a batch may be there before the batch is sent again."""
+
+WATERMARKS_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **WATERMARKS}
+"""The same, among parts of large transactions, with restarts inside of them."""

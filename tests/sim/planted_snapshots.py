@@ -71,6 +71,15 @@ class ForgetsUnsentValuesAtARestart(WatchedTables):
         return tasks.progress
 
 
+class TellsBeforeDelivery(SnapshotTasks):
+    """Reports a table when its last rows are on their way."""
+
+    def end(self, task: TableTask, *arguments: Any, **options: Any) -> bool:
+        has_ended = super().end(task, *arguments, **options)
+        self.delivered(self.progress, 0.0)
+        return has_ended
+
+
 class OwesFromThePlanOn(WatchedTables):
     """A change that was streamed before the table was planned owes nothing, though the plan's snapshot lacks it."""
 

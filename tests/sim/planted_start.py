@@ -6,7 +6,9 @@ from typing import Final
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.startup import STEPS, Start
 from cdcd.engine.startup_positions import Step
+from cdcd.engine.startup_requests import LookAtLog, RemoveLogged
 from cdcd.errors import SinkError
+from cdcd.transactions.logged import DurableLog
 
 Steps = tuple[Callable[[Start], Step], ...]
 
@@ -51,11 +53,25 @@ def looks_at_the_slot_once(start: Start) -> Step:
         positions._look_at_slot = seen  # type: ignore[method-assign]
 
 
+def removes_what_postgresql_was_told_of(start: Start) -> Step:
+    """Takes what the slot has passed for delivered, although only the checkpoint says what Kafka has."""
+    positions = start.positions
+    log: DurableLog | None = yield LookAtLog()
+    confirmed = None if positions.slot is None else positions.slot.confirmed
+    sessions = () if log is None or confirmed is None else log.sessions
+    gone = tuple([session.number for session in sessions if session.end <= (confirmed or 0)])
+    if gone:
+        if positions.logged is not None and positions.logged.number in gone:
+            positions.logged = None
+        yield RemoveLogged(gone)
+
+
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)
+LOG_REMOVED_BY_THE_SLOT: Final = replaced(Start.remove_delivered_logs, removes_what_postgresql_was_told_of)
 
 
 class DropsWhatDelivered(FirstStart):

@@ -501,6 +501,7 @@ class Session:
                 truncate=settings.truncate_records,
                 heartbeat_s=settings.heartbeat_s,
                 heartbeat_query=settings.heartbeat_s > 0,
+                watermark_s=settings.watermark_s,
             ),
             replace(ready.checkpoint, position=position),
             assembler=assembler,

@@ -98,6 +98,8 @@ class Settings:
     """Operations without records."""
     heartbeat_s: float = 0.0
     """Interval of heartbeats, and of the query on the source; 0: there are none (`heartbeats.py`)."""
+    watermark_s: float = 0.0
+    """Interval of watermarks in the topics of tables; 0: there are none (`watermarks.py`)."""
     filters: bool = False
     """Tables have a filter (`filtered.py`)."""
     left_out: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 
 from cdcd.engine.queue import Batch, Produce
 from cdcd.errors import CdcdError, FencedError, TransientError
+from cdcd.formats.encoder import HEADER_WATERMARK
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -41,6 +42,14 @@ def _append_to(records: list[Record]) -> Produce:
     return produce
 
 
+def _marks(batch: Batch) -> list[Record]:
+    """The watermarks of the batch. A topic has one partition, which there is if somebody names it."""
+    if batch.watermark is None:
+        return []
+    headers = [(HEADER_WATERMARK, b"%d" % batch.watermark.lsn)]
+    return [(topic, None, None, list(headers)) for topic in batch.watermark.topics]
+
+
 class Sink:
     """The only writer to the simulated Kafka; each `yield` is a moment in which something else may happen.
 
@@ -49,6 +58,8 @@ class Sink:
 
     exactly: ClassVar[Transitions] = {}
     at_least: ClassVar[Transitions] = {}
+    marks_first: ClassVar[bool] = False
+    """Watermarks stand before the records of their batch, as a planted bug has it."""
 
     def __init__(
         self, broker: Broker, rng: Random, prove_ownership: Callable[[], None], *, exactly_once: bool
@@ -156,6 +167,9 @@ class Sink:
         yield from self._give(records)
 
     def _give(self, records: list[Record]) -> Iterator[None]:
+        assert self._batch is not None
+        marks = _marks(self._batch)
+        records = [*marks, *records] if self.marks_first else [*records, *marks]
         if not self._exactly_once:
             self._sent.append((records, None))
             return

@@ -14,7 +14,7 @@ from cdcd.recording.playback import read_events
 from cdcd.recording.replay import Replay
 from cdcd.recording.segments import Segment, list_segments
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
-from tests.sim.planted_focuses import HEARTBEATS
+from tests.sim.planted_focuses import HEARTBEATS, WATERMARKS
 from tests.sim.recorded import Recorded, Shipped
 from tests.sim.world import World
 
@@ -56,7 +56,7 @@ def must_be_what_was_delivered(shipped: list[Shipped], batches: list[list[Any]])
 @pytest.mark.skipif(is_compiled(), reason="the test looks into compiled classes")
 @pytest.mark.parametrize(
     ("first", "focus"),
-    [(first, None) for first in range(0, 60, SEEDS_PER_TEST)] + [(0, HEARTBEATS)],
+    [(first, None) for first in range(0, 60, SEEDS_PER_TEST)] + [(0, HEARTBEATS), (0, WATERMARKS)],
 )
 def test_an_exact_replay_writes_what_the_daemon_wrote(first, focus, tmp_path, monkeypatch):
     exact = segments = 0

@@ -21,6 +21,9 @@ from tests.sim.planted_focuses import (
     METADATA_AND_CUT,
     PUBLISHING,
     PUBLISHING_AND_CUT,
+    WATERMARKS,
+    WATERMARKS_AND_CUT,
+    WATERMARKS_AT_LEAST_ONCE,
 )
 from tests.sim.session import Parts
 from tests.sim.settings import DURABLE, FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
@@ -121,6 +124,25 @@ def test_transaction_metadata_counts_the_records_that_came(tmp_path, focus):
         assert world.oracle.transactions is not None
         seen += len(world.oracle.transactions.by_id)
     assert seen > 200
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus",
+    [WATERMARKS, WATERMARKS_AT_LEAST_ONCE, WATERMARKS_AND_CUT, {**WATERMARKS, **DURABLE}],
+    ids=["as drawn", "at least once", "cut and killed", "durable log"],
+)
+def test_what_a_watermark_names_stands_before_it(tmp_path, focus):
+    count = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        count += world.oracle.watermarks.count
+    assert count > 1000
 
 
 @pytest.mark.again

@@ -104,6 +104,7 @@ class World:
         if self.around.log is not None:
             self.around.log(f"    {fact}")
         self.complete.observe(fact)
+        self.complete.must_be_delivered(fact, self.broker.checkpoint)
 
     def run(self) -> None:
         """Raises PromiseBrokenError, or whatever the product raises, when a promise is broken."""

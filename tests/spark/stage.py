@@ -11,6 +11,7 @@ import psycopg
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from cdcd.formats.encoder import is_watermark
 from cdcd.formats.schemas import TableForm, read_form
 from cdcd.spark.jars import ICEBERG
 from cdcd.spark.session import catalog_conf
@@ -49,11 +50,21 @@ class Stage:
             yield stage
 
     @contextmanager
-    def source(self, name: str, *tables: str, partitions: int = 2) -> "Iterator[Source]":
-        """A database with these tables (or other statements), and a daemon that reads and streams from it."""
+    def source(
+        self, name: str, *tables: str, partitions: int = 2, watermark_s: float = 0
+    ) -> "Iterator[Source]":
+        """A database with these tables (or other statements), and a daemon that reads and streams from it.
+
+        `watermark_s`: the interval of watermarks in the topics of tables; 0: there are none.
+        """
         self.postgres.execute(f"CREATE DATABASE {name}")
         source = Source(
-            name, self.postgres.dsn(name), self.broker.bootstrap_servers, self._folder / name, partitions
+            name,
+            self.postgres.dsn(name),
+            self.broker.bootstrap_servers,
+            self._folder / name,
+            partitions,
+            watermark_s=watermark_s,
         )
         with source.connect() as connection:
             for table in tables:
@@ -71,7 +82,9 @@ class Stage:
 class Source:
     """A database, its daemon and its topics."""
 
-    def __init__(self, name: str, dsn: str, servers: str, folder: Path, partitions: int) -> None:
+    def __init__(
+        self, name: str, dsn: str, servers: str, folder: Path, partitions: int, *, watermark_s: float = 0
+    ) -> None:
         self.name = name
         self.dsn = dsn
         self.servers = servers
@@ -84,6 +97,7 @@ class Source:
                 dsn,
                 servers,
                 topics={"create": {"partitions": partitions}},
+                heartbeat={"watermark_interval_s": watermark_s},
                 # What the tables hold before the first change comes as rows that were read.
                 snapshot={"mode": "initial"},
             ),
@@ -108,9 +122,10 @@ class Source:
         return mirror
 
     def records(self, table: str) -> list[Raw]:
-        """What is in a table's topic."""
+        """What is in a table's topic, but for watermarks."""
         with Reader(self.servers, self.name) as reader:
-            return [record for record in reader.read_all() if record.topic == f"{self.name}.{table}"]
+            found = [record for record in reader.read_all() if record.topic == f"{self.name}.{table}"]
+        return [record for record in found if not is_watermark(record.value, record.headers)]
 
     def descriptions(self, table: str) -> list[TableForm]:
         """What the schemas topic says of `schema.table`, the newest last."""

@@ -1,4 +1,4 @@
-"""The keys of `heartbeat`: a record, and a query on the source, at an interval."""
+"""The keys of `heartbeat`: a record, watermarks, and a query on the source, at an interval."""
 
 from typing import Final, Self
 
@@ -11,7 +11,7 @@ INTERVAL_S_MAX: Final = 86_400
 
 
 class HeartbeatConfig(Section):
-    """Heartbeat records, and the query that lets a quiet database move on (docs/records.md, Heartbeats)."""
+    """Heartbeat records, watermarks, and the query that lets a quiet database move on (docs/records.md, Heartbeats)."""
 
     interval_s: float = Field(
         0,
@@ -35,10 +35,21 @@ class HeartbeatConfig(Section):
         "lock (lock_timeout).",
     )
 
+    watermark_interval_s: float = Field(
+        0,
+        ge=0,
+        le=INTERVAL_S_MAX,
+        description="How often every partition of every table's topic gets a record without key and value, whose "
+        "header cdcd.watermark says up to which LSN the partition is complete; only if the LSN has moved. Each round "
+        "costs a record for every partition of all these topics. Compacted topics refuse such records. 0: never.",
+    )
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if 0 < self.interval_s < INTERVAL_S_MIN:
             raise ValueError(f"interval_s must be 0 or at least {INTERVAL_S_MIN:g}")
+        if 0 < self.watermark_interval_s < INTERVAL_S_MIN:
+            raise ValueError(f"watermark_interval_s must be 0 or at least {INTERVAL_S_MIN:g}")
         if self.action_query is not None and not self.interval_s:
             raise ValueError("action_query needs interval_s, which says how often the query runs")
         return self

@@ -52,8 +52,8 @@ class SpoolConfig(Section):
         10,
         ge=0,
         le=86_400,
-        description="How long Kafka must have been away before the stream goes to that log. Should be well below "
-        "startup_timeout_s, so that a daemon that starts during the outage goes on with the log before it gives up.",
+        description="How long Kafka must have been away before the stream goes to that log. A daemon that starts "
+        "during the outage waits for this time too, also if startup_timeout_s is shorter.",
     )
 
     @model_validator(mode="after")

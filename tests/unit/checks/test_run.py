@@ -12,7 +12,7 @@ from cdcd.checks import codes, rehearsal
 from cdcd.checks.finding import Finding
 from cdcd.checks.run import Ask, Side, ask_postgres, asked, kafka_wanted
 from cdcd.config.loading import Config, parse_config
-from cdcd.daemon.startup import CARRIED_OUT
+from cdcd.daemon.start_requests import CARRIED_OUT
 from cdcd.errors import EXIT_CODES, CdcdError, ConfigError, SinkError, SourceError, TransientError
 from cdcd.rows.routing import TopicNames
 

@@ -12,6 +12,11 @@ ON = "heartbeat: {interval_s: 5}\n"
     ("section", "says"),
     [
         ("heartbeat: {interval_s: 0.01}", "interval_s must be 0 or at least 0.1"),
+        ("heartbeat: {watermark_interval_s: 0.01}", "watermark_interval_s must be 0 or at least 0.1"),
+        (
+            "heartbeat: {watermark_interval_s: 5}\ntopics: {create: {config: {cleanup.policy: 'compact,delete'}}}",
+            "needs topics that are not compacted",
+        ),
         ("heartbeat: {action_query: SELECT 1}", "action_query needs interval_s"),
         (f"{ON}topics: {{heartbeat: shop.message}}", "is another topic of the pipeline already"),
         (f"{ON}topics: {{heartbeat: shop_schemas}}", "is another topic of the pipeline already"),
@@ -33,6 +38,18 @@ def test_without_an_interval_there_is_no_topic():
     assert config.heartbeat_topic is None
     assert encoder_settings(config, "db").heartbeat_topic is None
     assert engine_settings(config, 60).heartbeat_s == 0
+
+
+def test_watermarks_need_no_heartbeats():
+    config = parse("heartbeat: {watermark_interval_s: 5}\n")
+    assert config.heartbeat_topic is None
+    assert engine_settings(config, 60).watermark_s == 5
+    assert engine_settings(parse(""), 60).watermark_s == 0
+    # Whoever makes the topics is asked when they are there.
+    parse(
+        "heartbeat: {watermark_interval_s: 5}\n"
+        "topics: {create: {enabled: false, config: {cleanup.policy: compact}}}\n"
+    )
 
 
 def test_with_an_interval_the_topic_has_debeziums_name_and_is_there_from_the_start():

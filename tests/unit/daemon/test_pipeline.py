@@ -78,6 +78,7 @@ class Engine:
         )
         self.encoder = self.rows = SimpleNamespace(counts={}, unwritable={})
         self.incremental = SimpleNamespace(progress=Progress())
+        self.delivered_progress = Progress()
         self.queue = SimpleNamespace(size=0, waiting=0)
 
     def next_action(self, now: float, unix_us: int) -> Action:
@@ -229,14 +230,18 @@ async def test_each_action_is_carried_out_and_reported(action: Action, done: Any
 
 
 @in_a_loop
-async def test_heartbeats_that_kafka_has_are_counted():
+async def test_heartbeats_and_watermarks_that_kafka_has_are_counted():
     engine = Engine(
-        [Ship(Batch(START, START, size=40, heartbeat_bytes=40), CHECKPOINT), Ship(BATCH, CHECKPOINT)]
+        [
+            Ship(Batch(START, START, size=40, heartbeat_bytes=40, marks=3), CHECKPOINT),
+            Ship(BATCH, CHECKPOINT),
+        ]
     )
     engine.ends_when = lambda: len(engine.said("delivered")) == 2
     session = Session(engine)
     await session.run()
     telemetry = session.pipeline._telemetry
+    assert telemetry.watermarks == 3
     assert (telemetry.heartbeats, telemetry.kafka_bytes, telemetry.totals().bytes) == (1, 40, 0)
 
 

@@ -87,6 +87,14 @@ def test_a_delete_without_its_tombstone_is_a_violation() -> None:
     assert kinds(topics) == {"delete without its tombstone"}
 
 
+def test_watermarks_are_passed_over() -> None:
+    topics = good()
+    mark = Raw(topics.records[0].topic, 0, 99, None, None, (("cdcd.watermark", b"4711"),))
+    history = examine([mark, *topics.records, mark])
+    assert not history.violations
+    assert (history.records, history.tombstones) == (10, 2)
+
+
 def test_a_tombstone_without_its_delete_is_a_violation() -> None:
     assert kinds(Topics().begin(100).insert("t", ONE, id=1).tombstone("t", ONE)) == {
         "tombstone without its delete"

@@ -41,6 +41,7 @@ from cdcd.facts import (
     PreparedOld,
     PrepareMissing,
     RelationChanged,
+    SnapshotFinished,
     SnapshotSignalled,
     TableAdded,
     TableReplaced,
@@ -896,3 +897,18 @@ def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: D
     # THEN the row of the page is left out, and that of the key has the value
     assert [value["op"] for _, _, value in daemon.records] == ["c", "u", "r"]
     assert daemon.records[-1][2]["after"] == {"id": 1, "note": "old"}
+
+
+def test_the_progress_that_is_shown_is_what_the_broker_holds(tmp_path: Path):
+    one = table(OID)
+    daemon = Daemon(tmp_path, initial_of(one), exported=[one])
+    begun = Progress()
+    while not begun.is_done or not begun.ended:
+        ship = daemon.until(Ship)
+        begun = ship.batch.snapshot or Progress()
+        # THEN a table is shown as read, and the log is told of it, when its rows are delivered
+        assert daemon.engine.delivered_progress.ended == 0
+        assert daemon.facts.of(SnapshotFinished) == []
+        daemon.carry_out(ship)
+    assert daemon.engine.delivered_progress.is_done
+    assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=1)]

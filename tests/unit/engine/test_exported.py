@@ -100,6 +100,7 @@ def test_all_tables_are_read_at_the_slots_snapshot_page_by_page():
         ("first_in_data_collection", "last"),
     ]
     assert daemon.progress.is_done
+    daemon.incremental.tasks.delivered(daemon.progress, 0.0)
     assert [each.rows for each in daemon.facts.of(SnapshotTableFinished)] == [2, 1]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=3)]
 

@@ -34,12 +34,19 @@ def test_its_rows_have_their_place_when_the_stream_is_past_what_their_snapshot_s
     daemon.answer(rows(1, 2, after=500))
     daemon.between(499)
     assert daemon.rendering.put_rows == []
+    before = daemon.progress
     daemon.between(500)
     assert daemon.rendering.put_rows == [(1, [1, 2])]
     assert daemon.is_done()
     assert daemon.progress.outcomes[0].rows == 2
-    assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=0.0)]
+    # They are reported when Kafka holds the rows.
+    daemon.incremental.tasks.delivered(before, 5.0)
+    assert daemon.facts.of(SnapshotTableFinished) == daemon.facts.of(SnapshotFinished) == []
+    daemon.incremental.tasks.delivered(daemon.progress, 7.0)
+    assert daemon.facts.of(SnapshotTableFinished) == [SnapshotTableFinished(table=T, rows=2, seconds=7.0)]
     assert daemon.facts.of(SnapshotFinished) == [SnapshotFinished(rows=2)]
+    daemon.incremental.tasks.delivered(daemon.progress, 8.0)
+    assert len(daemon.facts.of(SnapshotFinished)) == 1
     assert not daemon.incremental.watched.watches
 
 

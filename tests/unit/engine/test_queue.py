@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Record
+from cdcd.engine.queue import GIVEN_AWAY, TICKETS_MAX, Batch, BatchQueue, Record, Watermark
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.ledger import Ledger
 from cdcd.transactions.position import COVERED, Position
@@ -59,6 +59,26 @@ def test_a_large_transaction_does_not_hold_up_the_heartbeat_before_it():
         add(queue, "part", size=50)
     batch = queue.take(0)
     assert (batch.heartbeat_bytes, batch.closes, texts(batch)) == (10, True, ["beat"])
+
+
+def test_watermarks_go_out_at_once_behind_the_records_of_their_batch():
+    queue = make()
+    transaction(queue, 100, "a")
+    queue.mark(Watermark(60, ("topic",)))
+    assert queue.due_at(3.0) == 3.0
+    batch = queue.take(3.0)
+    assert (batch.watermark, texts(batch), batch.closes) == (Watermark(60, ("topic",)), ["a"], True)
+    assert queue.take(3.0).watermark is None
+
+
+def test_a_large_transaction_does_not_hold_up_the_watermarks_before_it():
+    queue = make(whole_bytes_max=1000)
+    queue.mark(Watermark(60, ("topic",)))
+    queue.begin(100, 0)
+    while queue.due_at(0) != 0:
+        add(queue, "part", size=50)
+    batch = queue.take(0)
+    assert (batch.watermark, batch.closes, texts(batch)) == (Watermark(60, ("topic",)), True, [])
 
 
 def deliver(queue: BatchQueue, ledger: Ledger) -> Position:

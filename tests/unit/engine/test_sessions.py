@@ -25,8 +25,11 @@ class Process:
             now=self.now,
         )
 
-    def fail(self, error: TransientError, *, streamed: bool = False) -> float:
-        return self.sessions.failed(error, streamed=streamed, draw=1, now=self.now)
+    def fail(
+        self, error: TransientError, *, streamed: bool = False, spools_in_s: float | None = None
+    ) -> float:
+        spools_at = None if spools_in_s is None else self.now + spools_in_s
+        return self.sessions.failed(error, streamed=streamed, draw=1, now=self.now, spools_at=spools_at)
 
 
 @pytest.fixture
@@ -57,6 +60,25 @@ def test_one_that_has_streamed_never_does(process: Process):
     process.fail(TransientError("lost"), streamed=True)
     process.now += 100 * PATIENCE_S
     assert process.fail(TransientError("lost")) == 2
+
+
+def test_one_that_is_to_go_on_with_the_durable_log_does_not_give_up_for_kafka_and_waits_no_longer(
+    process: Process,
+):
+    process.now += PATIENCE_S + 1
+    away = SinkUnavailableError("away")
+    assert process.fail(away, spools_in_s=1.5) == 1.5
+    assert process.fail(away, spools_in_s=100) == 4
+    assert process.fail(away, spools_in_s=-1) == 0
+    # If the log cannot go on either, it ends.
+    with pytest.raises(SinkUnavailableError, match="given up"):
+        process.fail(away)
+
+
+def test_the_durable_log_does_not_keep_a_process_that_never_reached_postgresql(process: Process):
+    process.now += PATIENCE_S + 1
+    with pytest.raises(TransientError, match="given up"):
+        process.fail(TransientError("refused"), spools_in_s=5)
 
 
 def test_a_session_for_the_durable_log_begins_and_ends_without_a_pause(process: Process):

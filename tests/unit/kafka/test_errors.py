@@ -1,10 +1,21 @@
 """The table of Kafka's refusals."""
 
+import logging
+
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdcd.errors import CdcdError, ConfigError, FencedError, SinkError, TransientError
-from cdcd.kafka.errors import _TABLE, fill_names, filled, map_kafka_error, property_error, rights_hint
+from cdcd.kafka.errors import (
+    _TABLE,
+    RETRIABLE,
+    fill_names,
+    filled,
+    map_kafka_error,
+    passes,
+    property_error,
+    rights_hint,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +54,39 @@ def test_every_name_of_the_table_is_one_that_librdkafka_knows_and_stands_there_o
 def test_an_unknown_refusal_of_the_broker_is_fatal_and_one_of_librdkafka_itself_is_not() -> None:
     assert type(map_kafka_error(KafkaError(KafkaError.INVALID_GROUP_ID), "x")) is SinkError
     assert type(map_kafka_error(KafkaError(KafkaError._BAD_COMPRESSION), "x")) is TransientError
+
+
+@pytest.mark.parametrize("code", sorted(RETRIABLE))
+def test_what_kafka_calls_retriable_passes_although_an_error_made_from_a_code_does_not_say_so(
+    code: int,
+) -> None:
+    error = KafkaError(code)
+    assert not error.retriable(), "confluent_kafka says so now: `passes` may ask it alone"
+    assert passes(error)
+    assert type(map_kafka_error(error, "x")) is TransientError
+
+
+def test_a_transactional_call_says_itself_that_its_error_passes() -> None:
+    logger = logging.getLogger("cdcd.tests.librdkafka")
+    logger.setLevel(logging.CRITICAL + 1)
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "x", "logger": logger})
+    with pytest.raises(KafkaException) as caught:
+        producer.init_transactions(0.1)
+    assert caught.value.args[0].retriable()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError._PARTITION_EOF,
+        KafkaError._AUTO_OFFSET_RESET,
+        KafkaError.INVALID_MSG,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    ],
+)
+def test_a_refusal_the_end_of_a_partition_and_what_stays_do_not_pass(code: int) -> None:
+    assert not passes(KafkaError(code))
 
 
 def test_every_code_of_librdkafka_is_mapped() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from cdcd.errors import SinkError
 from cdcd.kafka.admin import Admin
-from cdcd.kafka.topics import TopicSpec, colliding, ensure_topics, policy_problem
+from cdcd.kafka.topics import TopicSpec, colliding, ensure_topics, keyless_hint, policy_problem
 
 
 def test_names_that_differ_only_in_dot_and_underscore_collide() -> None:
@@ -36,3 +36,11 @@ def test_a_compacted_topic_is_not_fit_for_a_table_without_a_key(
     config: dict[str, str], has_key: bool, is_fit: bool
 ) -> None:
     assert (policy_problem(config, has_key=has_key) == "") == is_fit
+
+
+@pytest.mark.parametrize("has_key", [True, False])
+def test_a_compacted_topic_is_not_fit_for_watermarks(has_key: bool) -> None:
+    problem = policy_problem({"cleanup.policy": "compact"}, has_key=has_key, marked=True)
+    assert "heartbeat.watermark_interval_s" in problem
+    assert policy_problem({"cleanup.policy": "delete"}, has_key=has_key, marked=True) == ""
+    assert "heartbeat.watermark_interval_s: 0" in keyless_hint("shop.public.orders", marked=True)

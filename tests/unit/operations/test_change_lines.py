@@ -102,6 +102,13 @@ def test_a_tombstone_is_not_shown():
     assert Filter().wanted(Seen("t", b"{}", None)) is None
 
 
+def test_a_watermark_is_not_shown_and_not_told_of():
+    for flattened in (None, str):
+        shown = Filter(flattened=flattened)
+        assert shown.wanted(Seen("t", None, None, (("cdcd.watermark", b"4711"),))) is None
+        assert shown.notices == []
+
+
 @pytest.mark.parametrize(
     ("pattern", "wanted"),
     [

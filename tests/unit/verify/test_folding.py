@@ -54,6 +54,18 @@ def test_a_row_that_was_read_behind_a_change_that_is_not_seen_is_left_out(topic:
     assert not topic.fold.is_unsure
 
 
+def test_a_watermark_is_no_record_of_a_row(topic: Topic):
+    mark = (("cdcd.watermark", b"4711"),)
+    topic.raw(None, None, mark)
+    topic.change("c", 10, {"id": 1, "note": "a"})
+    topic.raw(None, None, mark)
+    topic.change("d", 20, before={"id": 1, "note": None})
+    topic.raw(None, None, mark)
+    assert topic.compare([]).differing == 0
+    assert topic.faults == []
+    assert topic.fold.records == 2
+
+
 def test_an_unsent_value_is_that_of_the_row_before(topic: Topic):
     topic.change("c", 10, {"id": 1, "note": LONG})
     topic.change("u", 20, {"id": 1, "note": "__unavailable"}, unchanged=("note",))

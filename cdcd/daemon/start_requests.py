@@ -1,0 +1,273 @@
+"""Carries out the requests of a start (`engine/startup.py`), and holds what they make.
+
+Nothing here decides: `engine/startup.py` has the order of the steps and every refusal.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+from cdcd.config.loading import Config
+from cdcd.daemon.durable_log import log_error, open_log
+from cdcd.daemon.kafka_side import KafkaSide
+from cdcd.daemon.postgres_side import PostgresSide
+from cdcd.daemon.snapshot_driver import SnapshotDriver
+from cdcd.durable.log import LogFiles
+from cdcd.engine.exported import ExportedTables
+from cdcd.engine.startup import Ready
+from cdcd.engine.startup_requests import (
+    ConnectCatalog,
+    ConnectStream,
+    CreateSlot,
+    DropSlot,
+    EndFormerStream,
+    EndTwoPhase,
+    EnsurePublication,
+    Fence,
+    ImportSnapshot,
+    ListTables,
+    LookAtLog,
+    LookAtSlot,
+    Pause,
+    PeekCheckpoint,
+    PrepareSink,
+    ReadSource,
+    RemoveLogged,
+    Request,
+    SetFailover,
+    SlotMade,
+    SlotSeen,
+    StreamEarly,
+    TakeLock,
+    WriteCheckpoint,
+)
+from cdcd.facts import Observer
+from cdcd.facts_operation import DurableSpoolDelivered
+from cdcd.kafka.sink import Sink
+from cdcd.postgres.connection import Connection, Dsn, connect
+from cdcd.postgres.lock import AdvisoryLock
+from cdcd.postgres.replication import Identity, ReplicationStream
+from cdcd.postgres.source import read_source
+from cdcd.telemetry.state import Telemetry
+from cdcd.transactions.logged import DurableLog
+from cdcd.transactions.position import Checkpoint, Source
+
+PAUSE_S: Final = 0.001
+"""Seconds to wait for more packets after each read. A busy walsender sends small packets, and reading several at a time
+halves the cost."""
+
+
+class StartRequests:
+    """What a start has made so far. `carry_out` the requests of one start.
+
+    Args:
+        stack: takes what has to be closed when the session ends, but for the stream, which is closed before it.
+        lapsed: server processes that held the lock for this process when the lease ran out.
+
+    Attributes:
+        lock, sql, stream, sink, identity, snapshots, log: what the requests make, in this order; None: not made yet.
+        wal_sender_timeout_s: the server's, in seconds.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        telemetry: Telemetry,
+        observe: Observer,
+        *,
+        postgres: PostgresSide,
+        kafka: KafkaSide,
+        stack: AsyncExitStack,
+        dsn: Dsn,
+        lapsed: frozenset[int],
+    ) -> None:
+        self._config = config
+        self._telemetry = telemetry
+        self._observe = observe
+        self._postgres = postgres
+        self._kafka = kafka
+        self._stack = stack
+        self._dsn = dsn
+        self._lapsed = lapsed
+        self.lock: AdvisoryLock | None = None
+        self.sql: Connection | None = None
+        self.stream: ReplicationStream | None = None
+        self.wal_sender_timeout_s = 0.0
+        self.sink: Sink | None = None
+        self.identity: Identity | None = None
+        self.snapshots: SnapshotDriver | None = None
+        self.log: LogFiles | None = None
+
+    async def carry_out(self, requests: Generator[Request[Any], Any, Ready]) -> Ready:
+        """Carry out one request after the other, and return what the session begins with. Raises as the start does."""
+        answer: object = None
+        while True:
+            try:
+                request = requests.send(answer)
+            except StopIteration as end:
+                ready: Ready = end.value
+                return ready
+            answer = await CARRIED_OUT[type(request)](self, request)
+
+    # In the order in which the requests come.
+
+    async def _take_lock(self, _request: TakeLock) -> None:
+        lock = await self._postgres.connect_lock(self._dsn)
+        self._stack.callback(lock.close)
+        await self._postgres.acquire(lock, self._lapsed)
+        self.lock = lock
+        keep = asyncio.create_task(lock.keep(), name="keep the lock")
+        self._stack.push_async_callback(_ended, keep)
+
+    async def _connect_catalog(self, _request: ConnectCatalog) -> bool:
+        self.sql = await connect(
+            self._dsn,
+            application_name=f"{self._config.name} catalog",
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+        )
+        self._stack.push_async_callback(self.sql.close)
+        return await self._postgres.is_standby(self.sql)
+
+    async def _end_former_stream(self, _request: EndFormerStream) -> None:
+        assert self.sql is not None
+        await self._postgres.end_former_stream(self.sql)
+
+    async def _connect_stream(self, _request: ConnectStream) -> int:
+        stream = await ReplicationStream.open(
+            self._dsn,
+            application_name=self._config.name,
+            connect_timeout_s=self._config.postgres.connect_timeout_s,
+            pause_s=PAUSE_S,
+        )
+        self.stream = stream
+        # Asked for now: after the slot was created, any command would end the snapshot that it exports.
+        self.wal_sender_timeout_s = await stream.wal_sender_timeout_s()
+        return stream.server_version
+
+    async def _stream_early(self, _request: StreamEarly) -> None:
+        assert self.stream is not None
+        await self.stream.stream_early()
+
+    async def _prepare_sink(self, request: PrepareSink) -> None:
+        assert self.lock is not None
+        self.sink = await self._kafka.open_sink(self.lock, messages=request.messages)
+        self._stack.push_async_callback(self._kafka.in_thread, self.sink.close)
+
+    async def _look_at_slot(self, _request: LookAtSlot) -> SlotSeen | None:
+        assert self.sql is not None
+        assert self.stream is not None
+        self.identity = await self.stream.identify()
+        return await self._postgres.look_at_slot(self.sql, self.identity)
+
+    async def _peek_checkpoint(self, _request: PeekCheckpoint) -> Checkpoint | None:
+        return await self._kafka.peek()
+
+    async def _read_source(self, request: ReadSource) -> Source:
+        assert self.stream is not None
+        assert self.identity is not None
+        postgres = self._config.postgres
+        return await read_source(
+            self.stream,
+            self.identity,
+            request.slot_confirmed,
+            request.found,
+            slot_name=postgres.slot,
+            options=self._config.stream_options,
+        )
+
+    async def _look_at_log(self, _request: LookAtLog) -> DurableLog | None:
+        if self.log is None:
+            self.log = open_log(self._config)
+            if self.log is None:
+                return None
+            self._stack.callback(self.log.close)
+        self._telemetry.durable_bytes = self.log.size
+        return await asyncio.to_thread(self.log.look)
+
+    async def _remove_logged(self, request: RemoveLogged) -> None:
+        log = self.log
+        assert log is not None
+        try:
+            await asyncio.to_thread(log.remove, request.numbers)
+        except OSError as error:
+            raise log_error(self._config, error) from error
+        self._telemetry.durable_bytes = log.size
+        if not log.size:
+            self._observe(DurableSpoolDelivered(directory=str(self._config.spool.durable_directory)))
+
+    async def _pause(self, request: Pause) -> None:
+        await asyncio.sleep(request.seconds)
+
+    async def _fence(self, _request: Fence) -> Checkpoint | None:
+        assert self.sink is not None
+        return await self._kafka.call(self.sink.open)
+
+    async def _ensure_publication(self, _request: EnsurePublication) -> dict[int, str]:
+        assert self.sql is not None
+        await self._postgres.ensure_publication(self.sql)
+        self.snapshots = SnapshotDriver(self._config, self._dsn, self._stack)
+        return await self.snapshots.published()
+
+    async def _drop_slot(self, _request: DropSlot) -> None:
+        assert self.sql is not None
+        await self._postgres.drop_slot(self.sql)
+
+    async def _create_slot(self, request: CreateSlot) -> SlotMade:
+        assert self.sql is not None
+        assert self.stream is not None
+        assert self.identity is not None
+        return await self._postgres.create_slot(self.sql, self.stream, self.identity, export=request.export)
+
+    async def _end_two_phase(self, _request: EndTwoPhase) -> None:
+        assert self.stream is not None
+        await self._postgres.end_two_phase(self.stream)
+
+    async def _set_failover(self, _request: SetFailover) -> None:
+        assert self.stream is not None
+        await self._postgres.set_failover(self.stream)
+
+    async def _import_snapshot(self, request: ImportSnapshot) -> ExportedTables:
+        assert self.snapshots is not None
+        return await self.snapshots.import_snapshot(request.name)
+
+    async def _list_tables(self, _request: ListTables) -> dict[int, str]:
+        assert self.snapshots is not None
+        return await self.snapshots.published()
+
+    async def _write_checkpoint(self, request: WriteCheckpoint) -> None:
+        sink = self.sink
+        assert sink is not None
+        await self._kafka.call(lambda: sink.deliver(request.batch, request.checkpoint))
+
+
+CARRIED_OUT: Final[dict[type[Request[Any]], Callable[[StartRequests, Any], Awaitable[object]]]] = {
+    TakeLock: StartRequests._take_lock,
+    ConnectCatalog: StartRequests._connect_catalog,
+    EndFormerStream: StartRequests._end_former_stream,
+    ConnectStream: StartRequests._connect_stream,
+    StreamEarly: StartRequests._stream_early,
+    PrepareSink: StartRequests._prepare_sink,
+    LookAtSlot: StartRequests._look_at_slot,
+    PeekCheckpoint: StartRequests._peek_checkpoint,
+    ReadSource: StartRequests._read_source,
+    LookAtLog: StartRequests._look_at_log,
+    RemoveLogged: StartRequests._remove_logged,
+    Pause: StartRequests._pause,
+    Fence: StartRequests._fence,
+    EnsurePublication: StartRequests._ensure_publication,
+    DropSlot: StartRequests._drop_slot,
+    CreateSlot: StartRequests._create_slot,
+    EndTwoPhase: StartRequests._end_two_phase,
+    SetFailover: StartRequests._set_failover,
+    ImportSnapshot: StartRequests._import_snapshot,
+    ListTables: StartRequests._list_tables,
+    WriteCheckpoint: StartRequests._write_checkpoint,
+}
+"""Who carries out which request."""
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
