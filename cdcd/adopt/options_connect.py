@@ -63,6 +63,7 @@ def _converter(part: str) -> Rule:
 _OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
 _FILTER: Final = "io.debezium.transforms.filter"
 _ROUTER: Final = "io.debezium.transforms.contentbasedrouter"
+_PARTITIONS: Final = "io.debezium.transforms.partitions.partitionrouting"
 _TRANSFORMS: Final = (
     "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
     "after the topics, do it."
@@ -154,6 +155,11 @@ CONNECT: Final = (
                     "cdcd runs no scripts. Write the condition in CEL into filters.tables of cdcd.yaml "
                     "(docs/filters.md: value.after.status becomes row.status), and accept this option and "
                     "`transforms`. Do not take over before that: all rows would be in the topics."
+                ),
+                _PARTITIONS: lacks(
+                    "Write the fields into partitioner.columns of cdcd.yaml (docs/partitions.md: change.customer_id "
+                    "becomes customer_id), and accept this option and `transforms`. The hash is another one, so rows "
+                    "go to other partitions: wait until consumers have read all, or create new topics."
                 ),
                 _ROUTER: lacks(
                     "cdcd has no routes by content: rows go to the topic of their table. Let the consumers, or a job "

@@ -132,6 +132,19 @@ _TABLE: Final = (
     Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
     Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
     Code(
+        "partitioner.columns",
+        "PostgreSQL",
+        "Whether the columns of `partitioner.columns` can choose partitions: columns that exist, are not protected, "
+        "and whose former values are sent.",
+        (2,),
+    ),
+    Code("partitioner.unmatched", "PostgreSQL", "A pattern of `partitioner.columns` matches no published table."),
+    Code(
+        "partitioner.moves",
+        "PostgreSQL",
+        "Records of one key may lie in several partitions, because columns that are not of the key choose them.",
+    ),
+    Code(
         "columns.rule",
         "PostgreSQL",
         "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",

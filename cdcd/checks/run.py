@@ -17,6 +17,7 @@ from cdcd.checks.heartbeat import check_heartbeat
 from cdcd.checks.kafka import TableTopic
 from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
+from cdcd.checks.partitions import check_partitions, look_at_partitions
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.rows import check_rows
@@ -167,9 +168,11 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns`, of `filters` and of `outbox` meet the published tables."""
+    """How the rules of `columns`, `filters`, `partitioner` and `outbox` meet the published tables."""
     rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
-    if not rules.rules and not outbox.is_on and not filters:
+    settings = encoder_settings(config, "")
+    partitions = settings.chosen_partitions
+    if not rules.rules and not outbox.is_on and not filters and not partitions:
         return []
     connection = await connect(
         dsn,
@@ -185,6 +188,10 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
         if filters:
             found += check_filters(
                 await look_at_filters(connection, published.keys(), filters, rules), len(filters)
+            )
+        if partitions:
+            found += check_partitions(
+                await look_at_partitions(connection, published.keys(), partitions, settings.chosen_keys)
             )
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]

@@ -25,6 +25,7 @@ say which description they follow.
 
 `cloudevents` is true where records are CloudEvents instead of envelopes.
 `repeats` is true where several rows may have the same key (`key.columns`).
+`moves` is true where records of one key may lie in several partitions (`partitioner.columns`).
 
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
@@ -95,6 +96,7 @@ class TableForm:
     flattened: bool = False
     cloudevents: bool = False
     repeats: bool = False
+    moves: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -133,6 +135,7 @@ class TableForm:
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
             **({"repeats": True} if self.repeats else {}),
+            **({"moves": True} if self.moves else {}),
             "columns": columns,
         }
 
@@ -160,6 +163,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
             repeats=data.get("repeats") is True,
+            moves=data.get("moves") is True,
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -183,6 +187,7 @@ def table_form(
     skipped: tuple[str, ...] = (),
     flattened: bool = False,
     cloudevents: bool = False,
+    moves: bool = False,
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -205,6 +210,7 @@ def table_form(
         flattened,
         cloudevents,
         table.repeats,
+        moves,
     )
 
 

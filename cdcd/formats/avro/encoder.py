@@ -24,13 +24,11 @@ from cdcd.formats.avro.source_block import AvroSourceBlock, AvroTableSource, tim
 from cdcd.formats.avro.tables import AvroPlace, AvroTable, head, message_uses
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
 from cdcd.formats.debezium_json.connect_schema import Schema
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder, moved_from, moved_to
 from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
     HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
@@ -316,19 +314,21 @@ class AvroEncoder(DebeziumJsonEncoder):
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
         key = table.key(buffer, self._part)
         left, came = _named(table, missing_old), _named(table, missing)
-        if old_key is not None and key is not None and old_key != key:
+        is_other = old_key is not None and key is not None and old_key != key
+        if is_other or self._came is not None:
             written = buffer.getvalue()
             buffer = self._buffer()
             buffer.write(table.value_head)
             buffer.append(_SOME)
             buffer.write(written[begin:after])
             buffer.append(_NONE)
-            size = self._put_delete(table, old_key, [(HEADER_NEW_KEY, key), *left], out)
+            size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
             buffer = self._buffer()
             buffer.write(table.value_head)
             buffer.append(_NONE)
             buffer.write(written[after:])
-            return size + self._put(table, CREATED, key, [(HEADER_OLD_KEY, old_key), *came], out)
+            to = out if self._came is None else self._came
+            return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
         both = _named(table, missing + [column for column in missing_old if column not in missing])
         return self._put(table, UPDATED, key, both or None, out)
 

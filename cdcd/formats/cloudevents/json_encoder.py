@@ -4,6 +4,7 @@ Rows of streamed transactions are drafted as for envelopes. The attributes are p
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdcd.facts import Observer, unheard
@@ -166,7 +167,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         """See `RowEncoder`."""
         self._row_header_bytes = 0
         encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
-        return Encoded(encoded.rows, encoded.bytes + self._row_header_bytes, encoded.keys)
+        return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
 
     def _form(
         self,

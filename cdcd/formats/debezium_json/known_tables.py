@@ -14,6 +14,7 @@ from cdcd.formats.schemas import table_form
 from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
 from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
+from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import ColumnForm, TableDescription, TypeDescription, key_columns, types_of
@@ -34,6 +35,7 @@ class KnownTables:
         self._binary = binary
         self._protections = Protections(settings.column_rules, settings.modes)
         self._chosen_keys = settings.chosen_keys
+        self._chosen_partitions = settings.chosen_partitions
         self._repeating: set[int] = set()
         """Relations in which several rows may have the same key."""
         self._names = settings.topics
@@ -113,7 +115,7 @@ class KnownTables:
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
-                chosen cannot be made.
+                chosen cannot be made; or the chosen columns cannot choose partitions.
         """
         if self._binary:
             require_binary(relation, types)
@@ -141,6 +143,8 @@ class KnownTables:
             skipped=self._settings.skipped,
             flattened=self._settings.flattening is not None,
             cloudevents=self._settings.value_format == CLOUDEVENTS,
+            moves=bool(self._chosen_partitions)
+            and moves(self._chosen_partitions.columns(relation, table), relation, table),
         )
         self._columns[relation.oid] = form.columns
         if self._settings.schemas_topic is not None:
