@@ -601,6 +601,17 @@ class RowsMove(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class FieldRuleUnmatched(Fact):
+    """A pattern of fields.tables matches no published table, or no table that it matches has a column that it renames.
+    Compare the names with those in PostgreSQL. Columns that are not there are not renamed.
+    """
+
+    event: ClassVar[str] = "fields.unmatched"
+    level: ClassVar[Level] = "warning"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxUnpublished(Fact):
     """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
     publication, or compare the name with the one in PostgreSQL.

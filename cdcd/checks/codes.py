@@ -145,6 +145,17 @@ _TABLE: Final = (
         "Records of one key may lie in several partitions, because columns that are not of the key choose them.",
     ),
     Code(
+        "fields.rule",
+        "PostgreSQL",
+        "Whether tables can have the fields that `fields.tables` names: no two fields of a table have one name.",
+        (2,),
+    ),
+    Code(
+        "fields.unmatched",
+        "PostgreSQL",
+        "A pattern of `fields.tables` matches no published table, or no matched table has the column.",
+    ),
+    Code(
         "columns.rule",
         "PostgreSQL",
         "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",

@@ -18,6 +18,7 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.cloudevents import CloudEventsConfig
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
+from cdcd.config.sections.fields import FieldsConfig
 from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.heartbeat import HeartbeatConfig
@@ -54,6 +55,9 @@ class Config(Section):
     key: KeyConfig = Field(description="What makes the keys of records.")
     partitioner: PartitionerConfig = Field(
         description="Which partition a record goes to. The key chooses it by default."
+    )
+    fields: FieldsConfig = Field(
+        description="Names of fields that are not those of their columns, and constant fields. None by default."
     )
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
@@ -174,6 +178,7 @@ class Config(Section):
     def _rows_are_no_events(self) -> "Config":
         patterns = [("filters.tables", text) for text in self.filters.tables]
         patterns += [("partitioner.columns", text) for text in self.partitioner.columns]
+        patterns += [("fields.tables", text) for text in self.fields.tables]
         for key, text in patterns:
             pattern = parse_pattern(text, key)
             for table in self.outbox.by_table:

@@ -1,14 +1,16 @@
-"""What a start says of tables that the configuration leaves out, or whose keys or partitions it chooses."""
+"""What a start says of tables that the configuration leaves out, or whose keys, partitions or fields it chooses."""
 
 from collections.abc import Mapping
 from typing import Final
 
+from cdcd.checks.fields import FieldFacts, look_at_fields
 from cdcd.checks.keys import KeyFacts, look_at_keys
 from cdcd.checks.partitions import PartitionFacts, look_at_partitions
 from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
 from cdcd.daemon.snapshot_driver import SnapshotDriver
 from cdcd.facts import (
+    FieldRuleUnmatched,
     KeyRepeats,
     KeyRuleUnmatched,
     Observer,
@@ -40,10 +42,13 @@ async def tell_tables(
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
     settings = encoder_settings(config, "")
     keys, partitions = settings.chosen_keys, settings.chosen_partitions
+    fields = settings.chosen_fields
     if keys:
         _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)
     if partitions:
         _tell_partitions(await look_at_partitions(sql, published.keys(), partitions, keys), observe)
+    if fields:
+        _tell_fields(await look_at_fields(sql, published.keys(), fields), observe)
 
 
 def _tell_keys(found: KeyFacts, observe: Observer) -> None:
@@ -62,3 +67,10 @@ def _tell_partitions(found: PartitionFacts, observe: Observer) -> None:
         observe(PartitionRuleUnmatched(rule=str(rule)))
     for table in sorted(found.moving):
         observe(RowsMove(table=table))
+
+
+def _tell_fields(found: FieldFacts, observe: Observer) -> None:
+    if found.refused:
+        raise found.refused[0]
+    for said in found.unmatched:
+        observe(FieldRuleUnmatched(reason=said))

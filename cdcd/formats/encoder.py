@@ -14,6 +14,7 @@ from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
 from cdcd.rows.chosen_partitions import ChosenPartitions, PartitionRule
+from cdcd.rows.field_names import ChosenFields, FieldRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
@@ -77,6 +78,7 @@ class EncoderSettings:
         schema_ids: the ids that a schema registry gave.
         key_rules: the keys that are chosen for tables.
         partition_rules: the columns that choose the partitions of tables' records.
+        field_rules: names of fields that are not those of their columns, and constant fields.
     """
 
     version: str
@@ -105,6 +107,7 @@ class EncoderSettings:
     topic_template: str = DEFAULT_TEMPLATE
     key_rules: tuple[KeyRule, ...] = ()
     partition_rules: tuple[PartitionRule, ...] = ()
+    field_rules: tuple[FieldRule, ...] = ()
 
     @property
     def chosen_keys(self) -> ChosenKeys:
@@ -117,6 +120,11 @@ class EncoderSettings:
     def chosen_partitions(self) -> ChosenPartitions:
         """The partitions that columns choose. ConfigError: a pattern is malformed."""
         return ChosenPartitions(self.partition_rules, self.column_rules)
+
+    @property
+    def chosen_fields(self) -> ChosenFields:
+        """The fields that the configuration names. ConfigError: a pattern is malformed."""
+        return ChosenFields(self.field_rules, self.column_rules)
 
     @property
     def topics(self) -> TopicNames:

@@ -56,6 +56,7 @@ class Forms:
         self._protections = Protections(settings.column_rules, settings.modes)
         self._chosen_keys = settings.chosen_keys
         self._chosen_partitions = settings.chosen_partitions
+        self._chosen_fields = settings.chosen_fields
 
     def description(self, table: SharedTable) -> TableDescription:
         """What the catalog says of the table, with the key that is chosen."""
@@ -68,7 +69,8 @@ class Forms:
         types = self._shared.types
         rules = self._protections.of_columns(relation, key_columns(relation, description), types)
         moving = moves(self._chosen_partitions.columns(relation, description), relation, description)
-        return table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
+        form = table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
+        return form.with_fields(relation, self._chosen_fields.of_table(relation))
 
 
 class SourceRows:
@@ -79,9 +81,11 @@ class SourceRows:
         self._reader = reader
         self._rate = rate
         self._forms = Forms(config, shared)
+        settings = encoder_settings(config, shared.database)
         settings = replace(
-            encoder_settings(config, shared.database),
-            # Rows alone are compared, without what stands around them.
+            settings,
+            # Rows alone are compared, without what stands around them or is no column.
+            field_rules=tuple([replace(rule, constants=()) for rule in settings.field_rules]),
             schemas_topic=None,
             key_format="json",
             value_format="json",

@@ -380,6 +380,11 @@ def a_partition_by_a_protected_column(scene: Scene) -> None:
     )
 
 
+def two_fields_with_one_name(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD customer integer")
+    scene.configure(fields={"tables": {"public.t": {"constants": {"customer": "x"}}}})
+
+
 def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
     scene.configure(
@@ -550,6 +555,7 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "partitioner.columns",
         "Choose the partitions of public.t by other columns",
     ),
+    two_fields_with_one_name: (2, "fields.rule", "rename: {{customer: customer_2}}"),
     a_chosen_key_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     an_outbox_table_without_a_column_of_events: (

@@ -432,6 +432,8 @@ def write_row(  # noqa: PLR0917  a call would cost as much as a column
     """
     at: i64 = start
     limit: i64 = len(frame)
+    if table.constants:
+        out.write(table.constants)
     for place in table.places:
         kind = frame[at]
         begin: i64 = len(out)

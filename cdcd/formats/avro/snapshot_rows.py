@@ -99,6 +99,8 @@ def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
     places = table.places
     if len(fields) != len(places):
         raise ValueError(OTHER_WIDTH)
+    if table.constants:
+        buffer.write(table.constants)
     for place, field in zip(places, fields, strict=True):
         begin = len(buffer)
         if field == NULL:

@@ -8,7 +8,7 @@ from librt.strings import BytesWriter
 from cdcd.formats.avro.converters import AvroConverter, converter_of
 from cdcd.formats.avro.schemas import adjusted_full_name, has_default, schema_text
 from cdcd.formats.avro.source_block import AvroTableSource
-from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded, zero
+from cdcd.formats.avro.writing import FIRST, SECOND, UnfitError, encoded, text, zero
 from cdcd.formats.debezium_json.connect_schema import (
     MESSAGE_KEY,
     MESSAGE_VALUE,
@@ -115,6 +115,7 @@ class AvroTable:
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
         is_told: the schemas topic names the schemas.
+        constants: what each row begins with: the values of constant fields.
         takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
     """
 
@@ -129,11 +130,15 @@ class AvroTable:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
         modes = settings.modes
-        value = value_schema(envelope_schema(relation, keys, types, topic, rules, modes=modes))
+        shown = fragments.shown
+        envelope = envelope_schema(
+            shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+        )
+        value = value_schema(envelope)
         self.value_use = schema_use(settings, topic, value, "value")
         self.key_use: SchemaUse | None = None
         if keys and settings.key_format == AVRO:
-            key = key_struct(relation, keys, types, topic, rules, modes=modes)
+            key = key_struct(shown, keys, types, topic, rules, modes=modes)
             self.key_use = schema_use(settings, topic, key, "key")
         self.key_head = self.value_head = b""
         self.is_told = False
@@ -141,7 +146,8 @@ class AvroTable:
         self.source = AvroTableSource(relation.schema, relation.name, fragments.schema_id)
         row = {field["field"]: field for field in value["fields"][0]["fields"]}
         self.places: list[AvroPlace] = []
-        for column, described in enumerate(relation.columns):
+        self.constants = b"".join([text(value) for _, value in fragments.constants])
+        for column, described in enumerate(shown.columns):
             schema = row.get(described.name) if fragments.visible[column] else None
             if schema is None:
                 self.places.append(AvroPlace(column, False, None))
@@ -157,7 +163,7 @@ class AvroTable:
         self.key_places = [self.places[column] for column in keys]
         for place in self.key_places:
             place.is_key = True
-            place.zero = zero(row[relation.columns[place.column].name])
+            place.zero = zero(row[shown.columns[place.column].name])
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:

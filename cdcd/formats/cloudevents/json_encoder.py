@@ -62,7 +62,9 @@ class JsonEventsEncoder(SnapshotEncoder):
         if self._has_schema:
             topic = adjusted(fragments.topic, settings.name_adjustment)
             keys, modes = fragments.key_columns, settings.modes
-            envelope = envelope_schema(relation, keys, types, topic, rules, modes=modes)
+            envelope = envelope_schema(
+                fragments.shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+            )
             self._openings[relation.oid] = opening(data_schema(envelope))
 
     def _event(  # noqa: PLR0917  what an event is of

@@ -192,9 +192,9 @@ def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> 
     for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
         if not shown:
             continue
-        start = b",%b:" if parts else b"{%b:"
-        parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
-    return (b"".join(parts) or b"{") + b"}"
+        start = b"," if parts else table.row_start
+        parts.append(_literal(start + name + b":") + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
+    return (b"".join(parts) or _literal(table.empty_row)) + b"}"
 
 
 def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:
