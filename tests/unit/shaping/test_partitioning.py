@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from cdcd.config.expressions import parse_expression
 from cdcd.errors import ConfigError, ProtocolError, SourceError
+from cdcd.facts import unheard
 from cdcd.formats.avro.encoder import AvroEncoder
 from cdcd.formats.cloudevents.json_encoder import JsonEventsEncoder
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
@@ -34,6 +36,7 @@ from cdcd.rows.chosen_partitions import PartitionRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.shaping.filtering import filtered
 from cdcd.shaping.murmur2 import positive_murmur2
 from cdcd.shaping.partitioning import (
     PartitionRowEncoder,
@@ -42,6 +45,7 @@ from cdcd.shaping.partitioning import (
     taken_out,
     without_partition,
 )
+from cdcd.shaping.settings import TableFilter
 
 ORDERS, OTHERS = 7, 8
 INT4, TEXT, INTS = 23, 25, 1007
@@ -297,6 +301,30 @@ def test_a_value_without_a_form_is_named_in_both_halves():
 def test_a_malformed_row_is_refused_in_the_encoders_words():
     with pytest.raises(ProtocolError, match="orders"):
         Encoding().records(Insert(None, ORDERS, (b"1", b"2")))
+
+
+def test_a_filter_stands_in_front_so_that_rows_enter_and_leave_in_their_own_partitions():
+    text = "row.note == 'n'"
+    encoder = filtered(
+        partitioned(DebeziumJsonEncoder(SETTINGS), SETTINGS),
+        (TableFilter("public.orders", text, parse_expression(text)),),
+        SETTINGS,
+        unheard,
+    )
+    encoder.define(relation(ORDERS, "orders"), KEYED, BUILTIN_TYPES)
+    encoder.begin(5, 1000, 0, None)
+    found: list[Record] = []
+    messages = [
+        update(row(1, 70), row(1, 71)),
+        update(row(1, 71), row(1, 72, b"m")),
+        update(row(1, 72, b"m"), row(1, 73, b"o")),
+        update(row(1, 73, b"o"), row(1, 74)),
+    ]
+    encoder.encode_all([frame(each) for each in messages], False, 0, found)
+    assert [(op(each), partition(each), number(each) if each[2] else None) for each in found] == [
+        ("d", of("70"), 1), (None, of("70"), None), ("c", of("71"), 1), ("d", of("71"), 2), (None, of("71"), None),
+        ("c", of("74"), 4),
+    ]  # fmt: skip
 
 
 def test_an_array_chooses_no_partition():
