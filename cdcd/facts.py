@@ -584,6 +584,38 @@ class KeyRepeats(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionRuleUnmatched(Fact):
+    """A pattern of partitioner.columns matches no published table. Compare it with the names in PostgreSQL."""
+
+    event: ClassVar[str] = "partitioner.unmatched"
+    level: ClassVar[Level] = "warning"
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowsMove(Fact):
+    """Columns that are not of the key choose the partitions of a table (partitioner.columns). Records of one key may
+    lie in several partitions, and `cdcd mirror` and `cdcd verify` leave the table out. docs/partitions.md says what
+    consumers have to do.
+    """
+
+    event: ClassVar[str] = "partitioner.moves"
+    level: ClassVar[Level] = "warning"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRuleUnmatched(Fact):
+    """A pattern of fields.tables matches no published table, or no table that it matches has a column that it renames.
+    Compare the names with those in PostgreSQL. Columns that are not there are not renamed.
+    """
+
+    event: ClassVar[str] = "fields.unmatched"
+    level: ClassVar[Level] = "warning"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxUnpublished(Fact):
     """The publication does not have a table of outbox.tables, so that no row of it is an event. Add the table to the
     publication, or compare the name with the one in PostgreSQL.

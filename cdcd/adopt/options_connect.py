@@ -78,6 +78,23 @@ def _converter(part: str) -> Rule:
 _OUTBOX: Final = "io.debezium.transforms.outbox.eventrouter"
 _FILTER: Final = "io.debezium.transforms.filter"
 _ROUTER: Final = "io.debezium.transforms.contentbasedrouter"
+_PARTITIONS: Final = "io.debezium.transforms.partitions.partitionrouting"
+_RENAMES: Final = tuple(
+    [f"org.apache.kafka.connect.transforms.replacefield${part}" for part in ("key", "value")]
+)
+_CONSTANTS: Final = tuple(
+    [f"org.apache.kafka.connect.transforms.insertfield${part}" for part in ("key", "value")]
+)
+_RENAMED: Final = (
+    "Write renames into fields.tables of cdcd.yaml (rename), which renames in rows and keys alike, and fields to leave "
+    "out into columns.exclude. Then accept this option and `transforms` (docs/fields.md). Where records are not "
+    "flattened, the transform renames only what is beside before and after, which cdcd does not."
+)
+_INSERTED: Final = (
+    "Write static.field and static.value into fields.tables of cdcd.yaml (constants), and accept this option and "
+    "`transforms` (docs/fields.md). Where records are not flattened, the field is in before and after, and not beside "
+    "them. Topic, partition, offset and time are known to whoever reads a record."
+)
 _TRANSFORMS: Final = (
     "cdcd has no such transforms, and delivers whole records to the topic of each table. Let the consumers, or a job "
     "after the topics, do it."
@@ -170,6 +187,13 @@ CONNECT: Final = (
                     "(docs/filters.md: value.after.status becomes row.status), and accept this option and "
                     "`transforms`. Do not take over before that: all rows would be in the topics."
                 ),
+                _PARTITIONS: lacks(
+                    "Write the fields into partitioner.columns of cdcd.yaml (docs/partitions.md: change.customer_id "
+                    "becomes customer_id), and accept this option and `transforms`. The hash is another one, so rows "
+                    "go to other partitions: wait until consumers have read all, or create new topics."
+                ),
+                **dict.fromkeys(_RENAMES, lacks(_RENAMED)),
+                **dict.fromkeys(_CONSTANTS, lacks(_INSERTED)),
                 _ROUTER: lacks(
                     "cdcd has no routes by content: rows go to the topic of their table. Let the consumers, or a job "
                     "after the topics, divide them."

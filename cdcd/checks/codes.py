@@ -132,6 +132,30 @@ _TABLE: Final = (
     Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
     Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
     Code(
+        "partitioner.columns",
+        "PostgreSQL",
+        "Whether the columns of `partitioner.columns` can choose partitions: columns that exist, are not protected, "
+        "and whose former values are sent.",
+        (2,),
+    ),
+    Code("partitioner.unmatched", "PostgreSQL", "A pattern of `partitioner.columns` matches no published table."),
+    Code(
+        "partitioner.moves",
+        "PostgreSQL",
+        "Records of one key may lie in several partitions, because columns that are not of the key choose them.",
+    ),
+    Code(
+        "fields.rule",
+        "PostgreSQL",
+        "Whether tables can have the fields that `fields.tables` names: no two fields of a table have one name.",
+        (2,),
+    ),
+    Code(
+        "fields.unmatched",
+        "PostgreSQL",
+        "A pattern of `fields.tables` matches no published table, or no matched table has the column.",
+    ),
+    Code(
         "columns.rule",
         "PostgreSQL",
         "Whether the rules of `columns` can be followed: one rule for a column, and keys that stay apart.",

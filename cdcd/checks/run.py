@@ -11,12 +11,14 @@ from typing import Final, Generic, TypeVar
 
 from cdcd.checks import kafka, machine, postgres
 from cdcd.checks.columns import check_columns, look_at_columns
+from cdcd.checks.fields import check_fields, look_at_fields
 from cdcd.checks.filters import check_filters, look_at_filters
 from cdcd.checks.finding import Finding, of_error
 from cdcd.checks.heartbeat import check_heartbeat
 from cdcd.checks.kafka import TableTopic
 from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
+from cdcd.checks.partitions import check_partitions, look_at_partitions
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
 from cdcd.checks.rows import check_rows
@@ -167,9 +169,11 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns`, of `filters` and of `outbox` meet the published tables."""
+    """How the rules of `columns`, `fields`, `filters`, `partitioner` and `outbox` meet the published tables."""
     rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
-    if not rules.rules and not outbox.is_on and not filters:
+    settings = encoder_settings(config, "")
+    partitions, fields = settings.chosen_partitions, settings.chosen_fields
+    if not any((rules.rules, outbox.is_on, filters, partitions, fields)):
         return []
     connection = await connect(
         dsn,
@@ -186,6 +190,12 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
             found += check_filters(
                 await look_at_filters(connection, published.keys(), filters, rules), len(filters)
             )
+        if partitions:
+            found += check_partitions(
+                await look_at_partitions(connection, published.keys(), partitions, settings.chosen_keys)
+            )
+        if fields:
+            found += check_fields(await look_at_fields(connection, published.keys(), fields))
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)

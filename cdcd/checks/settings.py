@@ -106,6 +106,8 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
         key_rules=config.key.rules,
+        partition_rules=config.partitioner.rules,
+        field_rules=config.fields.rules,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 
@@ -158,6 +160,7 @@ def sink_settings(config: Config, timeout_s: float) -> SinkSettings:
         timeout_s=timeout_s,
         backoff_initial_s=config.kafka.retry.initial_s,
         backoff_max_s=config.kafka.retry.max_s,
+        parted=bool(config.partitioner.columns),
     )
 
 

@@ -372,6 +372,12 @@ def _check_modes(pipeline: "Config | None") -> None:
             "do not tell what is in the tables.",
             hint="Mirror a pipeline that writes all operations.",
         )
+    if pipeline.fields.renames:
+        raise ConfigError(
+            "The pipeline renames fields (fields.tables), and Spark would read rows by the names of the columns.",
+            hint="Start the mirror without --source, and let cdcd read the tables: "
+            "cdcd snapshot start <schema>.<table>.",
+        )
     if pipeline.key.columns:
         raise ConfigError(
             "The pipeline chooses the keys of records (key.columns), and Spark would read rows by the keys of the "

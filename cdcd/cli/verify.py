@@ -259,6 +259,12 @@ def _verify_mirror(  # noqa: PLR0917  both configurations, and what is asked for
 
     require_json(config, "cdcd verify", "A mirror reads JSON: mirror a pipeline with format.value: json.")
     check_records(config)
+    if config.fields.renames:
+        raise ConfigError(
+            "The pipeline renames fields (fields.tables), and cdcd verify --target mirror compares columns by their "
+            "names.",
+            hint="Verify the topics: cdcd verify --target topics.",
+        )
     if config.key.columns:
         raise ConfigError(
             "The pipeline chooses the keys of records (key.columns), which cdcd verify --target mirror does not "

@@ -90,9 +90,11 @@ def suggestion(path: KeyPath, root: type[Section] = Config) -> str:
         field = field_at(tuple(parent), root)
         section = None if field is None else section_of(field)
     siblings = list(section.model_fields) if section is not None else []
-    if near := difflib.get_close_matches(str(key), siblings, n=1, cutoff=0.6):
-        return f"; did you mean {dotted((*parent, near[0]))}?"
     everywhere = [known for known in all_keys(root) if known[-1] == key]
+    # Outside of all sections, a section that was left out is likelier than a slip that makes another key's name.
+    near = difflib.get_close_matches(str(key), siblings, n=1, cutoff=0.6)
+    if near and (parent or not everywhere):
+        return f"; did you mean {dotted((*parent, near[0]))}?"
     if everywhere:
         return f"; did you mean {' or '.join(dotted(known) for known in everywhere)}?"
     return f"; known here: {', '.join(siblings)}" if siblings else ""

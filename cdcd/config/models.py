@@ -18,12 +18,14 @@ from cdcd.config.defaults import with_derived_defaults
 from cdcd.config.sections.cloudevents import CloudEventsConfig
 from cdcd.config.sections.columns import ColumnsConfig
 from cdcd.config.sections.event_flattening import EventFlatteningConfig
+from cdcd.config.sections.fields import FieldsConfig
 from cdcd.config.sections.filters import FiltersConfig
 from cdcd.config.sections.format import FormatConfig
 from cdcd.config.sections.heartbeat import HeartbeatConfig
 from cdcd.config.sections.kafka import KafkaConfig
 from cdcd.config.sections.key import KeyConfig
 from cdcd.config.sections.outbox import OutboxConfig, may_be_of_a_table
+from cdcd.config.sections.partitioner import PartitionerConfig
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.registry import RegistryConfig
@@ -54,6 +56,12 @@ class Config(Section):
     )
     topics: TopicsConfig = Field(description="What the topics are called and what goes into them.")
     key: KeyConfig = Field(description="What makes the keys of records.")
+    partitioner: PartitionerConfig = Field(
+        description="Which partition a record goes to. The key chooses it by default."
+    )
+    fields: FieldsConfig = Field(
+        description="Names of fields that are not those of their columns, and constant fields. None by default."
+    )
     columns: ColumnsConfig = Field(description="Which columns' values readers of the topics must not see.")
     format: FormatConfig = Field(description="How keys and values of records are written.")
     cloudevents: CloudEventsConfig = Field(
@@ -182,13 +190,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _filters_fit(self) -> "Config":
-        for text in self.filters.tables:
-            pattern = parse_pattern(text, "filters.tables")
+    def _rows_are_no_events(self) -> "Config":
+        patterns = [("filters.tables", text) for text in self.filters.tables]
+        patterns += [("partitioner.columns", text) for text in self.partitioner.columns]
+        patterns += [("fields.tables", text) for text in self.fields.tables]
+        for key, text in patterns:
+            pattern = parse_pattern(text, key)
             for table in self.outbox.by_table:
                 if pattern.matches(*table):
                     raise ValueError(
-                        f"filters.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
+                        f"{key}: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
                         "narrow the pattern"
                     )
         return self

@@ -1,13 +1,23 @@
-"""What a start says of the tables that the configuration leaves out, and of those whose keys it chooses."""
+"""What a start says of tables that the configuration leaves out, or whose keys, partitions or fields it chooses."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from cdcd.checks.keys import look_at_keys
+from cdcd.checks.fields import FieldFacts, look_at_fields
+from cdcd.checks.keys import KeyFacts, look_at_keys
+from cdcd.checks.partitions import PartitionFacts, look_at_partitions
 from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.facts import KeyRepeats, KeyRuleUnmatched, Observer, TablesLeftOut
+from cdcd.facts import (
+    FieldRuleUnmatched,
+    KeyRepeats,
+    KeyRuleUnmatched,
+    Observer,
+    PartitionRuleUnmatched,
+    RowsMove,
+    TablesLeftOut,
+)
 from cdcd.postgres.connection import Connection
 
 TABLES_NAMED: Final = 10
@@ -30,13 +40,37 @@ async def tell_tables(
     left_out = await snapshots.left_out(published.keys())
     if left_out:
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
-    keys = encoder_settings(config, "").chosen_keys
-    if not keys:
-        return
-    found = await look_at_keys(sql, published.keys(), keys)
+    settings = encoder_settings(config, "")
+    keys, partitions = settings.chosen_keys, settings.chosen_partitions
+    fields = settings.chosen_fields
+    if keys:
+        _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)
+    if partitions:
+        _tell_partitions(await look_at_partitions(sql, published.keys(), partitions, keys), observe)
+    if fields:
+        _tell_fields(await look_at_fields(sql, published.keys(), fields), observe)
+
+
+def _tell_keys(found: KeyFacts, observe: Observer) -> None:
     if found.refused:
         raise found.refused[0]
     for rule in found.unmatched:
         observe(KeyRuleUnmatched(rule=str(rule)))
     for table in sorted(found.repeating):
         observe(KeyRepeats(table=table))
+
+
+def _tell_partitions(found: PartitionFacts, observe: Observer) -> None:
+    if found.refused:
+        raise found.refused[0]
+    for rule in found.unmatched:
+        observe(PartitionRuleUnmatched(rule=str(rule)))
+    for table in sorted(found.moving):
+        observe(RowsMove(table=table))
+
+
+def _tell_fields(found: FieldFacts, observe: Observer) -> None:
+    if found.refused:
+        raise found.refused[0]
+    for said in found.unmatched:
+        observe(FieldRuleUnmatched(reason=said))

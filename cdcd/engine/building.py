@@ -12,6 +12,7 @@ from cdcd.formats.available import format_of
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
+from cdcd.shaping.partitioning import partitioned, partitioned_rows
 from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.selection import TableSelection
@@ -59,8 +60,9 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
     encoder = shaped(
         records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
     )
-    encoder = filtered(encoder, start.filters, start.encoding, observe)
-    rows = filtered_rows(records.rows(start.encoding, False, observe), start.filters, start.encoding, observe)
+    encoder = filtered(partitioned(encoder, start.encoding), start.filters, start.encoding, observe)
+    rows = partitioned_rows(records.rows(start.encoding, False, observe), start.encoding)
+    rows = filtered_rows(rows, start.filters, start.encoding, observe)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info
     )

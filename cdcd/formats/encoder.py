@@ -13,6 +13,8 @@ from cdcd.formats.schema_names import NONE
 from cdcd.formats.schema_registrations import SchemaIds, SchemaUse
 from cdcd.protocol.messages import Relation
 from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
+from cdcd.rows.chosen_partitions import ChosenPartitions, PartitionRule
+from cdcd.rows.field_names import ChosenFields, FieldRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
@@ -53,6 +55,11 @@ MESSAGES: Final = 0
 HEARTBEATS: Final = -1
 TRANSACTIONS: Final = -2
 """Stand for logical messages, for heartbeats, and for END of transactions where else a relation is named by its oid."""
+HEADER_PARTITION: Final = "cdcd.partition"
+"""Of a record whose partition columns choose (`partitioner.columns`): the hash of their values, 4 bytes, big-endian.
+
+The sink takes this header out, and no record in Kafka has it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,8 @@ class EncoderSettings:
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
         key_rules: the keys that are chosen for tables.
+        partition_rules: the columns that choose the partitions of tables' records.
+        field_rules: names of fields that are not those of their columns, and constant fields.
     """
 
     version: str
@@ -110,6 +119,8 @@ class EncoderSettings:
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
     topic_template: str = DEFAULT_TEMPLATE
     key_rules: tuple[KeyRule, ...] = ()
+    partition_rules: tuple[PartitionRule, ...] = ()
+    field_rules: tuple[FieldRule, ...] = ()
 
     @property
     def chosen_keys(self) -> ChosenKeys:
@@ -118,6 +129,16 @@ class EncoderSettings:
             self.key_rules,
             has_schemas=any(each not in _NULL_IN_KEYS for each in (self.key_format, self.value_format)),
         )
+
+    @property
+    def chosen_partitions(self) -> ChosenPartitions:
+        """The partitions that columns choose. ConfigError: a pattern is malformed."""
+        return ChosenPartitions(self.partition_rules, self.column_rules)
+
+    @property
+    def chosen_fields(self) -> ChosenFields:
+        """The fields that the configuration names. ConfigError: a pattern is malformed."""
+        return ChosenFields(self.field_rules, self.column_rules)
 
     @property
     def topics(self) -> TopicNames:
@@ -165,11 +186,13 @@ class Encoded:
         rows: how many records were appended.
         bytes: the size of their keys and values.
         keys: the key of each, in the records' order; None for a table without a key.
+        left_out: which of the rows have no record, because their key was in `dropped`: their numbers from 0, rising.
     """
 
     rows: int
     bytes: int
     keys: list[Key] | None
+    left_out: list[int] = field(default_factory=list)
 
 
 class TransactionRecords(Protocol):
@@ -269,6 +292,16 @@ class Encoder(Protocol):
             WithoutBinaryError: a binary value is of a type without a reader.
             SinkError: the topic of the table is too long, or collides with another one.
             SourceError: the server did not send a part of the key.
+        """
+
+    def encode_moved(
+        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
+    ) -> int:
+        """As `encode`, for an Update with an old row: as a delete and an insert, also if the key is the same.
+
+        Args:
+            out: gets the delete and its tombstone.
+            came: gets the insert, which has the same number.
         """
 
     def encode_message(

@@ -25,6 +25,9 @@ say which description they follow.
 
 `cloudevents` is true where records are CloudEvents instead of envelopes.
 `repeats` is true where several rows may have the same key (`key.columns`).
+`constants` are the fields of a row that have one text each (`fields.tables`). They are not among the columns. `column`
+is the name of a column in PostgreSQL, where its field has another one.
+`moves` is true where records of one key may lie in several partitions (`partitioner.columns`).
 
 A column whose values are replaced (`protection.py`) has `protected`, the name of what is done, and the form `text`. A
 column that is left out of the records is not described.
@@ -64,13 +67,14 @@ type (`rows/types.py`, `rows/modes.py`).
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from cdcd.formats.debezium_json.converters import converter_for
 from cdcd.formats.debezium_json.protected import protect
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.field_names import Fields, Pairs
 from cdcd.rows.logical import labels_of
 from cdcd.rows.modes import DEFAULTS, Modes, form_under
 from cdcd.rows.numbering import column_ids
@@ -102,8 +106,36 @@ class TableForm:
     flattened: bool = False
     cloudevents: bool = False
     repeats: bool = False
+    moves: bool = False
+    constants: Pairs = ()
     last_id: int | None = None
     rewritten: int | None = None
+
+    @property
+    def source_columns(self) -> tuple[ColumnForm, ...]:
+        """The columns with their names in PostgreSQL."""
+        return tuple(
+            [
+                column if column.column is None else replace(column, name=column.column, column=None)
+                for column in self.columns
+            ]
+        )
+
+    def with_fields(self, relation: Relation, fields: Fields) -> "TableForm":
+        """The description with the names of the fields for those of the columns."""
+        names = dict(zip([column.name for column in relation.columns], fields.names, strict=True))
+        columns = [
+            replace(column, name=names[column.name], column=column.name)
+            if names[column.name] != column.name
+            else column
+            for column in self.columns
+        ]
+        return replace(
+            self,
+            key=fields.of_columns(relation, self.key),
+            columns=tuple(columns),
+            constants=fields.constants,
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -135,6 +167,7 @@ class TableForm:
                 "default": None if column.default is None else json.loads(column.default),
                 **({"labels": [list(label) for label in column.labels]} if column.labels else {}),
                 **({} if column.protected is None else {"protected": column.protected}),
+                **({} if column.column is None else {"column": column.column}),
             }
             for column in self.columns
         ]
@@ -148,6 +181,8 @@ class TableForm:
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
             **({"repeats": True} if self.repeats else {}),
+            **({"moves": True} if self.moves else {}),
+            **({"constants": dict(self.constants)} if self.constants else {}),
             "columns": columns,
         }
 
@@ -177,6 +212,8 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             repeats=data.get("repeats") is True,
             last_id=data.get("last_id"),
             rewritten=data.get("rewritten"),
+            moves=data.get("moves") is True,
+            constants=tuple([(str(name), str(value)) for name, value in data.get("constants", {}).items()]),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -210,6 +247,7 @@ def table_form(
     skipped: tuple[str, ...] = (),
     flattened: bool = False,
     cloudevents: bool = False,
+    moves: bool = False,
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -232,8 +270,9 @@ def table_form(
         flattened,
         cloudevents,
         table.repeats,
-        table.last_id if table.columns else None,
-        table.rewritten if table.columns else None,
+        moves,
+        last_id=table.last_id if table.columns else None,
+        rewritten=table.rewritten if table.columns else None,
     )
 
 

@@ -43,7 +43,9 @@ class FormerDescriptions:
 
     def columns(self, oid: int) -> tuple[tuple[ColumnForm, ...], ...]:
         """The columns of a table's former descriptions, the newest first."""
-        return tuple([read_form(zlib.decompress(each))[1].columns for each in self._forms.get(oid, [])[::-1]])
+        return tuple(
+            [read_form(zlib.decompress(each))[1].source_columns for each in self._forms.get(oid, [])[::-1]]
+        )
 
 
 def read_described_topics(client: Properties, topic: str, group: str, timeout_s: float) -> dict[str, str]:

@@ -54,6 +54,7 @@ class SinkSettings:
         key: the key of the checkpoint record, which is the name of the pipeline.
         batch_bytes_max: approximate size of a batch that small transactions share. A part of a large one has more.
         timeout_s: seconds after which the broker aborts an open transaction.
+        parted: columns choose the partitions of some tables' records (`partitions.py`).
     """
 
     client: Properties
@@ -66,6 +67,7 @@ class SinkSettings:
     timeout_s: float
     backoff_initial_s: float
     backoff_max_s: float
+    parted: bool = False
 
     @property
     def answer_s(self) -> float:

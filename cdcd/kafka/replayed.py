@@ -15,6 +15,7 @@ from cdcd.errors import ConfigError
 from cdcd.kafka.admin import Admin
 from cdcd.kafka.checkpoint import peek_checkpoint
 from cdcd.kafka.errors import map_kafka_error
+from cdcd.kafka.partitions import ToPartitions, counter
 from cdcd.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.kafka.topics import TopicSpec, ensure_topics
 
@@ -50,6 +51,8 @@ class ReplayedTopics:
         properties["transactional.id"] = f"{settings.transactional_id}-replay"
         properties["transaction.timeout.ms"] = 60_000
         self._producer: Producer = construct(properties, self._where)
+        # A recording may have been made with columns that choose partitions, whatever the settings say.
+        self._to_partitions = ToPartitions(self._producer.produce, counter(self._producer))
         self._open = False
         self._call(lambda: self._producer.init_transactions(ANSWER_S))
 
@@ -87,10 +90,7 @@ class ReplayedTopics:
     ) -> None:
         while True:
             try:
-                if headers is None:
-                    self._producer.produce(topic, value, key)
-                else:
-                    self._producer.produce(topic, value, key, headers=list(headers))
+                self._to_partitions(topic, value, key, headers)
             except BufferError:
                 self._producer.poll(0.1)
             else:

@@ -30,6 +30,7 @@ from cdcd.kafka.expiry import Expiry
 from cdcd.kafka.fitting import FailedRecord, Fitting, SizeLimits
 from cdcd.kafka.marking import Marking
 from cdcd.kafka.oversized import Oversized
+from cdcd.kafka.partitions import ToPartitions, counter
 from cdcd.kafka.producer import SinkSettings, construct, producer_properties
 from cdcd.kafka.transaction_state import (
     AT_LEAST_ONCE,
@@ -130,6 +131,7 @@ class Sink:
         self._state = TransactionState(EXACTLY_ONCE if settings.exactly_once else AT_LEAST_ONCE)
         self._backoff = Backoff(settings.backoff_initial_s, settings.backoff_max_s)
         self._producer: Producer | None = None
+        self._produce: Produce | None = None
         self._client: Properties = settings.client
         self._found: Checkpoint | None = None
         self._batch: Batch | None = None
@@ -249,6 +251,8 @@ class Sink:
             producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed),
             self._where,
         )
+        produce: Produce = self._producer.produce
+        self._produce = ToPartitions(produce, counter(self._producer)) if settings.parted else produce
         if self._batch is not None:
             self._batch.handed_over = 0
 
@@ -312,13 +316,14 @@ class Sink:
         self._give(lambda produce: batch.give_away(produce, keep_over))
 
     def _give(self, hand_over: Callable[[Produce], None]) -> None:
-        producer, batch = self._live, self._given
+        producer, produce, batch = self._live, self._produce, self._given
+        assert produce is not None, "it is made with the producer"
         self._fitting.prepare(batch)
         silent_at = time.monotonic() + self._settings.answer_s
         while batch.handed_over < len(batch.records):
             before = batch.handed_over
             try:
-                hand_over(producer.produce)
+                hand_over(produce)
             except BufferError:
                 # librdkafka's own queue is full: wait until it has sent something.
                 if batch.handed_over > before:
@@ -433,6 +438,7 @@ class Sink:
     def _discard(self) -> None:
         """Drop the producer and all its records, without waiting for a broker that may be away."""
         producer, self._producer = self._producer, None
+        self._produce = None
         if producer is not None:
             producer.purge()
             # It raises the error that made the producer unusable, which has been handled already.

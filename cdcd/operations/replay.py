@@ -24,6 +24,7 @@ from cdcd.recording.playback import Place, read_events
 from cdcd.recording.replay import Adapt, Replay, as_recorded
 from cdcd.recording.segments import Segment, list_segments, seek
 from cdcd.scratch import scratch_folder
+from cdcd.shaping.partitioning import without_partition
 
 Say = Callable[[str], None]
 
@@ -119,7 +120,8 @@ def _forget(_batch: Batch) -> None:
 
 def _shower(show: Say) -> Callable[[Batch], None]:
     def emit(batch: Batch) -> None:
-        for topic, key, value, headers in batch.records:
+        for record in batch.records:
+            topic, key, value, headers = without_partition(record)
             show(as_json(Seen(topic, key, value, tuple(headers or ()))))
 
     return emit

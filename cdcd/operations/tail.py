@@ -26,6 +26,7 @@ from cdcd.rows.routing import parse_table
 from cdcd.rows.topic_templates import DEFAULT
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered
+from cdcd.shaping.partitioning import partitioned, without_partition
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -239,13 +240,11 @@ class RecordDecoder:
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection
         self._left_out = None if selection.is_all else LeftOutTables(selection.test())
+        published = shaped(
+            FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
+        )
         self._encoder = filtered(
-            shaped(
-                FORMATS[value_format].changes(settings, False, unheard),
-                config.outbox.settings,
-                settings,
-                unheard,
-            ),
+            partitioned(published, settings),
             config.filters.settings,
             settings,
             unheard,
@@ -278,7 +277,7 @@ class RecordDecoder:
             assert isinstance(rest, bytes)
             frame = rest
         self._encoder.encode(frame, in_stream, _unix_us(), records)
-        return records
+        return [without_partition(record) for record in records]
 
     def decode_message(self, step: NonTransactionalMessage) -> list[Record]:
         """See `Decoder`."""

@@ -21,6 +21,8 @@ from cdcd.formats.flattening import AddedField, Flattening
 from cdcd.protocol.messages import Column, Relation
 from cdcd.recording.errors import RecordingError
 from cdcd.rows.chosen_keys import KeyRule
+from cdcd.rows.chosen_partitions import PartitionRule
+from cdcd.rows.field_names import FieldRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
@@ -39,7 +41,8 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         reading.TooLarge, reading.Changed, reading.Refused, Part, Visibility, ExportedTables,
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
-        CelColumn, CelList, CelCall, TableSelection, KeyRule,
+        CelColumn, CelList, CelCall, TableSelection, KeyRule, PartitionRule,
+        FieldRule,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

@@ -11,11 +11,15 @@ snapshot beside the stream has read, and a mirror could not tell whose row it is
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation
+from cdcd.rows.former_values import check_former_values
 from cdcd.rows.relations import TableDescription
 from cdcd.snapshots.patterns import parse_pattern
+
+_CONSEQUENCE: Final = "A row whose key changes could not be deleted under its former key."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +72,7 @@ class ChosenKeys:
                 hint="Narrow one of the patterns, so that one rule decides what the table's key is.",
             )
         (rule,) = found
-        _check_columns(rule, relation, name)
-        if table.is_partitioned and relation.replica_identity == "f":
-            _check_partitioned(rule, table, name)
+        check_former_values(str(rule), rule.columns, relation, table, _CONSEQUENCE)
         never_null = _never_null(relation, table)
         others = [column for column in rule.columns if column not in never_null]
         if others and self._has_schemas:
@@ -82,40 +84,6 @@ class ChosenKeys:
         return replace(
             table, chosen_key=rule.columns, repeats=bool(others) or not _is_unique(rule, relation, table)
         )
-
-
-def _check_columns(rule: KeyRule, relation: Relation, name: str) -> None:
-    """Raises ConfigError: the table lacks one, or PostgreSQL does not send the former values of one."""
-    there = {column.name: column.is_key for column in relation.columns}
-    for column in rule.columns:
-        if column not in there:
-            raise ConfigError(
-                f"{rule} has column {column}, which {name} does not have, or the publication leaves out.",
-                hint="Compare the name with the one in PostgreSQL, case included.",
-            )
-    if relation.replica_identity == "f":
-        return
-    for column in rule.columns:
-        if relation.replica_identity == "n" or not there[column]:
-            raise ConfigError(
-                f"{rule} has column {column}, of which PostgreSQL does not send the former value, because it is not in "
-                f"the replica identity of {name}. A row whose key changes could not be deleted under its former key.",
-                hint=f'Run ALTER TABLE "{relation.schema}"."{relation.name}" REPLICA IDENTITY FULL; which writes whole '
-                "former rows to the WAL, or choose among the columns of the replica identity.",
-            )
-
-
-def _check_partitioned(rule: KeyRule, table: TableDescription, name: str) -> None:
-    """Raises ConfigError: PostgreSQL sends the former values by each partition's replica identity, which may differ."""
-    for column in rule.columns:
-        if column not in table.primary_key:
-            raise ConfigError(
-                f"{rule} has column {column} of {name}, which is not in its primary key, and {name} is partitioned. "
-                "PostgreSQL sends former values by the replica identity of each partition, whatever that of the "
-                "partitioned table is.",
-                hint="Choose among the columns of the primary key, or publish the partitions as tables of their own "
-                "(publish_via_partition_root = false).",
-            )
 
 
 def _keys(relation: Relation, table: TableDescription) -> list[tuple[str, ...]]:

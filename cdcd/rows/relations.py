@@ -83,6 +83,8 @@ class ColumnForm:
     """The JSON text of the description's `default`."""
     protected: str | None = None
     """What becomes of the column's values, if they are not as in the table: an action of `protection.py`."""
+    column: str | None = None
+    """The column's name in PostgreSQL, where the field has another one (`field_names.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

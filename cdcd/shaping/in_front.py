@@ -81,6 +81,11 @@ class EncoderInFront:
             return self._shape(frame, in_stream, now_us, out)
         return self._inner.encode(frame, in_stream, now_us, out)
 
+    def encode_moved(
+        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
+    ) -> int:
+        return self._inner.encode_moved(frame, in_stream, now_us, out, came)
+
     def encode_message(
         self, frame: bytes, in_stream: bool, last_commit_lsn: int | None, now_us: int, out: list[Record]
     ) -> int:

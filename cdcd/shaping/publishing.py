@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Final, NoReturn
 
 from cdcd.facts import cut_short
-from cdcd.formats.encoder import Record
+from cdcd.formats.encoder import HEADER_PARTITION, Record
 
 PREFIX: Final = b"cdcd.publish"
 """The prefix of logical messages that are events."""
@@ -80,6 +80,8 @@ def _headers(given: object) -> list[tuple[str, bytes]] | None:
     for name, value in given.items():
         if not isinstance(value, str):
             raise ValueError(f"the header {_shown(name)} must be a text")  # noqa: TRY004
+        if name == HEADER_PARTITION:
+            raise ValueError(f"the header {name} is cdcd's own")
         name.encode()
         found.append((name, value.encode()))
     return found or None

@@ -17,6 +17,7 @@ from cdcd.postgres.replication import identifier, literal
 from cdcd.postgres.shared_snapshot import SharedSnapshot, SharedTable
 from cdcd.postgres.snapshot_reader import SnapshotReader
 from cdcd.postgres.table_chunks import TableChunks
+from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.copytext import split_row, unescape
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, key_columns
@@ -54,6 +55,8 @@ class Forms:
         self.modes = settings.modes
         self._protections = Protections(settings.column_rules, settings.modes)
         self._chosen_keys = settings.chosen_keys
+        self._chosen_partitions = settings.chosen_partitions
+        self._chosen_fields = settings.chosen_fields
 
     def description(self, table: SharedTable) -> TableDescription:
         """What the catalog says of the table, with the key that is chosen."""
@@ -65,7 +68,9 @@ class Forms:
         topic = self._names.table(relation.schema, relation.name)
         types = self._shared.types
         rules = self._protections.of_columns(relation, key_columns(relation, description), types)
-        return table_form(relation, description, types, topic, rules, modes=self.modes)
+        moving = moves(self._chosen_partitions.columns(relation, description), relation, description)
+        form = table_form(relation, description, types, topic, rules, modes=self.modes, moves=moving)
+        return form.with_fields(relation, self._chosen_fields.of_table(relation))
 
 
 class SourceRows:
@@ -76,9 +81,11 @@ class SourceRows:
         self._reader = reader
         self._rate = rate
         self._forms = Forms(config, shared)
+        settings = encoder_settings(config, shared.database)
         settings = replace(
-            encoder_settings(config, shared.database),
-            # Rows alone are compared, without what stands around them.
+            settings,
+            # Rows alone are compared, without what stands around them or is no column.
+            field_rules=tuple([replace(rule, constants=()) for rule in settings.field_rules]),
             schemas_topic=None,
             key_format="json",
             value_format="json",

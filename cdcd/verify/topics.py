@@ -342,6 +342,12 @@ class TopicsTarget:
         if form.repeats:
             limit = "any row: several rows may have the same key (key.columns), so records do not tell whose they are"
             return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), [limit])
+        if form.moves:
+            limit = (
+                "any row: columns that are not of the key choose the partitions (partitioner.columns), so records of a "
+                "row may lie in several"
+            )
+            return TableReport(table.source.name, form.topic, lsn, fold.records, Outcome(), [limit])
         columns = Columns(form, rows.defaults(table), fold.former)
         comparison = TableComparison(
             fold,

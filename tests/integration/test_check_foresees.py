@@ -368,6 +368,23 @@ def a_key_whose_former_values_are_not_sent(scene: Scene) -> None:
     scene.configure(key={"columns": {"public.t": ["name"]}})
 
 
+def a_partition_by_what_postgresql_does_not_send(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD customer integer")
+    scene.configure(partitioner={"columns": {"public.t": ["customer"]}})
+
+
+def a_partition_by_a_protected_column(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD customer integer, REPLICA IDENTITY FULL")
+    scene.configure(
+        partitioner={"columns": {"public.t": ["customer"]}}, columns={"mask": {"public.t.customer": "*"}}
+    )
+
+
+def two_fields_with_one_name(scene: Scene) -> None:
+    scene.execute("ALTER TABLE t ADD customer integer")
+    scene.configure(fields={"tables": {"public.t": {"constants": {"customer": "x"}}}})
+
+
 def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
     scene.configure(
@@ -542,6 +559,13 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
     a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
     a_key_whose_former_values_are_not_sent: (2, "key.columns", "REPLICA IDENTITY FULL"),
+    a_partition_by_what_postgresql_does_not_send: (2, "partitioner.columns", "REPLICA IDENTITY FULL"),
+    a_partition_by_a_protected_column: (
+        2,
+        "partitioner.columns",
+        "Choose the partitions of public.t by other columns",
+    ),
+    two_fields_with_one_name: (2, "fields.rule", "rename: {{customer: customer_2}}"),
     a_chosen_key_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     an_outbox_table_without_a_column_of_events: (

@@ -23,6 +23,7 @@ from tests.sim.expected import (
     without_marker,
 )
 from tests.sim.filtered import matches
+from tests.sim.parted import PartitionsSeen, partition_of
 from tests.sim.published import TOPIC as PUBLISHED
 
 MISSING: Final = b"(a value that no record has)"
@@ -67,6 +68,8 @@ class Fold:
         self._strict = strict
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
+        self.partitions: PartitionsSeen | None = None
+        """Where rows lie, if columns choose the partitions."""
 
     def is_shared(self, name: str) -> bool:
         """Whether several tables had the name, or one that had several names."""
@@ -102,6 +105,8 @@ class Fold:
         topic = self._topic(record[0])
         if fields["op"] == "t":
             topic.rows.clear()
+            if self.partitions is not None:
+                self.partitions.end(record)
             return
         key = record[1]
         self.rows_read += 1
@@ -122,6 +127,8 @@ class Fold:
                 f"G9: stale row: event {event} of {record[0]} {key!r} came after event {newest}"
             )
         topic.put(key, values)
+        if self.partitions is not None:
+            self.partitions.row(self._database.first[oid], self._database.rows[event], record)
 
     def _check_row(self, oid: int, event: int, key: bytes | None, values: Values) -> None:
         """A row is as it was written, in every column."""
@@ -148,6 +155,9 @@ class Fold:
             if not self._filters or matches(table, version.row)
         }
         name = table.full_name
+        if self.partitions is not None:
+            where = {key: partition_of(table, row) for key, row in source.items()}
+            self.partitions.compare(topic_of(table), where)
         for key in sorted(source.keys() - topic.rows.keys()):
             event = source[key][table.event_attnum]
             raise PromiseBrokenError(f"G9: {name} lacks {key!r} (event {event!r})")

@@ -15,6 +15,7 @@ from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.heartbeats import HeartbeatsSeen
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.metadata import TransactionsSeen
+from tests.sim.parted import PartitionsSeen, is_moved
 from tests.sim.wal import Change
 from tests.sim.watermarks import WatermarksSeen, is_one
 
@@ -40,6 +41,7 @@ class Oracle:
         left_out: names of tables that make none.
         metadata: whether records say their place in their transaction.
         filters: whether tables have a filter.
+        parted: whether columns choose the partitions of records.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -56,11 +58,13 @@ class Oracle:
         left_out: tuple[str, ...] = (),
         metadata: bool = False,
         filters: bool = False,
+        parted: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
         self.filters = filters
+        self.partitions = PartitionsSeen() if parted else None
         self.left_out = left_out
         self.whole_bytes = whole_bytes
         self.part_records = part_records
@@ -131,6 +135,7 @@ class Oracle:
             skipped=self.skipped,
             left_out=self.left_out,
             filters=self.filters,
+            moved=self.partitions is not None and is_moved(change),
         )
 
     def prepare(self, lsn: int, xid: int) -> None:
@@ -212,6 +217,8 @@ class Oracle:
             self._sizes.append(_size(record))
         assert self.fold is not None
         self.fold.change(wanted, record, fields)
+        if self.partitions is not None:
+            self.partitions.change(wanted, record)
 
     def _snapshot(self, record: Record, fields: dict[str, Any], at: int) -> None:
         self.has_rows = True

@@ -17,6 +17,7 @@ from tests.sim import planted_filtered as filtering
 from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
+from tests.sim import planted_parted as parted
 from tests.sim import planted_published as published
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
@@ -41,6 +42,9 @@ from tests.sim.planted_focuses import (
     MOVED,
     MOVED_BEHIND_PREPARES,
     OWED_AND_KILLED,
+    PARTED,
+    PARTED_AND_CUT,
+    PARTED_BESIDE_CHUNKS,
     PUBLISHING,
     PUBLISHING_AND_CUT,
     RENAMED,
@@ -124,6 +128,13 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_row_not_deleted": _in_session(FILTERED, filtered=filtering.LeavesWhatLeaves),
         "unknown_row_not_deleted": _in_session(FILTERED, filtered=filtering.TakesUnknownForOutside),
         "snapshot_not_filtered": _in_session(FILTERED, filtered_rows=filtering.reads_all),
+        "moved_row_not_deleted": _in_session(PARTED, partitioned=parted.LeavesMovedRows),
+        "moved_row_deleted_elsewhere": _in_session(PARTED, partitioned=parted.DeletesInTheNewPartition),
+        "moved_row_counted_twice": _in_session(PARTED_AND_CUT, partitioned=parted.CountsBothHalves),
+        "snapshot_parted_by_key": _in_session(PARTED_BESIDE_CHUNKS, partitioned_rows=parted.reads_by_key),
+        "snapshot_parted_by_number": _in_session(
+            PARTED_BESIDE_CHUNKS, partitioned_rows=parted.ignores_what_is_left_out
+        ),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),

@@ -374,6 +374,28 @@ FILTERED_WHOLE: Final[Mapping[str, Any]] = {
 FILTERED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **FILTERED, "ddl": ("add_column", "replace", "swap")}
 """Restarts inside of transactions of which some events have no record, and tables that are replaced."""
 
+PARTED: Final[Mapping[str, Any]] = {
+    "parted": True,
+    "exactly_once": True,
+    "p_full": 1.0,
+    "ddl": ("add_column", "retype", "cluster", "swap"),
+}
+"""Columns choose the partitions. PostgreSQL sends whole old rows, without which a start is refused."""
+
+PARTED_AND_CUT: Final[Mapping[str, Any]] = {**CUT, **PARTED, "ddl": ("add_column", "swap")}
+"""The same, with restarts inside of transactions."""
+
+PARTED_BESIDE_CHUNKS: Final[Mapping[str, Any]] = {
+    **PARTED,
+    **SNAPSHOT,
+    "snapshot_method": "incremental",
+    "p_full": 1.0,
+    "ddl": ("add_column", "swap"),
+    "ask_ticks_max": 10,
+    "parallelism": 2,
+}
+"""The same, with rows that move while their table is read."""
+
 METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 """Transaction metadata. Only a log without repetitions can be counted."""
 

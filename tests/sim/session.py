@@ -42,6 +42,7 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
+from cdcd.shaping.partitioning import partitioned, partitioned_rows
 from cdcd.shaping.settings import Outbox, TableFilter
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
@@ -58,6 +59,7 @@ from tests.sim.filtered import FILTERS
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
+from tests.sim.parted import RULES as PARTITION_RULES
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
 from tests.sim.settings import Settings
@@ -103,6 +105,8 @@ class Parts:
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
+    partitioned: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
+    partitioned_rows: Callable[[RowEncoder, EncoderSettings], RowEncoder] = partitioned_rows
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
 
@@ -473,13 +477,16 @@ class Session:
             skipped=settings.skipped,
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
             heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
+            partition_rules=PARTITION_RULES if settings.parted else (),
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         observe = self.around.observe
         encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, observe)
         filters = FILTERS if settings.filters else ()
+        encoder = self.parts.partitioned(encoder, envelope)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
-        rows = self.parts.filtered_rows(SnapshotEncoder(envelope), filters, envelope, observe)
+        rows = self.parts.partitioned_rows(SnapshotEncoder(envelope), envelope)
+        rows = self.parts.filtered_rows(rows, filters, envelope, observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(

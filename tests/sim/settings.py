@@ -102,6 +102,8 @@ class Settings:
     """Interval of watermarks in the topics of tables; 0: there are none (`watermarks.py`)."""
     filters: bool = False
     """Tables have a filter (`filtered.py`)."""
+    parted: bool = False
+    """Columns choose the partitions of records (`parted.py`)."""
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
     durable: bool = False

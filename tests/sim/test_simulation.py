@@ -19,6 +19,9 @@ from tests.sim.planted_focuses import (
     LOCKED_WHILE_EXPORTED,
     METADATA,
     METADATA_AND_CUT,
+    PARTED,
+    PARTED_AND_CUT,
+    PARTED_BESIDE_CHUNKS,
     PUBLISHING,
     PUBLISHING_AND_CUT,
     WATERMARKS,
@@ -108,6 +111,26 @@ def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus)
             raise
         deleted += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
     assert deleted > 30, "rows left the filter"
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus",
+    [PARTED, {**PARTED_AND_CUT, "metadata": True}, PARTED_BESIDE_CHUNKS],
+    ids=["as drawn", "cut, killed and counted", "beside chunks"],
+)
+def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, focus):
+    moved = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        assert world.oracle.partitions is not None
+        moved += world.oracle.partitions.moved
+    assert moved > 100, "rows moved"
 
 
 @pytest.mark.again

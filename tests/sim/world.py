@@ -66,6 +66,7 @@ class World:
             left_out=settings.left_out,
             metadata=settings.metadata,
             filters=settings.filters,
+            parted=settings.parted,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,
@@ -73,6 +74,7 @@ class World:
         self.postgres = Postgres(settings, self.rng, self.oracle)
         self.database = self.postgres.workload.database
         self.oracle.fold = Fold(self.database, strict=settings.exactly_once, filters=settings.filters)
+        self.oracle.fold.partitions = self.oracle.partitions
         self.oracle.durable = settings.durable
         self.postgres.workload.populate(settings.rows)
         if settings.slot_exists:

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from cdcd.config.types import KIB, Form, Section, Text, TopicName
+from cdcd.formats.encoder import HEADER_PARTITION
 from cdcd.rows.routing import TOPIC_LENGTH_MAX, equivalent, parse_table
 from cdcd.shaping.outbox_rows import EVENT_ID
 from cdcd.shaping.settings import Outbox, OutboxTable
@@ -51,6 +52,8 @@ class OutboxTableConfig(Section):
     def _headers_are_distinct(self) -> Self:
         if self.event_id is not None and EVENT_ID in self.headers:
             raise ValueError(f"headers must not have {EVENT_ID}, which event_id makes; set event_id: null")
+        if HEADER_PARTITION in self.headers:
+            raise ValueError(f"headers must not have {HEADER_PARTITION}, which is cdcd's own")
         return self
 
 

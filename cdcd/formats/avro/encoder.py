@@ -26,13 +26,11 @@ from cdcd.formats.avro.tables import AvroPlace, AvroTable, message_uses
 from cdcd.formats.avro.transaction_metadata import CountedAvroSource, RegisteredTransactionMetadata
 from cdcd.formats.avro.writing import number, optional, text, write_bytes
 from cdcd.formats.debezium_json.connect_schema import Schema
-from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
+from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder, moved_from, moved_to
 from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import (
-    HEADER_NEW_KEY,
-    HEADER_OLD_KEY,
     HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
@@ -366,18 +364,20 @@ class AvroEncoder(DebeziumJsonEncoder):
         missing = self._last_row(table, frame, end, True, kind == OLD_ROW)
         key = table.key(buffer, self._part)
         left, came = _named(table, missing_old), _named(table, missing)
-        if old_key is not None and key is not None and old_key != key:
+        is_other = old_key is not None and key is not None and old_key != key
+        if is_other or self._came is not None:
             written = buffer.getvalue()
             buffer = self._open(table)
             self._before(True)
             buffer.write(written[begin:after])
             self._after(False)
-            size = self._put_delete(table, old_key, [(HEADER_NEW_KEY, key), *left], out)
+            size = self._put_delete(table, old_key, [*moved_to(key), *left] or None, out)
             buffer = self._open(table)
             self._before(False)
             self._after(True)
             buffer.write(written[new:])
-            return size + self._put(table, CREATED, key, [(HEADER_OLD_KEY, old_key), *came], out)
+            to = out if self._came is None else self._came
+            return size + self._put(table, CREATED, key, [*moved_from(old_key), *came] or None, to)
         both = _named(table, missing + [column for column in missing_old if column not in missing])
         return self._put(table, UPDATED, key, both or None, out)
 
@@ -484,6 +484,8 @@ def write_row(  # noqa: PLR0917  a call would cost as much as a column
     """
     at: i64 = start
     limit: i64 = len(frame)
+    if table.constants:
+        out.write(table.constants)
     for place in table.places:
         kind = frame[at]
         begin: i64 = len(out)

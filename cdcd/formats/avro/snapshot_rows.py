@@ -36,6 +36,7 @@ class AvroSnapshotEncoder(AvroEncoder):
         """
         count = size = 0
         keys: list[bytes] = []
+        left_out: list[int] = []
         self._set_now(now_us)
         self._lsn = int(position.lsn)
         for begin, end, marker in runs(len(lines), position):
@@ -44,10 +45,11 @@ class AvroSnapshotEncoder(AvroEncoder):
             self._table(oid, out)
             table = self._latest
             assert table is not None, "`_table` made it"
-            for line in lines[begin:end]:
+            for place, line in enumerate(lines[begin:end], begin):
                 key, found = self._copy_row(table, line)
                 if key is not None:
                     if key in dropped:
+                        left_out.append(place)
                         continue
                     keys.append(key)
                 count += 1
@@ -59,7 +61,7 @@ class AvroSnapshotEncoder(AvroEncoder):
                     out.append(named(record, names))
                 else:
                     out.append(record)
-        return Encoded(count, size, keys if self._avro[oid].key_places else None)
+        return Encoded(count, size, keys if self._avro[oid].key_places else None, left_out)
 
     def _copy_row(self, table: AvroTable, line: bytes) -> tuple[bytes | None, list[Found]]:
         """Write a row into the buffer up to its source block; its key, and its values that have no form."""
@@ -92,6 +94,8 @@ def _write_fields(table: AvroTable, line: bytes, buffer: BytesWriter) -> None:
     places = table.places
     if len(fields) != len(places):
         raise ValueError(OTHER_WIDTH)
+    if table.constants:
+        buffer.write(table.constants)
     for place, field in zip(places, fields, strict=True):
         begin = len(buffer)
         if field == NULL:

@@ -1,5 +1,6 @@
 """What of a table's records in Avro is made once: its schemas, and the converters of its columns."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,7 @@ class AvroTable:
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
         source: what follows the rows in its records.
         is_told: the schemas topic names the schemas.
+        constants: what each row begins with: the values of constant fields.
         takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
     """
 
@@ -111,13 +113,19 @@ class AvroTable:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
         modes = settings.modes
-        numbers = {column.name: column.id for column in columns}
-        value = value_schema(envelope_schema(relation, keys, types, topic, rules, modes=modes))
-        value = form.of_value(value, numbers)
+        shown = fragments.shown
+        fields = dict(
+            zip([each.name for each in relation.columns], [each.name for each in shown.columns], strict=True)
+        )
+        numbers = {fields[column.name]: column.id for column in columns}
+        envelope = envelope_schema(
+            shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+        )
+        value = form.of_value(value_schema(envelope), numbers)
         self.value_use = form.use(settings, topic, value, "value")
         self.key_use: SchemaUse | None = None
         if keys and settings.key_format == form.format:
-            key = key_struct(relation, keys, types, topic, rules, modes=modes)
+            key = key_struct(shown, keys, types, topic, rules, modes=modes)
             self.key_use = form.use(settings, topic, form.of_key(key, numbers), "key")
         self.key_head = self.value_head = b""
         self.is_told = False
@@ -125,7 +133,13 @@ class AvroTable:
         self.source = source
         row = {field["field"]: field for field in value["fields"][0]["fields"]}
         self.places: list[AvroPlace] = []
-        for column, described in enumerate(relation.columns):
+        self.constants = b"".join(
+            [
+                (form.opening(row[name]) or b"") + form.encoded(row[name], json.dumps(value).encode())
+                for name, value in fragments.constants
+            ]
+        )
+        for column, described in enumerate(shown.columns):
             schema = row.get(described.name) if fragments.visible[column] else None
             if schema is None:
                 self.places.append(AvroPlace(column, False, None))
@@ -139,7 +153,7 @@ class AvroTable:
         for place in self.key_places:
             place.is_key = True
             place.placeholder = None
-            place.zero = form.zero(row[relation.columns[place.column].name])
+            place.zero = form.zero(row[shown.columns[place.column].name])
 
     @property
     def uses(self) -> tuple[SchemaUse, ...]:

@@ -4,6 +4,7 @@ Rows of streamed transactions are drafted as for envelopes. The attributes are p
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdcd.facts import Observer, unheard
@@ -61,7 +62,9 @@ class JsonEventsEncoder(SnapshotEncoder):
         if self._has_schema:
             topic = adjusted(fragments.topic, settings.name_adjustment)
             keys, modes = fragments.key_columns, settings.modes
-            envelope = envelope_schema(relation, keys, types, topic, rules, modes=modes)
+            envelope = envelope_schema(
+                fragments.shown, keys, types, topic, rules, modes=modes, constants=fragments.constants
+            )
             self._openings[relation.oid] = opening(data_schema(envelope))
 
     def _event(  # noqa: PLR0917  what an event is of
@@ -166,7 +169,7 @@ class JsonEventsEncoder(SnapshotEncoder):
         """See `RowEncoder`."""
         self._row_header_bytes = 0
         encoded = SnapshotEncoder.encode_rows(self, oid, lines, position, now_us, out, dropped)
-        return Encoded(encoded.rows, encoded.bytes + self._row_header_bytes, encoded.keys)
+        return replace(encoded, bytes=encoded.bytes + self._row_header_bytes)
 
     def _form(
         self,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from cdcd.formats.flattening import DELETED_FIELD, AddedField
 from cdcd.protocol.messages import Column, Relation
+from cdcd.rows.field_names import Pairs
 from cdcd.rows.logical import LogicalType
 from cdcd.rows.modes import DEFAULTS, Modes, logical_type_under
 from cdcd.rows.protection import EXCLUDE, ColumnRule
@@ -324,9 +325,10 @@ def envelope_schema(
     rules: Sequence[ColumnRule | None] = (),
     *,
     modes: Modes = DEFAULTS,
+    constants: Pairs = (),
 ) -> Schema:
     """Of the envelopes of a table's records; `rules`: how each column of the relation is protected."""
-    row = struct(_columns(relation, key, types, rules, modes), f"{topic}.Value")
+    row = struct(_columns(relation, key, types, rules, modes, constants), f"{topic}.Value")
     fields = {
         "before": row,
         "after": row,
@@ -345,11 +347,12 @@ def flat_schema(
     rules: Sequence[ColumnRule | None] = (),
     *,
     modes: Modes = DEFAULTS,
+    constants: Pairs = (),
     added: Sequence[AddedField] = (),
     has_deleted: bool = False,
 ) -> Schema:
     """Of flattened records of a table: the row, `__deleted` if `has_deleted`, and what is added."""
-    fields = _columns(relation, key, types, rules, modes)
+    fields = _columns(relation, key, types, rules, modes, constants)
     if has_deleted:
         fields[DELETED_FIELD] = primitive("string")
     for each in added:
@@ -362,14 +365,16 @@ def flat_schema(
     return struct(fields, f"{topic}.Value", optional=not added and not has_deleted)
 
 
-def _columns(
+def _columns(  # noqa: PLR0917  as `envelope_schema`
     relation: Relation,
     key: Collection[int],
     types: Mapping[int, TypeDescription],
     rules: Sequence[ColumnRule | None],
     modes: Modes,
+    constants: Pairs,
 ) -> dict[str, Schema]:
-    return {
+    """The fields of a row. `relation` has the names of the fields for those of the columns."""
+    return {name: _TEXT for name, _ in constants} | {
         column.name: {**_column(column, types, rule, modes), "optional": place not in key}
         for place, (column, rule) in enumerate(
             zip(relation.columns, rules or [None] * len(relation.columns), strict=True)

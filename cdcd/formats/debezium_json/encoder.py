@@ -116,6 +116,8 @@ class DebeziumJsonEncoder(KnownTables):
         """By op: such events have no record, but a number."""
         self._drafts: DraftWriter | None = None
         """While rows are drafted: where they go."""
+        self._came: list[Record] | None = None
+        """While an update is a delete and an insert, whatever its key is: where the insert goes."""
         self._lsn = 0
         self._lsn_text = (-1, b"")
         self._writer = RowWriter()
@@ -257,6 +259,18 @@ class DebeziumJsonEncoder(KnownTables):
         assert isinstance(message, LogicalMessage), "only events come here"
         return self._message(message, self._source, self._serial, out)
 
+    def encode_moved(
+        self, frame: bytes, in_stream: bool, now_us: int, out: list[Record], came: list[Record]
+    ) -> int:
+        """See `Encoder`."""
+        writes, self.writes = self.writes, False
+        self._came = came
+        try:
+            return self.encode(frame, in_stream, now_us, out)
+        finally:
+            self.writes = writes
+            self._came = None
+
     def _stand_in(
         self, table: TableFragments, frame: bytes, in_stream: bool, out: list[Record], cause: Exception
     ) -> int:
@@ -276,14 +290,16 @@ class DebeziumJsonEncoder(KnownTables):
         others = [stood_in(row, each, table.key_columns) for row, each in zip(rows, found, strict=True)]
         written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
         self._lsn, tag, _, kind, width = read_head(written, in_stream)
-        known = len(out)
+        known, came = len(out), self._came
         at = STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES
         size = self._row_again(table, tag, kind, width, written, at, out)
-        if len(out) > known:
+        if len(out) > known or came:
             names = self.note_unwritable(
                 table, [one for each in found for one in each], self._lsn, self._now_us
             )
             out[known:] = [named(record, names) for record in out[known:]]
+            if came:
+                came[:] = [named(record, names) for record in came]
         return size
 
     def _row_again(  # noqa: PLR0917  as `_row`
@@ -358,13 +374,15 @@ class DebeziumJsonEncoder(KnownTables):
         if old is not None:
             old_key = table.key(old)
             before = b"".join(old)
-            if old_key is not None and key is not None and old_key != key:
+            is_other = old_key is not None and key is not None and old_key != key
+            if is_other or self._came is not None:
                 if self._drafts is not None:
                     return _NOT_DRAFTED
-                left = [(HEADER_NEW_KEY, key), *_headers(missing_old)]
-                came = [(HEADER_OLD_KEY, old_key), *_headers(missing)]
-                size = self._append_delete(table, old_key, before, left, out)
-                return size + self._append(table, CREATED, key, parts, came, out)
+                left = [*moved_to(key), *_headers(missing_old)]
+                came = [*moved_from(old_key), *_headers(missing)]
+                size = self._append_delete(table, old_key, before, left or None, out)
+                to = out if self._came is None else self._came
+                return size + self._append(table, CREATED, key, parts, came or None, to)
             parts[1] = before
             missing += [name for name in missing_old if name not in missing]
         return self._append(table, UPDATED, key, parts, _headers(missing) or None, out)
@@ -521,6 +539,16 @@ class DebeziumJsonEncoder(KnownTables):
         """The key of a logical message, with its schema if keys have one."""
         key = to_bytes(f'{{"prefix":{quote(wire(message.prefix))}}}')
         return self._message_key + key + CLOSING if self._message_key else key
+
+
+def moved_to(key: bytes | None) -> Headers:
+    """The header of the delete of a row that has this key now."""
+    return [] if key is None else [(HEADER_NEW_KEY, key)]
+
+
+def moved_from(key: bytes | None) -> Headers:
+    """The header of the insert of a row that had this key before."""
+    return [] if key is None else [(HEADER_OLD_KEY, key)]
 
 
 def _read_last_row(table: TableFragments, frame: bytes, at: int, values: list[bytes]) -> list[int]:

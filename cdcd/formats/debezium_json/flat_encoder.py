@@ -104,9 +104,9 @@ class FlatEncoder(SnapshotEncoder):
         relation, settings, flat = fragments.relation, self._settings, self._flat
         columns = {
             column.name
-            for column, rule in zip(relation.columns, rules, strict=True)
+            for column, rule in zip(fragments.shown.columns, rules, strict=True)
             if rule is None or rule.action != EXCLUDE
-        }
+        } | {name for name, _ in fragments.constants}
         left_out = [field.name for field in flat.fields if field.name in columns]
         has_deleted = flat.rewrites and DELETED_FIELD not in columns
         if flat.rewrites and not has_deleted:
@@ -125,12 +125,13 @@ class FlatEncoder(SnapshotEncoder):
         if settings.value_format == WITH_SCHEMA:
             schema = opening(
                 flat_schema(
-                    relation,
+                    fragments.shown,
                     fragments.key_columns,
                     types,
                     adjusted(fragments.topic, settings.name_adjustment),
                     rules,
                     modes=settings.modes,
+                    constants=fragments.constants,
                     added=fields,
                     has_deleted=has_deleted,
                 )

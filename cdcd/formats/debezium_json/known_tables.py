@@ -14,6 +14,8 @@ from cdcd.formats.schemas import TableForm, table_form
 from cdcd.formats.unwritable import Found, UnwritableError, UnwritableValues
 from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
+from cdcd.rows.chosen_partitions import moves
+from cdcd.rows.field_names import Fields
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
@@ -34,6 +36,8 @@ class KnownTables:
         self._binary = binary
         self._protections = Protections(settings.column_rules, settings.modes)
         self._chosen_keys = settings.chosen_keys
+        self._chosen_partitions = settings.chosen_partitions
+        self._chosen_fields = settings.chosen_fields
         self._repeating: set[int] = set()
         """Relations in which several rows may have the same key."""
         self._names = settings.topics
@@ -92,14 +96,15 @@ class KnownTables:
     def note_unwritable(
         self, table: TableFragments, found: Iterable[Found], lsn: int, now_us: int
     ) -> list[str]:
-        """Count and report values of a row that has a record; the names of their columns, each once."""
+        """Count and report values of a row that has a record; the names of their fields, each once."""
         relation = table.relation
         names: list[str] = []
         for column, error in found:
             name = relation.columns[column].name
             self._unwritable.note(f"{relation.schema}.{relation.name}", name, lsn, error, now_us)
-            if name not in names:
-                names.append(name)
+            field = table.shown.columns[column].name
+            if field not in names:
+                names.append(field)
         return names
 
     def define(
@@ -113,7 +118,7 @@ class KnownTables:
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
-                chosen cannot be made.
+                chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name.
         """
         if self._binary:
             require_binary(relation, types)
@@ -141,10 +146,16 @@ class KnownTables:
             skipped=self._settings.skipped,
             flattened=self._settings.flattening is not None,
             cloudevents=self._settings.value_format == CLOUDEVENTS,
+            moves=bool(self._chosen_partitions)
+            and moves(self._chosen_partitions.columns(relation, table), relation, table),
         )
         if told is not None and told.rewritten == form.rewritten and told.last_id is not None:
             form = replace(form, last_id=told.last_id)
         self._told_forms[relation.oid] = form
+        fields: Fields | None = None
+        if self._chosen_fields:
+            fields = self._chosen_fields.of_table(relation)
+            form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
             announcement = (self._settings.schemas_topic, *form.record(), None)
@@ -174,6 +185,7 @@ class KnownTables:
             modes=modes,
             name_adjustment=self._settings.name_adjustment,
             metadata=self.metadata,
+            fields=fields,
         )
         self._tables[relation.oid] = fragments
         self._described(fragments, types, rules)

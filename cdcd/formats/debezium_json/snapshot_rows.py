@@ -43,6 +43,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         """
         count = size = 0
         keys: list[bytes] | None = [] if self.has_key(oid) else None
+        left_out: list[int] = []
         for begin, end, marker in runs(len(lines), position):
             self._source.begin(None, position.commit_lsn, now_us, None, snapshot=marker)
             self._transaction += 1
@@ -50,7 +51,12 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             for at in range(begin, end, BLOCK):
                 block = lines[at : min(at + BLOCK, end)]
                 number = position.event_no + count
-                records, appended = self._encode_block(table, block, position, now_us, number, dropped)
+                known = len(left_out)
+                records, appended = self._encode_block(
+                    table, block, position, now_us, number, dropped, left_out
+                )
+                if len(left_out) > known:
+                    left_out[known:] = [at + place for place in left_out[known:]]
                 count += len(records)
                 for _, key, value, _ in records:
                     size += len(value or b"") + len(key or b"")
@@ -58,7 +64,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
                 if keys is not None and appended is not None:
                     keys += appended
         self._tables[oid].tally.counts[READ] += count
-        return Encoded(count, size, keys)
+        return Encoded(count, size, keys, left_out)
 
     def _encode_block(  # noqa: PLR0917 - as `encode_rows`
         self,
@@ -68,12 +74,16 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         now_us: int,
         event_no: int,
         dropped: set[bytes],
+        left_out: list[int],
     ) -> tuple[list[Record], list[bytes] | None]:
-        """Records and keys of rows with one marker; the first has the number after `event_no`."""
+        """Records and keys of rows with one marker; the first has the number after `event_no`.
+
+        `left_out` gets which of the rows have none.
+        """
         try:
             columns = convert_rows(lines, table.converters)
         except (ValueError, IndexError) as cause:
-            return self._encode_each(table, lines, position, now_us, event_no, dropped, cause)
+            return self._encode_each(table, lines, position, now_us, event_no, dropped, left_out, cause)
         values = [column for (column, _), shown in zip(columns, table.visible, strict=True) if shown]
         keys = _keys(table, columns)
         if keys is not None and dropped:
@@ -81,6 +91,7 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             values = [list(compress(column, kept)) for column in values]
             keys = list(compress(keys, kept))
             number = len(keys)
+            left_out += [place for place, stays in enumerate(kept) if not stays]
         else:
             number = len(lines)
         numbers = [b"%d" % each for each in range(event_no + 1, event_no + 1 + number)]
@@ -113,12 +124,13 @@ class SnapshotEncoder(DebeziumJsonEncoder):
         now_us: int,
         event_no: int,
         dropped: set[bytes],
+        left_out: list[int],
         cause: Exception,
     ) -> tuple[list[Record], list[bytes] | None]:
         """As `_encode_block`, row by row, where some have values without a form (`formats/unwritable.py`)."""
         records: list[Record] = []
         keys: list[bytes] = []
-        for line in lines:
+        for place, line in enumerate(lines):
             refusal = explain_row(line, table.relation, table.converters)
             if refusal is not None:
                 raise refusal from cause
@@ -126,7 +138,10 @@ class SnapshotEncoder(DebeziumJsonEncoder):
             assert found or len(lines) > 1, "a row was refused in which nothing is wrong"
             written = line_with(line, found, table.key_columns)
             number = event_no + len(records)
-            made, appended = self._encode_block(table, [written], position, now_us, number, dropped)
+            gone: list[int] = []
+            made, appended = self._encode_block(table, [written], position, now_us, number, dropped, gone)
+            if gone:
+                left_out.append(place)
             if found and made:
                 names = self.note_unwritable(table, found, position.lsn, now_us)
                 made = [named(record, names) for record in made]
@@ -177,9 +192,9 @@ def row_form(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> 
     for name, mode, shown, (_, whole) in zip(table.names, table.modes, table.visible, columns, strict=True):
         if not shown:
             continue
-        start = b",%b:" if parts else b"{%b:"
-        parts.append(_literal(start % name) + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
-    return (b"".join(parts) or b"{") + b"}"
+        start = b"," if parts else table.row_start
+        parts.append(_literal(start + name + b":") + (b'"%b"' if mode in QUOTED and not whole else b"%b"))
+    return (b"".join(parts) or _literal(table.empty_row)) + b"}"
 
 
 def _keys(table: TableFragments, columns: list[tuple[list[bytes], bool]]) -> list[bytes] | None:

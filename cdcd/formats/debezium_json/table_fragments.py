@@ -24,6 +24,7 @@ from cdcd.formats.debezium_json.transaction_metadata import CountedTableSource, 
 from cdcd.formats.encoder import Record
 from cdcd.formats.schema_names import NONE, adjusted
 from cdcd.protocol.messages import Relation
+from cdcd.rows.field_names import Fields, Pairs
 from cdcd.rows.modes import DEFAULTS, Modes
 from cdcd.rows.protection import EXCLUDE, ColumnRule
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns
@@ -61,12 +62,18 @@ class TableFragments:
         visible: of each column, whether it is in the records.
         hidden_slots: the slots of those that are not.
         key_end: what ends a key.
+        shown: the relation with the names of the fields (`rows/field_names.py`).
+        constants: fields that each row has before its columns.
+        row_start: what a row begins with, up to the name of its first column.
+        empty_row: the same of a row without a column.
         form: a number for what drafts of rows take from the description.
     """
 
     __slots__ = (
         "announcement",
+        "constants",
         "converters",
+        "empty_row",
         "event_template",
         "form",
         "hidden_slots",
@@ -87,7 +94,9 @@ class TableFragments:
         "plan",
         "protected",
         "relation",
+        "row_start",
         "schema_id",
+        "shown",
         "source",
         "tally",
         "topic",
@@ -114,8 +123,11 @@ class TableFragments:
         modes: Modes = DEFAULTS,
         name_adjustment: str = NONE,
         metadata: TransactionMetadata | None = None,
+        fields: Fields | None = None,
     ) -> None:
         self.relation = relation
+        self.shown = relation if fields is None else fields.renamed(relation)
+        self.constants: Pairs = () if fields is None else fields.constants
         self.topic = topic
         self.tally = tally
         self.transaction = -1
@@ -136,12 +148,17 @@ class TableFragments:
             converter.unchanged(unavailable).encode("latin-1") for converter in self.converters
         ]
         self.modes = [converter.mode for converter in self.converters]
-        self.names = [quote(wire(column.name)).encode("latin-1") for column in columns]
+        self.names = [quote(wire(column.name)).encode("latin-1") for column in self.shown.columns]
+        constants = b",".join(
+            [f"{quote(wire(name))}:{quote(wire(text))}".encode("latin-1") for name, text in self.constants]
+        )
+        self.empty_row = b"{" + constants
+        self.row_start = self.empty_row + b"," if constants else self.empty_row
         self.identity = [column.is_key for column in columns]
         self.plan: Plan = []
         self.places: list[Place] = []
         row: list[bytes] = []
-        start = b"{"
+        start = self.row_start
         for column, name in enumerate(self.names):
             shown = self.visible[column]
             row.append(start + name + b":" if shown else b"")
@@ -151,10 +168,10 @@ class TableFragments:
             self.plan.append((_make_place(row, mode), mode, column))
         if not row:
             row.append(b"")
-        if start == b"{":
-            row[0] = start
+        if not any(self.visible):
+            row[0] = self.empty_row
             if self.places:
-                self.places[0].fragment = start
+                self.places[0].fragment = self.empty_row
         self.hidden_slots = [
             slot for (slot, _, _), shown in zip(self.plan, self.visible, strict=True) if not shown
         ]
@@ -170,7 +187,11 @@ class TableFragments:
         self.key_quoted = [self.plan[index][1] in QUOTED for index in keys]
         schema_name = adjusted(topic, name_adjustment)
         head = (
-            opening(envelope_schema(relation, keys, types, schema_name, rules, modes=modes))
+            opening(
+                envelope_schema(
+                    self.shown, keys, types, schema_name, rules, modes=modes, constants=self.constants
+                )
+            )
             if value_schema
             else b""
         )
@@ -185,7 +206,7 @@ class TableFragments:
         self.key_end = b"}"
         if keys and key_schema:
             self.key_fragments[0] = (
-                opening(key_struct(relation, keys, types, schema_name, rules, modes=modes))
+                opening(key_struct(self.shown, keys, types, schema_name, rules, modes=modes))
                 + self.key_fragments[0]
             )
             self.key_end += CLOSING

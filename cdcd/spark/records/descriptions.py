@@ -292,6 +292,13 @@ class Descriptions:
                 hint="Add the columns of its primary key to key.columns of the daemon's configuration, or leave the"
                 " table out of the mirror.",
             )
+        if form.moves:
+            raise SourceError(
+                f"{form.schema}.{form.table}: columns that are not of its key choose the partitions of its records"
+                " (partitioner.columns), so the records of a row have no order among each other.",
+                hint="Choose the partitions by columns of the key in the daemon's configuration, or leave the table out"
+                " of the mirror.",
+            )
         if form.skipped:
             raise SourceError(
                 f"{form.schema}.{form.table}: its topic leaves out the operations {', '.join(form.skipped)}, so that it"

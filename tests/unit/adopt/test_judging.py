@@ -161,6 +161,13 @@ def test_what_nobody_set_is_judged_by_what_debezium_takes() -> None:
         ({"transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}, Kind.IMPOSSIBLE, {}),
         ({"transforms.drafts.type": "io.debezium.transforms.Filter"}, Kind.IMPOSSIBLE, {}),
         ({"transforms.route.type": "io.debezium.transforms.ContentBasedRouter"}, Kind.IMPOSSIBLE, {}),
+        ({"transforms.a.type": "io.debezium.transforms.partitions.PartitionRouting"}, Kind.IMPOSSIBLE, {}),
+        (
+            {"transforms.a.type": "org.apache.kafka.connect.transforms.ReplaceField$Value"},
+            Kind.IMPOSSIBLE,
+            {},
+        ),
+        ({"transforms.a.type": "org.apache.kafka.connect.transforms.InsertField$Value"}, Kind.IMPOSSIBLE, {}),
         ({"value.converter": AVRO}, Kind.DIFFERENT, {"format.value": "avro"}),
         ({"key.converter": AVRO}, Kind.IMPOSSIBLE, {}),
         ({"value.converter.schema.registry.url": "http://r:1"}, Kind.SAME, {"registry.url": "http://r:1"}),

@@ -187,6 +187,7 @@ def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
         ("format: {value: cloudevents}", "records are CloudEvents"),
         ("filters: {tables: {public.t: {keep: row.id > 1}}}", "filters the rows of public.t"),
         ("key: {columns: {a.b: [c]}}", "chooses the keys of records"),
+        ("fields: {tables: {a.b: {rename: {c: d}}}}", "renames fields"),
     ],
 )
 def test_spark_reads_no_table_whose_topic_has_other_types_or_less(

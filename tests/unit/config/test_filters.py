@@ -28,6 +28,12 @@ def test_rows_of_an_outbox_table_cannot_be_filtered():
     assert "matches public.outbox, whose rows are events" in problem(given)
 
 
+def test_nor_can_columns_choose_their_partitions():
+    outbox = "outbox: {topics: [outbox.event.a], tables: {public.outbox: {}}}\n"
+    given = f"{MINIMAL}{outbox}partitioner: {{columns: {{public.*: [id]}}}}\n"
+    assert "partitioner.columns: public.* matches public.outbox, whose rows are events" in problem(given)
+
+
 def test_nothing_is_filtered_by_default():
     assert parse().filters.settings == ()
 

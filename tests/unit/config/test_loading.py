@@ -187,6 +187,9 @@ log: verbose
         ("key: {columns: {orders: [id]}}", "key.columns.orders: must be <schema>.<table>"),
         ("key: {columns: {a.b: []}}", "key.columns.a.b: "),
         ("key: {columns: {a.b: [id, id]}}", "columns.a.b must have each column once"),
+        ("partitioner: {columns: {orders: [id]}}", "partitioner.columns.orders: must be <schema>.<table>"),
+        ("partitioner: {columns: {a.b: []}}", "partitioner.columns.a.b: "),
+        ("partitioner: {columns: {a.b: [id, id]}}", "columns.a.b must have each column once"),
         ("tables: {include: []}", "tables.include: must not be empty"),
         (
             "tables: {exclude: ['a.*']}\noutbox: {topics: [outbox.event.x], tables: {a.b: {}}}",

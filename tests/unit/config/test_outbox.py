@@ -20,6 +20,10 @@ from tests.unit.config.test_loading import MINIMAL, parse, problem
         ("topics: [a], tables: {public.*: {}}", "must be <schema>.<table>"),
         ("topics: [a], tables: {public.outbox: {topic: 'a b'}}", "may hold only ASCII letters"),
         ("topics: [a], tables: {public.outbox: {headers: {id: x}}}", "headers must not have id"),
+        (
+            "topics: [a], tables: {public.outbox: {headers: {cdcd.partition: x}}}",
+            "headers must not have cdcd.partition",
+        ),
         ("topics: [a], tables: {public.outbox: {}}", "no topic of the form outbox.event.{value}"),
         ("topics: [a, b], tables: {public.outbox: {topic: c}}", "no topic of the form c"),
         ("topics: [a], messages: true, message_bytes_max: 1", "at least 1024"),

@@ -53,6 +53,13 @@ def test_operations_that_have_no_records_are_in_the_description():
     assert read_form(less.record()[1]) == (less.fingerprint, less)
 
 
+def test_that_records_of_a_key_may_lie_in_several_partitions_is_in_the_description():
+    relation = Relation(None, 1, "public", "t", "f", (Column(1, "a", 23, -1),))
+    moving = table_form(relation, TableDescription(), {}, "t", moves=True)
+    assert b"moves" not in table_form(relation, TableDescription(), {}, "t").record()[1]
+    assert read_form(moving.record()[1]) == (moving.fingerprint, moving)
+
+
 def test_a_table_is_described_with_keys_types_and_forms():
     form = described()
     assert form.key == ("id",)

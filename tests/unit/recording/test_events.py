@@ -33,6 +33,8 @@ from cdcd.recording.events import (
 )
 from cdcd.recording.values import Reader, write_value
 from cdcd.rows.chosen_keys import KeyRule
+from cdcd.rows.chosen_partitions import PartitionRule
+from cdcd.rows.field_names import FieldRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.expressions import DEPTH_MAX
@@ -58,6 +60,8 @@ START = SessionStart(
         names={("public", "t"): "topic"},
         topic_template="{prefix}.x.{table}",
         key_rules=(KeyRule("public.t", ("id",)),),
+        partition_rules=(PartitionRule("public.t", ("id",)),),
+        field_rules=(FieldRule("public.t", (("id", "key"),), (("region", "eu"),)),),
     ),
     tables=TableSelection(("public.*",), ("*.secret",)),
     published={16385: "public.t"},

@@ -70,6 +70,7 @@ def test_a_number_of_many_digits_is_a_payload_like_any_other():
         (content(headers={"\ud800": "a"}), "surrogates not allowed"),
         (content(headers=[]), "headers must be an object"),
         (content(headers={"a": 1}), "the header a must be a text"),
+        (content(headers={"cdcd.partition": "abcd"}), "the header cdcd.partition is cdcd's own"),
         (content(headers={str(number): "" for number in range(101)}), "at most 100"),
         (content(partition=1), "unknown field partition"),
         (b'{"key": "a", "key": "b"}', "the field key twice"),

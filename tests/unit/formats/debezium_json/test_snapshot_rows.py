@@ -93,7 +93,7 @@ def test_what_comes_in_blocks_is_what_comes_row_by_row(monkeypatch: pytest.Monke
         out: list[Record] = []
         dropped = {json.dumps({"a%": '3 of "it"', "b": "1.3"}, separators=(",", ":")).encode()}
         encoded = encoding.encode_rows(3, lines, POSITION, 5, out, dropped)
-        assert encoded == Encoded(22, sum(map(_size, out)), [key or b"" for _, key, _, _ in out])
+        assert encoded == Encoded(22, sum(map(_size, out)), [key or b"" for _, key, _, _ in out], [3])
         found.append(out)
     assert found[0] == found[1] == found[2]
     after = [json.loads(value or b"")["after"] for _, _, value, _ in found[0]]

@@ -110,6 +110,13 @@ def test_a_table_whose_records_are_cloudevents_is_stopped_by_name():
         descriptions(replace(form("t", "a"), cloudevents=True)).newest("shop.public.t")
 
 
+def test_a_table_whose_records_of_one_key_may_lie_in_several_partitions_is_stopped_by_name():
+    with pytest.raises(
+        SourceError, match=r"public\.t: columns that are not of its key choose the partitions"
+    ):
+        descriptions(replace(form("t", "a"), moves=True)).newest("shop.public.t")
+
+
 def test_a_table_of_numbers_without_a_declared_precision_as_bytes_is_stopped_by_name():
     column = ColumnForm("a", 1, "numeric", 1700, -1, "decimal_variable")
     precise = TableForm("public", "t", "shop.public.t", (), (column,))
