@@ -215,9 +215,8 @@ class Ingest:
             if isinstance(item, bytes):
                 self._note(item, step.in_stream, known)
             else:
-                for topic, key, value, _ in records[known:]:
-                    if value is not None:
-                        self._watched.note(self._xid, topic, key, None, moved=False)
+                for topic, key, _, _ in records[known:]:
+                    self._watched.note(self._xid, topic, key, None, moved=False)
         return size
 
     def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
@@ -243,7 +242,11 @@ class Ingest:
             self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
             return
         for topic, key, value, headers in self._records[known:]:
-            if value is None or not self._watched.is_watched(topic):
+            if not self._watched.is_watched(topic):
+                continue
+            if value is None:
+                # A tombstone. Of a delete it may be the only record (`event_flattening`).
+                self._watched.note(self._xid, topic, key, None, moved=False)
                 continue
             values, secret = None, False
             names = {name for name, _ in headers or ()}
