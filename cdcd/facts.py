@@ -337,7 +337,8 @@ class SnapshotRestarted(Fact):
 class TableReplaced(Fact):
     """Another table has taken the name of a published one. Its changes go to the same topic.
 
-    Or a table has its former name back, and `former_oid` is its own oid: changes in between are in another topic.
+    Or a table has its former name back, and `former_oid` is its own oid: changes in between are in another topic, or in
+    none (`tables.exclude`).
 
     `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
     """

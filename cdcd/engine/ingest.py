@@ -14,7 +14,7 @@ from cdcd.engine.described import DescribedRelations, oids_of
 from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
-from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
+from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -323,6 +323,11 @@ class Ingest:
         if self._queue.add(self._records, 0, step.events):
             self._cut()
 
+    def _went_out(self, step: WentOut, now: float) -> None:
+        for oid, name in step.names.items():
+            if self._tables.left(oid, name):
+                self._deferred.append(partial(self._tables.settle_left, oid, name))
+
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
         if message is None and self._lacks_schemas(step):
@@ -420,6 +425,7 @@ _HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     OriginChanged: Ingest._origin_changed,
     RolledBack: Ingest._rolled_back,
     LeftOut: Ingest._skipped,
+    WentOut: Ingest._went_out,
     TransactionalMessage: Ingest._transactional,
     NonTransactionalMessage: Ingest._alone,
     KeepaliveReceived: Ingest._heard,

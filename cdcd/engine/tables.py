@@ -115,6 +115,23 @@ class PublishedTables:
         if not is_free and self._reads:
             self._incremental.read_anew(oid, name, REPLACED)
 
+    def left(self, oid: int, name: str) -> bool:
+        """A table has its first event under a name that the pipeline leaves out, so its topic lacks what changed.
+
+        If it comes back to its former name, it is another table there. True: the caller owes `settle_left`, in time to
+        be delivered together with the event.
+        """
+        seen = self._seen
+        if not seen.owns_any(oid) or seen.owns(oid, name):
+            return False
+        seen.take(oid, name)
+        return True
+
+    def settle_left(self, oid: int, name: str) -> None:
+        """What `left` took note of is delivered with what is put into the queue now."""
+        self._delivered.take(oid, name)
+        self._write_down()
+
     def listed(self, answer: Published) -> list[int]:
         """What is published, as of a moment that the stream may not have reached.
 
