@@ -1,4 +1,4 @@
-"""What a start says of the tables that the configuration leaves out, and of those whose keys it chooses."""
+"""What a start says of the tables that the configuration leaves out, and of the keys of tables."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -24,18 +24,16 @@ async def tell_tables(
     """Tell which published tables the pipeline leaves out, and which rules of `key.columns` have no or a doubtful use.
 
     Raises:
-        ConfigError: a key that is chosen cannot be made.
+        ConfigError: a key that is chosen cannot be made, or a partition does not send what a key needs.
         TransientError, SourceError: PostgreSQL does not answer, or refuses.
     """
     left_out = await snapshots.left_out(published.keys())
     if left_out:
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
     keys = encoder_settings(config, "").chosen_keys
-    if not keys:
-        return
     found = await look_at_keys(sql, published.keys(), keys)
-    if found.refused:
-        raise found.refused[0]
+    for error in (*found.refused, *found.unsent):
+        raise error
     for rule in found.unmatched:
         observe(KeyRuleUnmatched(rule=str(rule)))
     for table in sorted(found.repeating):

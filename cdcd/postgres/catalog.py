@@ -72,13 +72,32 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
 """
 
 
-# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all.
+# Each partition sends former values by its own replica identity. One that has none takes no UPDATE and DELETE.
+_UNSENT: Final = """
+WITH leaf AS (
+    SELECT root.oid AS root, c.oid, i.indkey, i.indnkeyatts
+      FROM unnest(%s::oid[]) root(oid)
+     CROSS JOIN LATERAL pg_partition_tree(root.oid) tree
+      JOIN pg_class c ON c.oid = tree.relid AND c.relkind = 'r'
+      JOIN pg_index i ON i.indrelid = c.oid
+       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                               WHEN 'i' THEN i.indisreplident ELSE false END
+)
+SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
+  FROM leaf JOIN pg_attribute a ON a.attrelid = leaf.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE a.attnum <> ALL((leaf.indkey::int2[])[:leaf.indnkeyatts - 1])
+ GROUP BY root, a.attname
+ ORDER BY root, a.attname
+"""
+
+# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all. Columns that an index
+# includes are not in its key.
 _RELATIONS: Final = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
        a.attname::text, a.atttypid::int8, a.atttypmod,
        c.relreplident = 'f' OR EXISTS (
            SELECT FROM pg_index i
-            WHERE i.indrelid = c.oid AND a.attnum = ANY(i.indkey)
+            WHERE i.indrelid = c.oid AND a.attnum = ANY((i.indkey::int2[])[:i.indnkeyatts - 1])
               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
                                        WHEN 'i' THEN i.indisreplident ELSE false END)
   FROM pg_class c
@@ -132,18 +151,38 @@ async def describe(connection: Connection, relation_oids: Collection[int]) -> di
             (primary if is_primary else unique).setdefault(oid, tuple(columns))
         cursor = await connection.execute(_COLUMNS, (list(relation_oids),))
         found: dict[int, list[CatalogColumn]] = {oid: [] for oid in relation_oids}
-        partitioned: set[int] = set()
+        roots: set[int] = set()
         for row in await cursor.fetchall():
             oid, *column, is_partitioned = row
             found[oid].append(CatalogColumn(*column))
             if is_partitioned:
-                partitioned.add(oid)
+                roots.add(oid)
+        unsent: dict[int, list[tuple[str, str]]] = {}
+        if roots:
+            cursor = await connection.execute(_UNSENT, (list(roots),))
+            for row in await cursor.fetchall():
+                oid, name, partition = row
+                unsent.setdefault(oid, []).append((name, partition))
     return {
         oid: TableDescription(
-            primary.get(oid, ()), unique.get(oid, ()), tuple(found[oid]), is_partitioned=oid in partitioned
+            primary.get(oid, ()),
+            unique.get(oid, ()),
+            tuple(found[oid]),
+            is_partitioned=oid in roots,
+            unsent=tuple(unsent.get(oid, ())),
         )
         for oid in relation_oids
     }
+
+
+async def partitioned(connection: Connection, oids: Collection[int]) -> list[int]:
+    """Those of these relations that are partitioned tables. Raises TransientError and SourceError."""
+    with translated("looking for partitioned tables", {}):
+        cursor = await connection.execute(
+            b"SELECT oid::int8 FROM pg_class WHERE oid = ANY(%s) AND relkind = 'p'", (list(oids),)
+        )
+        rows: list[Any] = await cursor.fetchall()
+    return [row[0] for row in rows]
 
 
 async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:

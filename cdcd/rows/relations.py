@@ -98,6 +98,8 @@ class TableDescription:
             (`chosen_keys.py`).
         repeats: several rows may have the same chosen key.
         is_partitioned: its rows are in partitions, each with a replica identity of its own.
+        unsent: of a partitioned table, the columns of which a partition does not send former values, each with the name
+            of such a partition (`partition_identity.py`).
     """
 
     primary_key: tuple[str, ...] = ()
@@ -107,6 +109,7 @@ class TableDescription:
     chosen_key: tuple[str, ...] = ()
     repeats: bool = False
     is_partitioned: bool = False
+    unsent: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_known(self) -> bool:

@@ -368,6 +368,28 @@ def a_key_whose_former_values_are_not_sent(scene: Scene) -> None:
     scene.configure(key={"columns": {"public.t": ["name"]}})
 
 
+def _publish_partitioned_tables_as_a_whole(scene: Scene) -> None:
+    scene.execute(
+        f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    )
+
+
+def a_partition_that_does_not_send_the_key(scene: Scene) -> None:
+    _publish_partitioned_tables_as_a_whole(scene)
+    scene.execute("CREATE TABLE whole (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    scene.execute("CREATE UNIQUE INDEX part_code ON part (code)")
+    scene.execute("ALTER TABLE part REPLICA IDENTITY USING INDEX part_code")
+
+
+def a_filter_over_what_a_partition_does_not_send(scene: Scene) -> None:
+    _publish_partitioned_tables_as_a_whole(scene)
+    scene.execute("CREATE TABLE whole (id int PRIMARY KEY, code int) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    scene.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    scene.configure(filters={"tables": {"public.whole": {"keep": "row.code > 1"}}})
+
+
 def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
     scene.configure(
@@ -532,6 +554,16 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
     a_keyless_table_read_incrementally: (3, "table.key", "Add a primary key to public.t"),
     a_rule_for_a_key: (2, "columns.rule", "Use columns.hash or columns.encrypt for public.t.id"),
     a_key_whose_former_values_are_not_sent: (2, "key.columns", "REPLICA IDENTITY FULL"),
+    a_partition_that_does_not_send_the_key: (
+        2,
+        "key.partitions",
+        "ALTER TABLE public.part REPLICA IDENTITY FULL;",
+    ),
+    a_filter_over_what_a_partition_does_not_send: (
+        2,
+        "filters.rule",
+        "ALTER TABLE public.part REPLICA IDENTITY FULL;",
+    ),
     a_chosen_key_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     an_outbox_table_without_a_column_of_events: (

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from cdcd.postgres.catalog import describe, types
+from cdcd.postgres.catalog import describe, relations, types
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
@@ -65,6 +65,40 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
     expected[4_000_000_000] = TableDescription()
     found = ask(database, lambda connection: describe(connection, expected.keys()))
     assert {oid: replace(one, columns=()) for oid, one in found.items()} == expected
+
+
+def test_of_a_partitioned_table_it_is_told_what_its_partitions_do_not_send(database: Database):
+    database.execute(
+        "CREATE TABLE whole (id int, code int NOT NULL, note text, PRIMARY KEY (id) INCLUDE (note)) "
+        "PARTITION BY RANGE (id)"
+    )
+    database.execute("CREATE TABLE low PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    database.execute(
+        "CREATE TABLE high PARTITION OF whole FOR VALUES FROM (10) TO (90) PARTITION BY RANGE (id)"
+    )
+    database.execute("CREATE TABLE highest PARTITION OF high FOR VALUES FROM (10) TO (90)")
+    database.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    oid = oid_of(database, "regclass", "whole")
+
+    def unsent() -> dict[str, str]:
+        return dict(ask(database, lambda connection: describe(connection, [oid]))[oid].unsent)
+
+    # The primary key, without what its index includes
+    assert unsent() == {"code": "public.highest", "note": "public.highest"}
+    database.execute("ALTER TABLE highest REPLICA IDENTITY FULL")
+    assert unsent() == {"code": "public.low", "note": "public.low"}
+    database.execute("CREATE UNIQUE INDEX by_code ON low (code)")
+    database.execute("ALTER TABLE low REPLICA IDENTITY USING INDEX by_code")
+    assert unsent() == {"id": "public.low", "note": "public.low"}
+    for identity in ("NOTHING", "FULL"):
+        database.execute(f"ALTER TABLE low REPLICA IDENTITY {identity}")
+        assert unsent() == {}
+    # AND the columns of an index's key are the replica identity
+    (low,) = ask(database, lambda connection: relations(connection, [oid_of(database, "regclass", "low")]))
+    assert all(column.is_key for column in low.columns)
+    database.execute("ALTER TABLE low REPLICA IDENTITY DEFAULT")
+    (low,) = ask(database, lambda connection: relations(connection, [low.oid]))
+    assert [column.name for column in low.columns if column.is_key] == ["id"]
 
 
 def test_columns_are_told_with_their_numbers_and_what_older_rows_hold(database: Database):
