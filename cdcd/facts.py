@@ -603,6 +603,17 @@ class TablesLeftOut(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class TablePatternUnmatched(Fact):
+    """A pattern of tables.include or tables.exclude matches no published table, so it takes in or leaves out nothing.
+    Compare it with the names in PostgreSQL: if a name is spelled wrong, the table's changes are in Kafka after all.
+    """
+
+    event: ClassVar[str] = "tables.unmatched"
+    level: ClassVar[Level] = "warning"
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionLarge(Fact):
     """A source transaction is too large for one Kafka transaction (kafka.transaction.whole_bytes_max): it spans
     several.

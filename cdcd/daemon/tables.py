@@ -7,7 +7,7 @@ from cdcd.checks.keys import look_at_keys
 from cdcd.checks.settings import encoder_settings
 from cdcd.config.loading import Config
 from cdcd.daemon.snapshot_driver import SnapshotDriver
-from cdcd.facts import KeyRepeats, KeyRuleUnmatched, Observer, TablesLeftOut
+from cdcd.facts import KeyRepeats, KeyRuleUnmatched, Observer, TablePatternUnmatched, TablesLeftOut
 from cdcd.postgres.connection import Connection
 
 TABLES_NAMED: Final = 10
@@ -30,6 +30,8 @@ async def tell_tables(
     left_out = await snapshots.left_out(published.keys())
     if left_out:
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
+    for pattern in config.tables.selection.unmatched([*published.values(), *left_out]):
+        observe(TablePatternUnmatched(pattern=pattern))
     keys = encoder_settings(config, "").chosen_keys
     found = await look_at_keys(sql, published.keys(), keys)
     for error in (*found.refused, *found.unsent):
