@@ -16,7 +16,8 @@ from cdcd.snapshots.visibility import Visibility
 
 # A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
 # a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
-# (RelationGetIndexList in relcache.c).
+# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are older
+# than the constraint (NOT VALID).
 _KEYS: Final = """
 SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
   FROM pg_index i
@@ -25,7 +26,9 @@ SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
  WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
    AND i.indimmediate AND (i.indisprimary OR i.indisvalid)
  GROUP BY i.indexrelid, i.indrelid, i.indisprimary
-HAVING i.indisprimary OR bool_and(a.attnotnull)
+HAVING i.indisprimary OR bool_and(a.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint c
+            WHERE c.conrelid = i.indrelid AND c.contype = 'n' AND NOT c.convalidated AND a.attnum = ANY(c.conkey)))
  ORDER BY i.indexrelid
 """
 

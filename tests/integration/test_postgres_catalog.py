@@ -67,6 +67,22 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
     assert {oid: replace(one, columns=()) for oid, one in found.items()} == expected
 
 
+@pytest.mark.postgres(since=18)
+def test_a_column_that_may_have_null_in_older_rows_is_in_no_unique_key(database: Database):
+    database.execute("CREATE TABLE t (a int UNIQUE, b int NOT NULL UNIQUE)")
+    database.execute("INSERT INTO t VALUES (NULL, 1), (NULL, 2)")
+    database.execute("ALTER TABLE t ADD CONSTRAINT a_is_there NOT NULL a NOT VALID")
+    oid = oid_of(database, "regclass", "t")
+
+    def unique_key() -> tuple[str, ...]:
+        return ask(database, lambda connection: describe(connection, [oid]))[oid].unique_key
+
+    assert unique_key() == ("b",)
+    database.execute("UPDATE t SET a = b")
+    database.execute("ALTER TABLE t VALIDATE CONSTRAINT a_is_there")
+    assert unique_key() == ("a",)
+
+
 def test_of_a_partitioned_table_it_is_told_what_its_partitions_do_not_send(database: Database):
     database.execute(
         "CREATE TABLE whole (id int, code int NOT NULL, note text, PRIMARY KEY (id) INCLUDE (note)) "
