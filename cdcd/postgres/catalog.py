@@ -16,8 +16,8 @@ from cdcd.snapshots.visibility import Visibility
 
 # A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
 # a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
-# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are older
-# than the constraint (NOT VALID).
+# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are
+# older than the constraint (NOT VALID).
 _KEYS: Final = """
 SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
   FROM pg_index i
