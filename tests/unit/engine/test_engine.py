@@ -905,15 +905,22 @@ def test_a_row_that_is_deleted_beside_the_read_does_not_come_back_whatever_recor
     assert present == [b'{"id":3}']
 
 
-def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon):
+@pytest.mark.parametrize(
+    "update",
+    [
+        Update(None, OID, "", None, (b"1", UNCHANGED)),
+        # PostgreSQL sends a key that is stored apart in the old row only.
+        Update(None, OID, "K", (b"1", None), (UNCHANGED, UNCHANGED)),
+    ],
+)
+def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon, update: Update):
     daemon.tables[OID] = table(OID, pages=1)
     daemon.take(transaction(5, 100, described(), row(1)))
     daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
         daemon.carry_out(ask)
     # GIVEN an update that leaves the note alone, which the rows that are read do not see
-    update = wire.frame(Update(None, OID, "", None, (b"1", UNCHANGED)))
-    daemon.feed(transaction(200, 200, update))
+    daemon.feed(transaction(200, 200, wire.frame(update)))
     again = daemon.until(Ask)
     assert again.question.query.keys == (((False, b"1"),),)
     daemon.engine.answered(ask.ticket, Rows([b"1\told\n"], 6, Visibility(150, 150), 0), daemon.now)
