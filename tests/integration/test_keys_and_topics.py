@@ -288,3 +288,39 @@ def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_read_anew(
     assert [envelope["after"]["id"] for _, _, envelope in found[3:]] == [4, 2, 3, 4]
     replaced = process.await_event("table.replaced", after=0)
     assert (replaced["truncated"], replaced["read"]) == (True, True)
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_that_leaves_the_publication_for_a_moment_is_added_again(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a daemon that has listed what is published
+    for table in ("orders", "other"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE orders")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            snapshot={"mode": "initial", "added_tables": True},
+        )
+    )
+    process.await_streaming()
+    database.execute("INSERT INTO orders VALUES (1)")
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} ADD TABLE other")
+    process.await_event("table.added", table="public.other")
+
+    # WHEN a row comes while its table is not in the publication
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} DROP TABLE orders")
+    database.execute("INSERT INTO orders VALUES (2)")
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} ADD TABLE orders")
+
+    # THEN the table is read, as one that is added later
+    process.await_event("table.added", table="public.orders")
+    found = read(broker, unique, 3)
+    assert [(envelope["op"], envelope["after"]["id"]) for _, _, envelope in found] == [
+        ("c", 1),
+        ("r", 1),
+        ("r", 2),
+    ]
