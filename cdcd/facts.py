@@ -354,7 +354,8 @@ class TableReplaced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableAdded(Fact):
-    """A table was added to the publication, maybe again, or renamed. Its existing rows are delivered only if `read` is true.
+    """A table was added to the publication, maybe again, or renamed. Its existing rows are delivered only if `read` is
+    true.
 
     `rows` is an estimate of the existing rows by the server's statistics. `command` is the command that reads them.
     """
