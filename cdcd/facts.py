@@ -337,7 +337,8 @@ class SnapshotRestarted(Fact):
 class TableReplaced(Fact):
     """Another table has taken the name of a published one. Its changes go to the same topic.
 
-    Or a table has its former name back, and `former_oid` is its own oid: changes in between are in another topic.
+    Or a table has its former name back, and `former_oid` is its own oid: changes in between are in another topic, or in
+    none (`tables.exclude`).
 
     `truncated`: a truncate record ended the rows of the former table. `read`: the new table's rows are read.
     """
@@ -353,7 +354,8 @@ class TableReplaced(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TableAdded(Fact):
-    """A table was added to the publication, or renamed. Its existing rows are delivered only if `read` is true.
+    """A table was added to the publication, maybe again, or renamed. Its existing rows are delivered only if `read` is
+    true.
 
     `rows` is an estimate of the existing rows by the server's statistics. `command` is the command that reads them.
     """
@@ -635,6 +637,17 @@ class TablesLeftOut(Fact):
     event: ClassVar[str] = "tables.excluded"
     tables: list[str]
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TablePatternUnmatched(Fact):
+    """A pattern of tables.include or tables.exclude matches no published table, so it takes in or leaves out nothing.
+    Compare it with the names in PostgreSQL: if a name is spelled wrong, the table's changes are in Kafka after all.
+    """
+
+    event: ClassVar[str] = "tables.unmatched"
+    level: ClassVar[Level] = "warning"
+    pattern: str
 
 
 @dataclass(frozen=True, slots=True)

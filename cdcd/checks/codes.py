@@ -129,6 +129,12 @@ _TABLE: Final = (
         "Whether the keys that `key.columns` chooses can be made: columns that exist and whose former values are sent.",
         (2,),
     ),
+    Code(
+        "key.partitions",
+        "PostgreSQL",
+        "A partition does not send the former values that the key of its partitioned table needs.",
+        (2,),
+    ),
     Code("key.unmatched", "PostgreSQL", "A pattern of `key.columns` matches no published table."),
     Code("key.repeats", "PostgreSQL", "Several rows of a table may have the same key (`key.columns`)."),
     Code(

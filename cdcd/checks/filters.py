@@ -13,7 +13,7 @@ from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.protection import Protections
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.row_filters import TableFilters, check_filter
+from cdcd.shaping.row_filters import NO_CATALOG, TableFilters, check_filter
 from cdcd.shaping.settings import TableFilter
 from cdcd.telemetry.terminal_text import number
 
@@ -44,6 +44,7 @@ async def look_at_filters(
     wanted = {column.type_oid for relation in relations for column in relation.columns}
     types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
     chosen = TableFilters(filters)
+    described = await catalog.describe(connection, await catalog.partitioned(connection, oids))
     refused: list[ConfigError] = []
     tables = 0
     for relation in relations:
@@ -51,7 +52,8 @@ async def look_at_filters(
             found = chosen.of_table(relation)
             if found:
                 tables += 1
-                check_filter(relation, found, types, protections)
+                table = described.get(relation.oid, NO_CATALOG)
+                check_filter(relation, found, types, protections, table)
         except ConfigError as error:
             refused.append(error)
     return FilterFacts(tuple(refused), tuple(chosen.unmatched(relations)), tables)

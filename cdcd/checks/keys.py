@@ -1,4 +1,6 @@
-"""Whether the keys that `key.columns` chooses can be made for the published tables. `cdcd check` and a start look."""
+"""Whether the keys of the published tables can be made: those that `key.columns` chooses, and those of partitioned
+tables. `cdcd check` and a start look.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.chosen_keys import ChosenKeys, KeyRule
+from cdcd.rows.partition_identity import check_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +22,28 @@ class KeyFacts:
         unmatched: the rules that match no published table.
         chosen: the tables whose key is chosen, as `schema.table`.
         repeating: those of them in which several rows may have the same key.
+        unsent: why partitions do not send what the key of a partitioned table needs, at most one for each table.
     """
 
     refused: tuple[ConfigError, ...] = ()
     unmatched: tuple[KeyRule, ...] = ()
     chosen: frozenset[str] = frozenset()
     repeating: frozenset[str] = frozenset()
+    unsent: tuple[ConfigError, ...] = ()
 
 
 async def look_at_keys(connection: Connection, oids: Collection[int], keys: ChosenKeys) -> KeyFacts:
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
+    if not keys:
+        oids = await catalog.partitioned(connection, oids)
+        if not oids:
+            return KeyFacts()
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids)
     refused: list[ConfigError] = []
     chosen: set[str] = set()
     repeating: set[str] = set()
+    unsent: list[ConfigError] = []
     for relation in relations:
         name = f"{relation.schema}.{relation.name}"
         try:
@@ -41,17 +51,29 @@ async def look_at_keys(connection: Connection, oids: Collection[int], keys: Chos
         except ConfigError as error:
             refused.append(error)
             continue
+        try:
+            check_partitions(relation, table)
+        except ConfigError as error:
+            unsent.append(error)
         if table.chosen_key:
             chosen.add(name)
         if table.repeats:
             repeating.add(name)
-    return KeyFacts(tuple(refused), tuple(keys.unmatched(relations)), frozenset(chosen), frozenset(repeating))
+    return KeyFacts(
+        tuple(refused),
+        tuple(keys.unmatched(relations)),
+        frozenset(chosen),
+        frozenset(repeating),
+        tuple(unsent),
+    )
 
 
 def check_keys(facts: KeyFacts) -> Iterator[Finding]:
     """What `cdcd check` says of the rules."""
     for error in facts.refused:
         yield of_error("key.columns", "key.columns", error)
+    for error in facts.unsent:
+        yield of_error("key.partitions", "keys", error)
     for rule in facts.unmatched:
         yield Finding(
             "warning",

@@ -9,7 +9,6 @@ from cdcd.postgres.inspection import Facts, Wanted
 from cdcd.postgres.publication import OPERATIONS, PublishedTable, creation, creation_hint
 from cdcd.postgres.replication import identifier
 from cdcd.rows.routing import collisions
-from cdcd.snapshots.patterns import parse_pattern
 
 PARTITION_ROOT: Final = "publish_via_partition_root = true"
 
@@ -124,11 +123,6 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
         return
     count, left = len(facts.left_out), len(facts.tables)
     names = [table.qualified for table in facts.sent]
-    unmatched = [
-        pattern
-        for pattern in (*(selection.include or ()), *selection.exclude)
-        if not any(map(parse_pattern(pattern).matches_name, names))
-    ]
     if not left:
         yield Finding(
             "warning",
@@ -145,7 +139,7 @@ def check_selection(facts: Facts, wanted: Wanted) -> Iterator[Finding]:
             "tables",
             f"the pipeline has {left} of {len(names)} published tables, and leaves out {count}{which}",
         )
-    for pattern in unmatched:
+    for pattern in selection.unmatched(names):
         yield Finding(
             "warning",
             "tables.unmatched",

@@ -170,10 +170,11 @@ class SnapshotDriver:
     async def _list(self, question: ListPublished) -> Answer:
         catalog = self._catalog
         tables = await catalog.published()
+        members = await catalog.members()
         labels = await catalog.labels()
         after = await catalog.position()
         new = {oid: name for oid, name in tables.items() if oid not in question.known}
-        return Published(tables, after, await catalog.estimates(new) if new else {}, labels)
+        return Published(tables, after, await catalog.estimates(new) if new else {}, labels, members)
 
     async def _know_types(self, oids: set[int]) -> None:
         missing = [oid for oid in oids if not is_lasting(oid, self._types)]

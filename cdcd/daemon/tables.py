@@ -16,6 +16,7 @@ from cdcd.facts import (
     Observer,
     PartitionRuleUnmatched,
     RowsMove,
+    TablePatternUnmatched,
     TablesLeftOut,
 )
 from cdcd.postgres.connection import Connection
@@ -34,17 +35,18 @@ async def tell_tables(
     """Tell which published tables the pipeline leaves out, and which rules of `key.columns` have no or a doubtful use.
 
     Raises:
-        ConfigError: a key that is chosen cannot be made.
+        ConfigError: a key that is chosen cannot be made, or a partition does not send what a key needs.
         TransientError, SourceError: PostgreSQL does not answer, or refuses.
     """
     left_out = await snapshots.left_out(published.keys())
     if left_out:
         observe(TablesLeftOut(tables=left_out[:TABLES_NAMED], count=len(left_out)))
+    for pattern in config.tables.selection.unmatched([*published.values(), *left_out]):
+        observe(TablePatternUnmatched(pattern=pattern))
     settings = encoder_settings(config, "")
     keys, partitions = settings.chosen_keys, settings.chosen_partitions
     fields = settings.chosen_fields
-    if keys:
-        _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)
+    _tell_keys(await look_at_keys(sql, published.keys(), keys), observe)
     if partitions:
         _tell_partitions(await look_at_partitions(sql, published.keys(), partitions, keys), observe)
     if fields:
@@ -52,8 +54,8 @@ async def tell_tables(
 
 
 def _tell_keys(found: KeyFacts, observe: Observer) -> None:
-    if found.refused:
-        raise found.refused[0]
+    for error in (*found.refused, *found.unsent):
+        raise error
     for rule in found.unmatched:
         observe(KeyRuleUnmatched(rule=str(rule)))
     for table in sorted(found.repeating):

@@ -200,12 +200,15 @@ class Published:
         after: an LSN. Every commit that the list has seen lies before it in the WAL.
         estimates: the planner's number of rows of the tables that were not known, by oid.
         labels: a checksum of the labels of all enums; 0 without any.
+        members: of tables that the publication names one by one, a number that another entry of the same table in the
+            publication does not have, by the table's oid.
     """
 
     tables: Mapping[int, str]
     after: int
     estimates: Mapping[int, int]
     labels: int = 0
+    members: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from cdcd.engine.described import DescribedRelations, oids_of
 from cdcd.engine.heartbeat import Heartbeat
 from cdcd.engine.incremental import Incremental
 from cdcd.engine.labels import Labels
-from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
+from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
 from cdcd.engine.queue import BatchQueue
 from cdcd.engine.rendering import SnapshotRows
 from cdcd.engine.requests import Requests
@@ -225,9 +225,8 @@ class Ingest:
             if isinstance(item, bytes):
                 self._note(item, step.in_stream, known)
             else:
-                for topic, key, value, _ in records[known:]:
-                    if value is not None:
-                        self._watched.note(self._xid, topic, key, None, moved=False)
+                for topic, key, _, _ in records[known:]:
+                    self._watched.note(self._xid, topic, key, None, moved=False)
         return size
 
     def _take_names(self, item: SpoolItem, in_stream: bool) -> int:
@@ -253,7 +252,11 @@ class Ingest:
             self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
             return
         for topic, key, value, headers in self._records[known:]:
-            if value is None or not self._watched.is_watched(topic):
+            if not self._watched.is_watched(topic):
+                continue
+            if value is None:
+                # A tombstone. Of a delete it may be the only record (`event_flattening`).
+                self._watched.note(self._xid, topic, key, None, moved=False)
                 continue
             values, secret = None, False
             names = {name for name, _ in headers or ()}
@@ -333,6 +336,11 @@ class Ingest:
         self._encoder.skip(step.events)
         if self._queue.add(self._records, 0, step.events):
             self._cut()
+
+    def _went_out(self, step: WentOut, now: float) -> None:
+        for oid, name in step.names.items():
+            if self._tables.left(oid, name):
+                self._deferred.append(partial(self._tables.settle_left, oid, name))
 
     def _alone(self, step: NonTransactionalMessage, now: float) -> None:
         message = _request(step.frame, step.in_stream)
@@ -431,6 +439,7 @@ _HANDLERS: Final[dict[type[KeptStep], _Handler]] = {
     OriginChanged: Ingest._origin_changed,
     RolledBack: Ingest._rolled_back,
     LeftOut: Ingest._skipped,
+    WentOut: Ingest._went_out,
     TransactionalMessage: Ingest._transactional,
     NonTransactionalMessage: Ingest._alone,
     KeepaliveReceived: Ingest._heard,

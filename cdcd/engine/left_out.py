@@ -6,9 +6,12 @@ has only their number: positions, and the numbers of the events behind them, are
 A relation is left out by its name where the stream is. So a table that is renamed comes in or goes out at that place.
 What a transaction that is still open says of a relation counts at its commit only, because rows of other transactions
 may come under the former name until then.
+
+A table may come back to the name under which its topic has rows. So its first event under a name that is left out is
+told (`WentOut`), because the topic lacks what changed meanwhile.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from cdcd.engine.described import oids_of
@@ -27,7 +30,14 @@ class LeftOut:
     events: int
 
 
-KeptStep = Step | LeftOut
+@dataclass(frozen=True, slots=True)
+class WentOut:
+    """Tables have their first events under names that are left out. The names are by oid, as `schema.table`."""
+
+    names: Mapping[int, str]
+
+
+KeptStep = Step | LeftOut | WentOut
 """What is left of the assembler's steps."""
 
 
@@ -41,11 +51,15 @@ class LeftOutTables:
     def __init__(self, wants: Callable[[str], bool]) -> None:
         self._wants = wants
         self._oids: set[int] = set()
+        self._untold: dict[int, str] = {}
+        """The names of those of which no event has come under the name."""
 
     def steps(self, steps: Iterator[Step]) -> Iterator[KeptStep]:
         """The steps without descriptions of tables that are left out, and with `LeftOut` in place of their events."""
         for step in steps:
             if isinstance(step, Changes):
+                if self._untold and (names := self._told(step)):
+                    yield WentOut(names)
                 if self._oids:
                     yield from self._split(step)
                 else:
@@ -61,8 +75,10 @@ class LeftOutTables:
         """Take a description that holds from here on. Whether the pipeline has the relation."""
         if self._has(relation):
             self._oids.discard(relation.oid)
+            self._untold.pop(relation.oid, None)
             return True
         self._oids.add(relation.oid)
+        self._untold[relation.oid] = _name(relation)
         return False
 
     def rest(self, item: SpoolItem, in_stream: bool) -> SpoolItem | None:
@@ -79,7 +95,17 @@ class LeftOutTables:
         return item[:XLOG_HEADER] + write_message(replace(message, relation_oids=tuple(kept)))
 
     def _has(self, relation: Relation) -> bool:
-        return self._wants(f"{relation.schema}.{relation.name}")
+        return self._wants(_name(relation))
+
+    def _told(self, step: Changes) -> dict[int, str]:
+        """The names that are not told yet of tables that have events in the step."""
+        found: dict[int, str] = {}
+        for item in step.items:
+            for oid in oids_of(item, step.in_stream):
+                name = self._untold.pop(oid, None)
+                if name is not None:
+                    found[oid] = name
+        return found
 
     def _split(self, step: Changes) -> Iterator[KeptStep]:
         """The events in their order: runs of those that are kept, and of those that are not."""
@@ -101,3 +127,7 @@ class LeftOutTables:
             yield Changes(kept, step.in_stream)
         if gone:
             yield LeftOut(events(gone))
+
+
+def _name(relation: Relation) -> str:
+    return f"{relation.schema}.{relation.name}"

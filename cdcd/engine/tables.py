@@ -8,7 +8,8 @@ out.
 
 There are two sources. A Relation message tells where in the stream a name changed hands, but comes only with a
 table's next change. A list of what is published is as of now, which the stream may be far behind: what it says counts
-when the stream is past it (`Published.after`).
+when the stream is past it (`Published.after`). A table that was taken out of the publication and added again is in each
+of two lists, by another entry of the publication (`Published.members`).
 
 What is decoded (`_seen`) is ahead of what is delivered (`_delivered`), and only the latter may be in the checkpoint. A
 table that takes a free name has no rows of others to end, but makes rows itself. The checkpoint has the table as the
@@ -65,6 +66,10 @@ class PublishedTables:
         """Those of them that are described under that name."""
         self._gone: dict[int, int] = {}
         """Tables that were listed no more, and from which position on."""
+        self._members: dict[int, int] = {}
+        """By oid, the entries of the publication that were listed last."""
+        self._rejoined: dict[int, int] = {}
+        """Tables that were taken out of the publication and added again, and from which position on."""
         self._seen = self._read_back(published)
         self._delivered = self._read_back(published)
         self._write_down()
@@ -119,6 +124,23 @@ class PublishedTables:
         if not is_free and self._reads:
             self._incremental.read_anew(oid, name, REPLACED)
 
+    def left(self, oid: int, name: str) -> bool:
+        """A table has its first event under a name that the pipeline leaves out, so its topic lacks what changed.
+
+        If it comes back to its former name, it is another table there. True: the caller owes `settle_left`, in time to
+        be delivered together with the event.
+        """
+        seen = self._seen
+        if not seen.owns_any(oid) or seen.owns(oid, name):
+            return False
+        seen.take(oid, name)
+        return True
+
+    def settle_left(self, oid: int, name: str) -> None:
+        """What `left` took note of is delivered with what is put into the queue now."""
+        self._delivered.take(oid, name)
+        self._write_down()
+
     def listed(self, answer: Published) -> list[int]:
         """What is published, as of a moment that the stream may not have reached.
 
@@ -129,6 +151,7 @@ class PublishedTables:
         seen = self._seen
         for oid in seen.names.keys() - answer.tables.keys() - seen.gone:
             self._gone.setdefault(oid, answer.after)
+        self._note_members(answer)
         found, added = [], []
         for oid, name in answer.tables.items():
             self._gone.pop(oid, None)
@@ -145,6 +168,19 @@ class PublishedTables:
         if added:
             self._add({oid: answer.tables[oid] for oid in added}, answer.estimates)
         return found
+
+    def _note_members(self, answer: Published) -> None:
+        """What was changed while a table was not in the publication is in no topic, however short the time was."""
+        seen = self._seen
+        for oid, member in answer.members.items():
+            is_known = oid not in seen.unlisted and seen.owns(oid, answer.tables.get(oid, ""))
+            if self._members.get(oid, member) != member and is_known:
+                self._rejoined[oid] = answer.after
+        self._members = {
+            oid: member
+            for oid, member in {**self._members, **answer.members}.items()
+            if oid in answer.members or seen.owns_any(oid)
+        }
 
     def looked(self, oid: int, name: str) -> None:
         """The table is described under this name."""
@@ -170,14 +206,15 @@ class PublishedTables:
                 found.append(oid)
             else:
                 self.settle(oid, name)
-        if self._gone:
-            self._let_go([oid for oid, after in self._gone.items() if after <= position])
+        for left in (self._gone, self._rejoined):
+            if left:
+                self._let_go(left, [oid for oid, after in left.items() if after <= position])
         return found
 
-    def _let_go(self, gone: list[int]) -> None:
-        """They were dropped, or left the publication."""
+    def _let_go(self, left: dict[int, int], gone: list[int]) -> None:
+        """They were dropped, or left the publication. `left` has them."""
         for oid in gone:
-            del self._gone[oid]
+            del left[oid]
             self._seen.let_go(oid)
             self._delivered.let_go(oid)
         if gone:

@@ -17,7 +17,7 @@ from typing import Final
 from cdcd.facts import Observer, ValueUnwritable
 from cdcd.formats.encoder import HEADER_UNWRITABLE, Record
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Delete, Insert, TupleData, Update, Value
+from cdcd.protocol.messages import UNCHANGED, Delete, Insert, TupleData, Update, Value
 
 REPORT_S: Final = 60
 """Seconds for which one report of a column's unwritable values stands. Whoever writes rows may write many."""
@@ -81,12 +81,25 @@ def rows_of(message: Insert | Update | Delete) -> list[TupleData]:
     return [message.new] if message.old is None else [message.old, message.new]
 
 
-def stood_in(row: TupleData, found: Sequence[Found], key: Sequence[int]) -> TupleData:
-    """The row with what stands for the values that were found. `key`: the columns of the key."""
-    values: list[Value] = list(row)
-    for column, error in found:
-        values[column] = error.nearest.encode() if error.nearest and column in key else None
-    return tuple(values)
+def stood_in(
+    rows: Sequence[TupleData], found: Sequence[Sequence[Found]], key: Sequence[int]
+) -> list[TupleData]:
+    """The rows, the old one first, with what stands for the values that were found in each of them.
+
+    A value that was not sent, because it is the one of the old row, has no form either.
+
+    Args:
+        key: the columns of the key.
+    """
+    made: list[TupleData] = []
+    before: list[Found] = []
+    for row, each in zip(rows, found, strict=True):
+        values: list[Value] = list(row)
+        for column, error in (*each, *[one for one in before if values[one[0]] is UNCHANGED]):
+            values[column] = error.nearest.encode() if error.nearest and column in key else None
+        made.append(tuple(values))
+        before = list(each)
+    return made
 
 
 def with_rows(message: Insert | Update | Delete, rows: Sequence[TupleData]) -> Insert | Update | Delete:

@@ -39,7 +39,7 @@ def refuse_unfit(subscription: Subscription, former: Collection[str], new: Colle
     """Raise ConfigError unless the new server gets all tables of the pipeline by this subscription.
 
     Args:
-        former, new: names of the tables that the publications on the two servers publish.
+        former, new: names of the tables that the pipeline has of the publications on the two servers.
     """
     if set(former) != set(new):
         only = [(name, "former") for name in sorted(set(former) - set(new))]
@@ -47,7 +47,8 @@ def refuse_unfit(subscription: Subscription, former: Collection[str], new: Colle
         named = ", ".join(f"{name} (on the {which} server)" for name, which in only[:5])
         raise ConfigError(
             f"{len(only)} tables are published on one of the two servers only: {named}.",
-            hint="Make both publications publish the same tables, and run the command again.",
+            hint="Make both publications publish the same tables, choose the same in tables.include and "
+            "tables.exclude of both configurations, and run the command again.",
         )
     if not subscription.enabled or not subscription.slot:
         raise ConfigError(

@@ -93,14 +93,18 @@ async def open_sql(config: Config, stack: AsyncExitStack) -> Connection:
 
 
 async def published(config: Config, sql: Connection) -> dict[int, str]:
-    """The published tables, by oid. ConfigError: there is no publication."""
+    """The published tables that the pipeline has, by oid. ConfigError: there is no publication.
+
+    Tables that it leaves out had no rows delivered, so they are none of those that another server goes on with.
+    """
     name = config.postgres.publication
     if not await has_publication(sql, name):
         raise ConfigError(
             f"There is no publication {name} in {sql.info.dbname} at {sql.info.host}.",
             hint="Create it as it is on the former server.",
         )
-    return await published_tables(sql, name)
+    has = config.tables.selection.test()
+    return {oid: table for oid, table in (await published_tables(sql, name)).items() if has(table)}
 
 
 async def read_columns(sql: Connection, tables: Collection[int]) -> dict[int, str]:

@@ -18,7 +18,8 @@ from cdcd.snapshots.visibility import Visibility
 
 # A key names one row at every moment: it is whole and immediate, and has no NULL. Of two rows under one deferrable key,
 # a delete would not say which one went; PostgreSQL takes no such primary key as replica identity either
-# (RelationGetIndexList in relcache.c).
+# (RelationGetIndexList in relcache.c). Since PostgreSQL 18 a column can be NOT NULL and have NULL in rows that are
+# older than the constraint (NOT VALID).
 _KEYS: Final = """
 SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
   FROM pg_index i
@@ -27,7 +28,9 @@ SELECT i.indrelid, i.indisprimary, array_agg(a.attname::text ORDER BY k.place)
  WHERE i.indrelid = ANY(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL AND k.place <= i.indnkeyatts
    AND i.indimmediate AND (i.indisprimary OR i.indisvalid)
  GROUP BY i.indexrelid, i.indrelid, i.indisprimary
-HAVING i.indisprimary OR bool_and(a.attnotnull)
+HAVING i.indisprimary OR bool_and(a.attnotnull AND NOT EXISTS (
+           SELECT FROM pg_constraint c
+            WHERE c.conrelid = i.indrelid AND c.contype = 'n' AND NOT c.convalidated AND a.attnum = ANY(c.conkey)))
  ORDER BY i.indexrelid
 """
 
@@ -100,13 +103,32 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
 """
 
 
-# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all.
+# Each partition sends former values by its own replica identity. One that has none takes no UPDATE and DELETE.
+_UNSENT: Final = """
+WITH leaf AS (
+    SELECT root.oid AS root, c.oid, i.indkey, i.indnkeyatts
+      FROM unnest(%s::oid[]) root(oid)
+     CROSS JOIN LATERAL pg_partition_tree(root.oid) tree
+      JOIN pg_class c ON c.oid = tree.relid AND c.relkind = 'r'
+      JOIN pg_index i ON i.indrelid = c.oid
+       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
+                               WHEN 'i' THEN i.indisreplident ELSE false END
+)
+SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
+  FROM leaf JOIN pg_attribute a ON a.attrelid = leaf.oid AND a.attnum > 0 AND NOT a.attisdropped
+ WHERE a.attnum <> ALL((leaf.indkey::int2[])[:leaf.indnkeyatts - 1])
+ GROUP BY root, a.attname
+ ORDER BY root, a.attname
+"""
+
+# As pgoutput describes a relation: the columns of the replica identity are flagged, of FULL all. Columns that an index
+# includes are not in its key.
 _RELATIONS: Final = """
 SELECT c.oid::int8, n.nspname::text, c.relname::text, c.relreplident::text,
        a.attname::text, a.atttypid::int8, a.atttypmod,
        c.relreplident = 'f' OR EXISTS (
            SELECT FROM pg_index i
-            WHERE i.indrelid = c.oid AND a.attnum = ANY(i.indkey)
+            WHERE i.indrelid = c.oid AND a.attnum = ANY((i.indkey::int2[])[:i.indnkeyatts - 1])
               AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
                                        WHEN 'i' THEN i.indisreplident ELSE false END)
   FROM pg_class c
@@ -190,9 +212,27 @@ async def _look_into_partitions(connection: Connection, found: dict[int, TableDe
     rewritten: dict[int, int] = {}
     for row in await (await connection.execute(_REWRITTEN_PARTITIONS, (roots,))).fetchall():
         rewritten[row[0]] = row[1]
+    unsent: dict[int, list[tuple[str, str]]] = {}
+    for row in await (await connection.execute(_UNSENT, (roots,))).fetchall():
+        unsent.setdefault(row[0], []).append((row[1], row[2]))
     for oid in roots:
         columns = [replace(each, missing=missing.get((oid, each.name))) for each in found[oid].columns]
-        found[oid] = replace(found[oid], columns=tuple(columns), rewritten=rewritten.get(oid, 0))
+        found[oid] = replace(
+            found[oid],
+            columns=tuple(columns),
+            rewritten=rewritten.get(oid, 0),
+            unsent=tuple(unsent.get(oid, ())),
+        )
+
+
+async def partitioned(connection: Connection, oids: Collection[int]) -> list[int]:
+    """Those of these relations that are partitioned tables. Raises TransientError and SourceError."""
+    with translated("looking for partitioned tables", {}):
+        cursor = await connection.execute(
+            b"SELECT oid::int8 FROM pg_class WHERE oid = ANY(%s) AND relkind = 'p'", (list(oids),)
+        )
+        rows: list[Any] = await cursor.fetchall()
+    return [row[0] for row in rows]
 
 
 async def relations(connection: Connection, oids: Collection[int]) -> list[Relation]:

@@ -149,6 +149,10 @@ class SnapshotCatalog:
         """The same with the tables that the pipeline leaves out: PostgreSQL sends their changes too."""
         return await self._ask(lambda sql: tables.published_tables(sql, self._publication))
 
+    async def members(self) -> dict[int, int]:
+        """Which entry of the publication names a table, as `tables.members` gives it."""
+        return await self._ask(lambda sql: tables.members(sql, self._publication))
+
     async def leaves(self, table: str) -> list[int]:
         """The oids of the partitions that hold the rows of `schema.table`; none if it is not partitioned."""
         found = await self._ask(lambda sql: tables.relatives(sql, table))

@@ -64,6 +64,12 @@ SELECT c.oid::int8, n.nspname::text, c.relname::text
  ORDER BY c.oid
 """
 
+_MEMBERS: Final = b"""
+SELECT r.prrelid::int8, r.oid::int8
+  FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+ WHERE p.pubname = %s
+"""
+
 _SCHEMAS: Final = """
      UNION
     SELECT c.oid
@@ -180,6 +186,19 @@ async def published_tables(connection: Connection, publication: str) -> dict[int
     with translated("listing what is published", {"publication": publication}):
         rows: Any = await (await connection.execute(query.encode(), (publication,))).fetchall()
     return {row[0]: f"{row[1]}.{row[2]}" for row in rows}
+
+
+async def members(connection: Connection, publication: str) -> dict[int, int]:
+    """The entries (pg_publication_rel) of the tables that the publication names one by one, by the oid of the table.
+
+    A table that was taken out and added again has another entry.
+
+    Raises:
+        TransientError, SourceError.
+    """
+    with translated("listing what is published", {"publication": publication}):
+        rows: Any = await (await connection.execute(_MEMBERS, (publication,))).fetchall()
+    return dict(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ def row_width(frame: bytes, at: "i64") -> "i64":
 def key_values(frame: bytes, in_stream: bool, indexes: list[int]) -> tuple[tuple[bool, bytes], ...] | None:
     """Values of the new row of an Insert or Update, as they were sent, for the columns with these indexes from 0.
 
-    Each is (whether it is in binary form, its bytes). None: the frame has no new row, or one of the values is NULL or
-    was not sent (unchanged TOAST).
+    Each is (whether it is in binary form, its bytes). A value that was not sent (unchanged TOAST) is that of the old
+    row. None: the frame has no new row, or one of the values is NULL or in neither row.
 
     Raises:
         ValueError, IndexError: the row is malformed, or has not so many columns.
@@ -195,13 +195,18 @@ def key_values(frame: bytes, in_stream: bool, indexes: list[int]) -> tuple[tuple
     if tag not in {INSERT, UPDATE}:
         return None
     at = (STREAMED_HEAD_BYTES if in_stream else HEAD_BYTES) - ROW_HEAD_BYTES
+    old: list[tuple[bool, bytes] | None] = []
+    unsent: set[int] = set()
     if frame[at] != NEW_ROW:
-        at = _values(frame, at, None)
+        at = _values(frame, at, old, unsent)
+        unsent.clear()
     values: list[tuple[bool, bytes] | None] = []
-    _values(frame, at, values)
+    _values(frame, at, values, unsent)
     found: list[tuple[bool, bytes]] = []
     for index in indexes:
         value = values[index]
+        if index in unsent and old:
+            value = old[index]
         if value is None:
             return None
         found.append(value)
@@ -245,11 +250,15 @@ def picked_values(frame: bytes, at: int, width: int, wanted: list[int]) -> tuple
     return found, at
 
 
-def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None] | None) -> int:
-    """Walk over the row whose head is at `at`, take its values, and return where it ends."""
+def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None], unsent: set[int]) -> int:
+    """Walk over the row whose head is at `at`, take its values, and return where it ends.
+
+    Args:
+        unsent: gets the places of values that were not sent, which are None in `values` as NULL is.
+    """
     width = row_width(frame, at)
     at += ROW_HEAD_BYTES
-    for _ in range(width):
+    for place in range(width):
         kind = frame[at]
         at += 1
         value: tuple[bool, bytes] | None = None
@@ -259,8 +268,9 @@ def _values(frame: bytes, at: int, values: list[tuple[bool, bytes] | None] | Non
                 raise ValueError("a value ends after the frame")
             value = (kind == BINARY, frame[at + SIZE_BYTES : end])
             at = end
-        elif kind not in {NULL, UNCHANGED}:
+        elif kind == UNCHANGED:
+            unsent.add(place)
+        elif kind != NULL:
             raise ValueError("unknown kind of value")
-        if values is not None:
-            values.append(value)
+        values.append(value)
     return at

@@ -31,6 +31,15 @@ def check_former_values(
                 f"{rule} has column {column}, which {name} does not have, or the publication leaves out.",
                 hint="Compare the name with the one in PostgreSQL, case included.",
             )
+    unsent = dict(table.unsent)
+    for column in columns:
+        if column in unsent:
+            raise ConfigError(
+                f"{rule} has column {column} of {name}, of which PostgreSQL does not send the former value for rows of "
+                f"partition {unsent[column]}: the replica identity of the partition lacks it. {consequence}",
+                hint=f"Run ALTER TABLE {unsent[column]} REPLICA IDENTITY FULL; which writes whole former rows to the "
+                "WAL, or choose among other columns.",
+            )
     if relation.replica_identity == "f":
         if table.is_partitioned:
             _check_partitioned(rule, columns, table, name)

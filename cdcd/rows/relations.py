@@ -103,6 +103,8 @@ class TableDescription:
         last_id: the highest attribute number that a column of the table ever had (`pg_class.relnatts`).
         rewritten: 0 if the table is in the file that it was created with; else a number that is another one after
             PostgreSQL has written the table anew. Only a rewritten table loses the values of `CatalogColumn.missing`.
+        unsent: of a partitioned table, the columns of which a partition does not send former values, each with the name
+            of such a partition (`partition_identity.py`).
     """
 
     primary_key: tuple[str, ...] = ()
@@ -114,6 +116,7 @@ class TableDescription:
     is_partitioned: bool = False
     last_id: int = 0
     rewritten: int = 0
+    unsent: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_known(self) -> bool:

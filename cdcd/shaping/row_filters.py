@@ -19,8 +19,9 @@ from typing import Final
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import UNCHANGED, Relation, TupleData, Value
 from cdcd.rows.copytext import NULL, split_row, unescape
+from cdcd.rows.partition_identity import known_before
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.column_values import ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
 from cdcd.shaping.evaluation import BOOL, EvaluationError, Missing, Node, Values
@@ -31,6 +32,9 @@ from cdcd.snapshots.patterns import TablePattern, parse_pattern
 KEY: Final = "filters.tables"
 
 NOT_SENT: Final = "PostgreSQL did not send the old row"
+
+NO_CATALOG: Final = TableDescription()
+"""What the catalog says of a table that it does not know."""
 
 
 class TableFilters:
@@ -75,13 +79,14 @@ class RowFilter:
         reason: why there was no answer for the row that was looked at last; "": there was one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  what the configuration and the catalog say of a table
         self,
         relation: Relation,
         chosen: TableFilter,
         types: Mapping[int, TypeDescription],
         protections: Protections,
         problem: str = "",
+        table: TableDescription = NO_CATALOG,
     ) -> None:
         self.name = f"{relation.schema}.{relation.name}"
         self.problem = problem
@@ -91,7 +96,8 @@ class RowFilter:
         self._keeps_unanswered = chosen.on_error == KEEP
         self._requires_old = chosen.old_row == REQUIRED
         self._columns: list[ColumnValues] = []
-        self._identity = [column.is_key for column in relation.columns]
+        self._identity = known_before(relation, table)
+        self._unsent = frozenset([column for column, _ in table.unsent])
         self._node: Node | None = None
         if problem:
             return
@@ -113,11 +119,13 @@ class RowFilter:
 
         Args:
             old: what PostgreSQL has sent of the old row.
-            whole: it is all of it; else it is the replica identity, and other columns are not known.
+            whole: PostgreSQL calls it all of it; else it is the replica identity, and other columns are not known. A
+                replica identity has no NULL, so NULL stands for a column that is not in it. PostgreSQL goes by the
+                partitioned table here and sends what the partition has, so NULL may stand for that there too.
         """
         found = self._answer(
             [
-                each.of(value) if whole or each.is_identity else Missing(NOT_SENT)
+                each.of(value) if self._is_known(each, value, whole) else Missing(NOT_SENT)
                 for each, value in zip(self._columns, old, strict=True)
             ]
         )
@@ -125,6 +133,12 @@ class RowFilter:
             # As it is meant to be, and no failure.
             self.reason = ""
         return found is not False
+
+    def _is_known(self, column: ColumnValues, value: Value, whole: bool) -> bool:
+        """Whether a column had this value, as `kept` says."""
+        if value is None:
+            return whole and column.name not in self._unsent
+        return whole or self._identity[column.index]
 
     def keeps_line(self, line: bytes) -> bool:
         """Whether the topic has this row of COPY, with its newline."""
@@ -139,8 +153,9 @@ class RowFilter:
         """As `completed`, for the values of the columns `indexes`."""
         if UNCHANGED not in new:
             return new
+        identity = self._identity
         return [
-            before if value is UNCHANGED and (whole or each.is_identity) else value
+            before if value is UNCHANGED and before is not None and (whole or identity[each.index]) else value
             for each, value, before in zip(self._columns, new, old, strict=True)
         ]
 
@@ -154,7 +169,8 @@ class RowFilter:
             return new
         values: list[Value] = list(new)
         for index, value in enumerate(values):
-            if value is UNCHANGED and (whole or self._identity[index]):
+            # NULL stands for a value that was not sent, because the row's partition has another replica identity.
+            if value is UNCHANGED and old[index] is not None and (whole or self._identity[index]):
                 values[index] = old[index]
         return tuple(values)
 
@@ -211,11 +227,13 @@ def check_filter(
     filters: Sequence[TableFilter],
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    table: TableDescription = NO_CATALOG,
 ) -> None:
     """ConfigError: a filter does not fit its table, or asks for what PostgreSQL does not send of old rows.
 
     Args:
         filters: of the table, at least one.
+        table: what the catalog says of the table.
     """
     name = f"{relation.schema}.{relation.name}"
     chosen = filters[0]
@@ -232,11 +250,23 @@ def check_filter(
             hint=f"Correct {KEY}.{chosen.table}.keep, or narrow the pattern. docs/filters.md lists what an expression "
             "can have, and the types of columns.",
         )
-    unknown = [
-        each.name for each in used_columns(relation, chosen, types, protections) if not each.is_identity
-    ]
+    if chosen.old_row != REQUIRED:
+        return
+    used = used_columns(relation, chosen, types, protections)
+    unsent = dict(table.unsent)
+    for each in used:
+        if each.name in unsent:
+            raise ConfigError(
+                f"The filter {KEY}.{chosen.table} asks for {each.name} of {name}. Of rows of partition "
+                f"{unsent[each.name]} that are updated or deleted, PostgreSQL sends only the replica identity of the "
+                f"partition, whatever that of {name} is.",
+                hint="Have PostgreSQL send old rows as a whole, for each partition: ALTER TABLE "
+                f"{unsent[each.name]} REPLICA IDENTITY FULL; Or set {KEY}.{chosen.table}.old_row: assumed, and "
+                "consumers get deletes of rows that they never had (docs/filters.md).",
+            )
+    unknown = [each.name for each in used if not each.is_identity]
     has_identity = any(column.is_key for column in relation.columns)
-    if unknown and has_identity and chosen.old_row == REQUIRED:
+    if unknown and has_identity:
         columns = ", ".join(unknown)
         raise ConfigError(
             f"The filter {KEY}.{chosen.table} asks for {columns} of {name}, and PostgreSQL sends only the replica "

@@ -4,10 +4,10 @@ The rule: a table is left out as a whole, by the name under which its changes ar
 and no snapshot. The catalog's lists lack it, and `engine/left_out.py` takes its events out of the stream.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from cdcd.snapshots.patterns import matcher
+from cdcd.snapshots.patterns import matcher, parse_pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,14 @@ class TableSelection:
     def is_all(self) -> bool:
         """Whether no table can be left out."""
         return self.include is None and not self.exclude
+
+    def unmatched(self, names: Collection[str]) -> list[str]:
+        """The patterns that match none of these tables, as `schema.table`. ConfigError: a pattern is malformed."""
+        return [
+            pattern
+            for pattern in (*(self.include or ()), *self.exclude)
+            if not any(map(parse_pattern(pattern).matches_name, names))
+        ]
 
     def test(self) -> Callable[[str], bool]:
         """Whether the pipeline has a table, by its name as `schema.table`. ConfigError: a pattern is malformed."""

@@ -138,8 +138,11 @@ class ChangeDecoder:
         if message.old is None:
             return Update(layout.table, lsn, new, None)
         old = _old(layout, message.old_kind, message.old)
-        # What the update did not touch is as it was, so that a whole old row has it.
-        filled = {name: old.get(name, value) if value is UNCHANGED else value for name, value in new.items()}
+        # What the update did not touch is as it was, so that a whole old row has it. NULL is no large value.
+        filled: dict[str, Value] = {}
+        for name, value in new.items():
+            before = old.get(name) if value is UNCHANGED else None
+            filled[name] = value if before is None else before
         return Update(layout.table, lsn, filled, old)
 
     def _layout(self, oid: int, lsn: int) -> _Layout:

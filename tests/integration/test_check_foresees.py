@@ -385,6 +385,28 @@ def two_fields_with_one_name(scene: Scene) -> None:
     scene.configure(fields={"tables": {"public.t": {"constants": {"customer": "x"}}}})
 
 
+def _publish_partitioned_tables_as_a_whole(scene: Scene) -> None:
+    scene.execute(
+        f"CREATE PUBLICATION cdcd_{scene.one.name} FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    )
+
+
+def a_partition_that_does_not_send_the_key(scene: Scene) -> None:
+    _publish_partitioned_tables_as_a_whole(scene)
+    scene.execute("CREATE TABLE whole (id int PRIMARY KEY, code int NOT NULL) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    scene.execute("CREATE UNIQUE INDEX part_code ON part (code)")
+    scene.execute("ALTER TABLE part REPLICA IDENTITY USING INDEX part_code")
+
+
+def a_filter_over_what_a_partition_does_not_send(scene: Scene) -> None:
+    _publish_partitioned_tables_as_a_whole(scene)
+    scene.execute("CREATE TABLE whole (id int PRIMARY KEY, code int) PARTITION BY RANGE (id)")
+    scene.execute("CREATE TABLE part PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    scene.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    scene.configure(filters={"tables": {"public.whole": {"keep": "row.code > 1"}}})
+
+
 def a_chosen_key_and_a_slot_that_is_older(scene: Scene) -> None:
     scene.execute("ALTER TABLE t ADD name text, REPLICA IDENTITY FULL")
     scene.configure(
@@ -566,6 +588,16 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "Choose the partitions of public.t by other columns",
     ),
     two_fields_with_one_name: (2, "fields.rule", "rename: {{customer: customer_2}}"),
+    a_partition_that_does_not_send_the_key: (
+        2,
+        "key.partitions",
+        "ALTER TABLE public.part REPLICA IDENTITY FULL;",
+    ),
+    a_filter_over_what_a_partition_does_not_send: (
+        2,
+        "filters.rule",
+        "ALTER TABLE public.part REPLICA IDENTITY FULL;",
+    ),
     a_chosen_key_and_a_slot_that_is_older: (3, "table.key", "snapshot.exclude: [public.t]"),
     two_rules_for_a_column: (2, "columns.rule", "Narrow one of the patterns"),
     an_outbox_table_without_a_column_of_events: (

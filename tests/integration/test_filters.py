@@ -190,3 +190,43 @@ def test_a_row_without_an_answer_ends_nothing(
     failed = process.await_event("fatal")
     assert "there is no published column parts" in failed["message"]
     assert "filters.tables.public.orders.keep" in failed["hint"]
+
+
+@pytest.mark.parametrize("old_row", ["required", "assumed"])
+def test_rows_of_a_partition_with_a_replica_identity_of_its_own_leave_a_filter(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str, old_row: str
+):
+    # GIVEN a partitioned table with REPLICA IDENTITY FULL, which does not reach a partition that comes later
+    database.execute(
+        "CREATE TABLE orders (id int PRIMARY KEY, status text, note text) PARTITION BY RANGE (id)"
+    )
+    database.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL, REPLICA IDENTITY FULL")
+    publication = (
+        f"CREATE PUBLICATION cdcd_{unique} FOR TABLE orders WITH (publish_via_partition_root = true)"
+    )
+    database.execute(publication)
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            filters={"tables": {"public.orders": {"keep": "row.status == 'open'", "old_row": old_row}}},
+        )
+    )
+    process.await_streaming()
+    database.execute("CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (100)")
+
+    # WHEN rows leave and enter the filter, are deleted and get another key
+    database.execute(f"INSERT INTO orders SELECT i, 'open', {LARGE} FROM generate_series(1, 4) i")
+    database.execute("INSERT INTO orders VALUES (5, 'draft')")
+    database.execute("UPDATE orders SET status = 'draft' WHERE id = 1")
+    database.execute("DELETE FROM orders WHERE id = 2")
+    database.execute("UPDATE orders SET id = 30 WHERE id = 3")
+    database.execute("UPDATE orders SET status = 'open' WHERE id = 5")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+
+    # THEN consumers have the rows that match, and no large value became NULL
+    rows = folded(by_topic(broker, unique)[f"{unique}.public.orders"])
+    assert sorted(rows) == [4, 5, 30]
+    assert rows[30]["note"] == "__debezium_unavailable_value"
+    assert process.saw("filter.failed", after=0) is (old_row == "required")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcd.handover.servers import read_columns, read_numbers
+from cdcd.config.loading import load_config
+from cdcd.handover.servers import published, read_columns, read_numbers
 from cdcd.postgres.connection import connect, parse_dsn
 from deploy.demo.fold import await_flushed, compare
 from deploy.local import KafkaBroker, PostgresServer
@@ -127,6 +128,25 @@ def seal(pair: Servers, process: Daemon) -> None:
         failed = running.stderr.read()
     assert running.returncode == 0, f"{said} {failed}"
     assert said[-2].startswith("Sealed at ")
+
+
+def test_tables_that_the_pipeline_leaves_out_are_not_handed_over(database: Database, tmp_path: Path):
+    for table in ("orders", "audit"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION cdcd_shop FOR ALL TABLES")
+    settings = configuration("shop", database.dsn(), "127.0.0.1:1", tables={"exclude": ["*.audit"]})
+    file = tmp_path / "cdcd.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    config = load_config(file, {})
+
+    async def ask() -> list[str]:
+        connection = await connect(parse_dsn(database.dsn()), application_name="test", connect_timeout_s=60)
+        try:
+            return sorted((await published(config, connection)).values())
+        finally:
+            await connection.close()
+
+    assert asyncio.run(ask()) == ["public.orders"]
 
 
 def test_columns_are_what_a_mirror_knows_of_them(database: Database):

@@ -251,3 +251,76 @@ def test_a_chosen_key_is_that_of_snapshot_stream_and_requests_and_moves_rows(
     assert "several rows may have the same key" in verified.stdout, verified.stderr
     assert "no difference found" in verified.stdout
     assert verified.returncode == 12, verified.stdout
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_read_anew(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a table with rows, and patterns that leave out names that it does not have, one of them spelled wrong
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    database.execute("INSERT INTO orders VALUES (1), (2)")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            tables={"exclude": ["*.tmp_*", "public.ordres"]},
+            snapshot={"mode": "initial"},
+        )
+    )
+    process.await_streaming()
+    patterns = [each["pattern"] for each in process.events if each["event"] == "tables.unmatched"]
+    assert patterns == ["*.tmp_*", "public.ordres"]
+
+    # WHEN it is renamed to such a name, changes, and comes back
+    with database.connect(autocommit=False) as connection:
+        connection.execute("ALTER TABLE orders RENAME TO tmp_orders")
+        connection.execute("INSERT INTO tmp_orders VALUES (3)")
+        connection.execute("DELETE FROM tmp_orders WHERE id = 1")
+        connection.execute("ALTER TABLE tmp_orders RENAME TO orders")
+        connection.commit()
+    database.execute("INSERT INTO orders VALUES (4)")
+
+    # THEN its topic ends the former rows, and has all that are there
+    found = read(broker, unique, 7)
+    assert [envelope["op"] for _, _, envelope in found] == ["r", "r", "t", "c", "r", "r", "r"]
+    assert [envelope["after"]["id"] for _, _, envelope in found[3:]] == [4, 2, 3, 4]
+    replaced = process.await_event("table.replaced", after=0)
+    assert (replaced["truncated"], replaced["read"]) == (True, True)
+
+
+@pytest.mark.postgres(only=18)
+def test_a_table_that_leaves_the_publication_for_a_moment_is_added_again(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+) -> None:
+    # GIVEN a daemon that has listed what is published
+    for table in ("orders", "other"):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    database.execute(f"CREATE PUBLICATION cdcd_{unique} FOR TABLE orders")
+    process = daemon(
+        configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            snapshot={"mode": "initial", "added_tables": True},
+        )
+    )
+    process.await_streaming()
+    database.execute("INSERT INTO orders VALUES (1)")
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} ADD TABLE other")
+    process.await_event("table.added", table="public.other")
+
+    # WHEN a row comes while its table is not in the publication
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} DROP TABLE orders")
+    database.execute("INSERT INTO orders VALUES (2)")
+    database.execute(f"ALTER PUBLICATION cdcd_{unique} ADD TABLE orders")
+
+    # THEN the table is read, as one that is added later
+    process.await_event("table.added", table="public.orders")
+    found = read(broker, unique, 3)
+    assert [(envelope["op"], envelope["after"]["id"]) for _, _, envelope in found] == [
+        ("c", 1),
+        ("r", 1),
+        ("r", 2),
+    ]

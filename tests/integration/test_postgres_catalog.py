@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from cdcd.postgres.catalog import describe, types
+from cdcd.postgres.catalog import describe, relations, types
 from cdcd.postgres.connection import Connection, connect, parse_dsn
 from cdcd.rows.relations import CatalogColumn, TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
@@ -65,6 +65,56 @@ def test_keys_are_told_in_the_order_of_their_index(database: Database):
     expected[4_000_000_000] = TableDescription()
     found = ask(database, lambda connection: describe(connection, expected.keys()))
     assert {oid: replace(one, columns=(), last_id=0) for oid, one in found.items()} == expected
+
+
+@pytest.mark.postgres(since=18)
+def test_a_column_that_may_have_null_in_older_rows_is_in_no_unique_key(database: Database):
+    database.execute("CREATE TABLE t (a int UNIQUE, b int NOT NULL UNIQUE)")
+    database.execute("INSERT INTO t VALUES (NULL, 1), (NULL, 2)")
+    database.execute("ALTER TABLE t ADD CONSTRAINT a_is_there NOT NULL a NOT VALID")
+    oid = oid_of(database, "regclass", "t")
+
+    def unique_key() -> tuple[str, ...]:
+        return ask(database, lambda connection: describe(connection, [oid]))[oid].unique_key
+
+    assert unique_key() == ("b",)
+    database.execute("UPDATE t SET a = b")
+    database.execute("ALTER TABLE t VALIDATE CONSTRAINT a_is_there")
+    assert unique_key() == ("a",)
+
+
+def test_of_a_partitioned_table_it_is_told_what_its_partitions_do_not_send(database: Database):
+    database.execute(
+        "CREATE TABLE whole (id int, code int NOT NULL, note text, PRIMARY KEY (id) INCLUDE (note)) "
+        "PARTITION BY RANGE (id)"
+    )
+    database.execute("CREATE TABLE low PARTITION OF whole FOR VALUES FROM (0) TO (10)")
+    database.execute(
+        "CREATE TABLE high PARTITION OF whole FOR VALUES FROM (10) TO (90) PARTITION BY RANGE (id)"
+    )
+    database.execute("CREATE TABLE highest PARTITION OF high FOR VALUES FROM (10) TO (90)")
+    database.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    oid = oid_of(database, "regclass", "whole")
+
+    def unsent() -> dict[str, str]:
+        return dict(ask(database, lambda connection: describe(connection, [oid]))[oid].unsent)
+
+    # The primary key, without what its index includes
+    assert unsent() == {"code": "public.highest", "note": "public.highest"}
+    database.execute("ALTER TABLE highest REPLICA IDENTITY FULL")
+    assert unsent() == {"code": "public.low", "note": "public.low"}
+    database.execute("CREATE UNIQUE INDEX by_code ON low (code)")
+    database.execute("ALTER TABLE low REPLICA IDENTITY USING INDEX by_code")
+    assert unsent() == {"id": "public.low", "note": "public.low"}
+    for identity in ("NOTHING", "FULL"):
+        database.execute(f"ALTER TABLE low REPLICA IDENTITY {identity}")
+        assert unsent() == {}
+    # AND the columns of an index's key are the replica identity
+    (low,) = ask(database, lambda connection: relations(connection, [oid_of(database, "regclass", "low")]))
+    assert all(column.is_key for column in low.columns)
+    database.execute("ALTER TABLE low REPLICA IDENTITY DEFAULT")
+    (low,) = ask(database, lambda connection: relations(connection, [low.oid]))
+    assert [column.name for column in low.columns if column.is_key] == ["id"]
 
 
 def test_columns_are_told_with_their_numbers_and_what_older_rows_hold(database: Database):

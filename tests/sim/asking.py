@@ -97,7 +97,7 @@ class Asker:
         if (yield from self._locked(lambda: client.is_locked([oid]))):
             return Busy("canceling statement due to lock timeout")
         tables, seen = client.look([oid])
-        if not tables:
+        if not tables or not self.has(tables[0].name):
             return Looked(None, TableDescription(), {}, "", seen)
         (table,) = tables
         yield from self.delay()

@@ -18,6 +18,8 @@ class Completeness:
         self.initial: dict[int, str] = {}
         """The tables of which an initial snapshot was begun, and their names then."""
         self._finished: dict[str, int] = {}
+        self._given_up: set[str] = set()
+        """Tables of which the log said that they are not read: they had a name that is left out at that moment."""
         self._asked_for_all = False
         """A request named the partitioned table that every table is a partition of."""
 
@@ -25,6 +27,7 @@ class Completeness:
         if isinstance(fact, SnapshotTableFailed):
             # Where a session ended before the last rows were delivered, a table is finished twice, or given up.
             self._finished.pop(fact.table.partition(".")[2], None)
+            self._given_up.add(fact.table.partition(".")[2])
         if isinstance(fact, SnapshotSignalled) and f"{SCHEMA}.{PARTITIONED}" in fact.tables:
             self._asked_for_all = True
         if isinstance(fact, SnapshotTableFinished):
@@ -46,7 +49,9 @@ class Completeness:
     def must_be_equal(self, table: Definition) -> bool:
         """Whether the daemon has promised that the table's topic has all of its rows."""
         settings, workload = self.settings, self.workload
-        if settings.skipped or settings.left_out or not table.published or table.oid in workload.removed:
+        if settings.skipped or not table.published or table.oid in workload.removed:
+            return False
+        if table.name in settings.left_out or (settings.left_out and table.name in self._given_up):
             return False
         if table.oid in workload.removed_untold():
             # Rows that the stream had are gone, and the server did not send that. No snapshot can tell it either.

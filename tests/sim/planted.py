@@ -62,7 +62,14 @@ from tests.sim.planted_focuses import (
     WATERMARKS,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import DURABLE, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import (
+    DURABLE,
+    LEAVING_OUT,
+    LEAVING_OUT_AND_READING,
+    PARTITIONED,
+    REFUSED,
+    SKIPPING,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_out_without_a_number": _in_session(LEAVING_OUT, left_out=left_out.DoesNotCount),
         "left_out_counted_in_runs": _in_session(LEAVING_OUT, left_out=left_out.CountsRuns),
         "left_out_for_ever": _in_session(LEAVING_OUT, left_out=left_out.StaysOut),
+        "left_out_and_forgotten": _in_session(LEAVING_OUT_AND_READING, left_out=left_out.ForgetsWhoWentOut),
         "truncate_left_out_whole": _in_session(LEAVING_OUT, left_out=left_out.LeavesOutWholeTruncates),
         "logged_confirmed_before_sync": _in_session(DURABLE, log=durable.ConfirmsBeforeSync),
         "logged_open_transaction_confirmed": _in_session(DURABLE, log=durable.ConfirmsOpenTransactions),

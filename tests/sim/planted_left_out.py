@@ -26,6 +26,13 @@ class StaysOut(LeftOutTables):
         return relation.oid not in self._oids and super()._has(relation)
 
 
+class ForgetsWhoWentOut(LeftOutTables):
+    """A table that comes back to its name is the one that it was, whatever was left out meanwhile."""
+
+    def _told(self, step: Changes) -> dict[int, str]:
+        return {}
+
+
 class LeavesOutWholeTruncates(LeftOutTables):
     """A TRUNCATE of several tables is left out if one of them is."""
 

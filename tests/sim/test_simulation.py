@@ -29,7 +29,15 @@ from tests.sim.planted_focuses import (
     WATERMARKS_AT_LEAST_ONCE,
 )
 from tests.sim.session import Parts
-from tests.sim.settings import DURABLE, FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
+from tests.sim.settings import (
+    DURABLE,
+    FLATTENED,
+    LEAVING_OUT,
+    LEAVING_OUT_AND_READING,
+    PARTITIONED,
+    REFUSED,
+    SKIPPING,
+)
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -230,6 +238,16 @@ def test_tables_that_are_left_out_count_for_the_position_and_come_in_and_go_out_
             World(seed, str(tmp_path), focus=LEAVING_OUT).run()
         except Exception as error:
             error.add_note(f"seed {seed} with the focus LEAVING_OUT")
+            raise
+
+
+@pytest.mark.again
+def test_a_table_that_comes_back_from_a_name_that_is_left_out_is_equal_to_its_topic(tmp_path):
+    for seed in range(100):
+        try:
+            World(seed, str(tmp_path), focus=LEAVING_OUT_AND_READING).run()
+        except Exception as error:
+            error.add_note(f"seed {seed} with the focus LEAVING_OUT_AND_READING")
             raise
 
 

@@ -544,7 +544,8 @@ def _write_unchanged(  # noqa: PLR0917  as `write_row`
 
 def write_null(table: AvroTable, place: AvroPlace, out: BytesWriter) -> None:
     """Append NULL. UnwritableError: the column is of the key, and nothing may stand for NULL yet."""
-    place.usable = True
+    # NULL is no large value: where one is unchanged, PostgreSQL did not send the old one.
+    place.usable = False
     if not place.visible:
         return
     if place.is_key:

@@ -114,7 +114,7 @@ def row_of_line(line: bytes) -> TupleData:
 
 def line_with(line: bytes, found: Sequence[Found], key: Sequence[int]) -> bytes:
     """The row with what stands for the values that were found. `key`: the columns of the key."""
-    row = stood_in(row_of_line(line), found, key)
+    (row,) = stood_in([row_of_line(line)], [found], key)
     fields = split_row(line)
     for column, _ in found:
         value = row[column]

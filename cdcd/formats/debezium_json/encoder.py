@@ -287,7 +287,7 @@ class DebeziumJsonEncoder(KnownTables):
         rows = rows_of(message)
         found = [self.found_unwritable(table, row) for row in rows]
         assert any(found), "a row was refused in which nothing is wrong"
-        others = [stood_in(row, each, table.key_columns) for row, each in zip(rows, found, strict=True)]
+        others = stood_in(rows, found, table.key_columns)
         written = frame[:XLOG_HEADER] + write_message(with_rows(message, others))
         self._lsn, tag, _, kind, width = read_head(written, in_stream)
         known, came = len(out), self._came

@@ -16,6 +16,7 @@ from cdcd.protocol.messages import Binary, Relation, TupleData, Value
 from cdcd.rows.binary_columns import require_binary
 from cdcd.rows.chosen_partitions import moves
 from cdcd.rows.field_names import Fields
+from cdcd.rows.partition_identity import check_partitions
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
@@ -118,7 +119,8 @@ class KnownTables:
         Raises:
             WithoutBinaryError: rows may come in binary form, and a column's type has no reader for it.
             ConfigError: the rules that protect columns contradict each other, or the table's key; or the key that is
-                chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name.
+                chosen cannot be made; or the chosen columns cannot choose partitions; or two fields have one name;
+                or a partition does not send the former values of the key.
         """
         if self._binary:
             require_binary(relation, types)
@@ -129,6 +131,8 @@ class KnownTables:
                 self._repeating.add(relation.oid)
             else:
                 self._repeating.discard(relation.oid)
+        if table.unsent:
+            check_partitions(relation, table)
         topic = self._names.table(relation.schema, relation.name)
         tally = self._tallies.setdefault(f"{relation.schema}.{relation.name}", Tally())
         schema_id: str | None = None

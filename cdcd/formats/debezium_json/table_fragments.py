@@ -33,6 +33,7 @@ from cdcd.rows.wiretext import wire
 ROW_AT: Final = 2
 """Where the first column's fragment stands."""
 
+_NULL: Final = b"null"
 _QUOTE: Final = b'"'
 
 Headers = list[tuple[str, bytes]]
@@ -245,11 +246,15 @@ class TableFragments:
         """Fill slots whose value the server did not send from the old row, whose value it still is.
 
         `whole`: all of the old row is there, else only the replica identity. Returns the slots that stay empty.
+
+        NULL is never an unchanged large value. It stands there where PostgreSQL did not send the old value after all:
+        the row is in a partition without the REPLICA IDENTITY FULL of its partitioned table.
         """
         rest: list[int] = []
         for slot in unchanged:
             index = self.index[slot]
-            if slot not in unchanged_old and (whole or self.identity[index]):
+            is_null = old[slot] == _NULL and not (self.plan[index][1] in QUOTED and old[slot - 1])
+            if slot not in unchanged_old and not is_null and (whole or self.identity[index]):
                 if self.plan[index][1] in QUOTED:
                     values[slot - 1 : slot + 2] = old[slot - 1 : slot + 2]
                 else:

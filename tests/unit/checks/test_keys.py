@@ -31,3 +31,8 @@ def test_a_key_that_cannot_be_made_is_an_error_and_what_is_doubtful_a_warning():
 
 def test_without_rules_there_is_nothing_to_say():
     assert list(check_keys(KeyFacts())) == []
+
+
+def test_partitions_that_do_not_send_what_a_key_needs_are_an_error():
+    (found,) = check_keys(KeyFacts(unsent=(ConfigError("It is not sent.", hint="Alter it."),)))
+    assert (found.level, found.code, found.fix) == ("error", "key.partitions", "Alter it.")

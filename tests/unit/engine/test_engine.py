@@ -47,13 +47,15 @@ from cdcd.facts import (
     TableReplaced,
     TransactionLarge,
 )
-from cdcd.formats.available import FORMATS
+from cdcd.formats.available import format_of
 from cdcd.formats.encoder import EncoderSettings
+from cdcd.formats.flattening import DELETE_TO_TOMBSTONE, REWRITE, TOMBSTONE, Flattening
 from cdcd.protocol.frames import StatusUpdate, read_status
 from cdcd.protocol.messages import (
     POSTGRES_EPOCH_US,
     UNCHANGED,
     Column,
+    Delete,
     Insert,
     LogicalMessage,
     Relation,
@@ -120,7 +122,7 @@ class Daemon:
         self.now = 0.0
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
-        records = FORMATS[encoding.value_format]
+        records = format_of(encoding)
         encoder = records.changes(encoding, False, self.facts)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
@@ -878,15 +880,48 @@ def test_rows_that_are_read_stand_between_transactions_of_the_stream(daemon: Dae
     assert (source["snapshot"], source["commit_lsn"], source["lsn"]) == ("incremental", 209, 150)
 
 
-def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon):
+@pytest.mark.parametrize("deletes", [TOMBSTONE, DELETE_TO_TOMBSTONE, REWRITE])
+def test_a_row_that_is_deleted_beside_the_read_does_not_come_back_whatever_record_the_delete_has(
+    tmp_path: Path, deletes: str
+):
+    # GIVEN flattened records, and rows that are being read
+    daemon = Daemon(tmp_path, encoding=replace(ENVELOPE, flattening=Flattening(deletes)))
+    daemon.tables[OID] = table(OID, pages=1)
+    daemon.take(transaction(5, 100, described(), row(1), row(2)))
+    daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
+    while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
+        daemon.carry_out(ask)
+    # WHEN a row is deleted and another one gets a new key, which the rows that are read do not see
+    gone = wire.frame(Delete(None, OID, "K", (b"1", None)))
+    moved = wire.frame(Update(None, OID, "K", (b"2", None), (b"3", b"x")))
+    daemon.take(transaction(200, 200, gone, moved))
+    daemon.engine.answered(
+        ask.ticket, Rows([b"1\told\n", b"2\told\n"], 12, Visibility(150, 150), 0), daemon.now
+    )
+    daemon.idle()
+    # THEN neither comes back
+    assert not daemon.engine.incremental.progress.tasks
+    last = {key: value for _, key, value in daemon.records}
+    present = [key for key, value in last.items() if value is not None and value.get("__deleted") != "true"]
+    assert present == [b'{"id":3}']
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        Update(None, OID, "", None, (b"1", UNCHANGED)),
+        # PostgreSQL sends a key that is stored apart in the old row only.
+        Update(None, OID, "K", (b"1", None), (UNCHANGED, UNCHANGED)),
+    ],
+)
+def test_a_row_that_an_update_left_a_value_of_is_read_again_by_its_key(daemon: Daemon, update: Update):
     daemon.tables[OID] = table(OID, pages=1)
     daemon.take(transaction(5, 100, described(), row(1)))
     daemon.engine.incremental.tasks.add([TableTask(NAME, OID)])
     while not (isinstance(ask := daemon.until(Ask), Ask) and isinstance(ask.question, Read)):
         daemon.carry_out(ask)
     # GIVEN an update that leaves the note alone, which the rows that are read do not see
-    update = wire.frame(Update(None, OID, "", None, (b"1", UNCHANGED)))
-    daemon.feed(transaction(200, 200, update))
+    daemon.feed(transaction(200, 200, wire.frame(update)))
     again = daemon.until(Ask)
     assert again.question.query.keys == (((False, b"1"),),)
     daemon.engine.answered(ask.ticket, Rows([b"1\told\n"], 6, Visibility(150, 150), 0), daemon.now)

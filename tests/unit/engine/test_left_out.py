@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables
+from cdcd.engine.left_out import KeptStep, LeftOut, LeftOutTables, WentOut
+from cdcd.facts import TableReplaced
 from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.messages import Delete, Truncate
 from cdcd.protocol.reader import read_message
 from cdcd.transactions.position import Position
 from cdcd.transactions.steps import Changes, Described, RelationPreview, Step
-from tests.unit.engine.tables import relation
+from tests.unit.engine.tables import relation, table
 from tests.unit.engine.test_engine import Daemon, described, row, transaction
 from tests.unit.transactions import wire
 
@@ -44,7 +45,7 @@ def test_runs_of_events_are_kept_or_counted_in_their_order():
     kept = [row(1), row(2), row(3)]
     items = [kept[0], row(9, oid=OTHER), row(9, oid=OTHER), kept[1], kept[2], row(9, oid=OTHER)]
     found = steps_of(SEEN, HIDDEN, Changes(list(items), False))
-    assert shown(found) == [Described, [kept[0]], 2, kept[1:], 1]
+    assert shown(found) == [Described, WentOut, [kept[0]], 2, kept[1:], 1]
 
 
 def test_without_a_table_that_is_left_out_the_events_are_passed_on_as_they_are():
@@ -56,7 +57,7 @@ def test_without_a_table_that_is_left_out_the_events_are_passed_on_as_they_are()
 def test_of_a_truncate_the_other_tables_are_left(in_stream):
     xid = 5 if in_stream else None
     mixed, whole = [wire.frame(Truncate(xid, True, False, oids)) for oids in ((7, OTHER), (OTHER,))]
-    _, changes, left_out = steps_of(SEEN, HIDDEN, Changes([mixed, whole], in_stream))
+    _, _, changes, left_out = steps_of(SEEN, HIDDEN, Changes([mixed, whole], in_stream))
     assert isinstance(changes, Changes)
     (rest,) = changes.items
     assert isinstance(rest, bytes)
@@ -67,14 +68,14 @@ def test_of_a_truncate_the_other_tables_are_left(in_stream):
 
 def test_drafts_count_each_of_their_rows():
     draft = (5, OTHER, 12, 2, 100, b"rows")
-    assert shown(steps_of(HIDDEN, Changes([draft, row(1, oid=OTHER, xid=5)], True))) == [11]
+    assert shown(steps_of(HIDDEN, Changes([draft, row(1, oid=OTHER, xid=5)], True))) == [WentOut, 11]
 
 
 def test_a_name_that_changes_brings_a_table_in_and_out_where_the_stream_is():
     renamed = Described(relation(OTHER, "orders"))
     change = Changes([row(1, oid=OTHER)], False)
     found = steps_of(HIDDEN, change, renamed, change, HIDDEN, change)
-    assert shown(found) == [1, Described, change.items, 1]
+    assert shown(found) == [WentOut, 1, Described, change.items, WentOut, 1]
 
 
 def test_what_an_open_transaction_says_of_a_table_leaves_its_events_alone():
@@ -100,3 +101,32 @@ def test_events_of_tables_that_are_left_out_move_the_position_and_have_no_record
     assert numbers == [(1, 1), (2, 4)]
     assert daemon.topics == ["p.public.t"]
     assert daemon.engine.checkpoint.position == Position(100, 210)
+
+
+def test_the_first_event_of_a_table_under_a_name_that_is_left_out_is_told_once():
+    change = Changes([row(1, oid=OTHER)], False)
+    told = [step for step in steps_of(SEEN, HIDDEN, change, change) if isinstance(step, WentOut)]
+    assert told == [WentOut({OTHER: "public.audit"})]
+    assert not any(
+        isinstance(step, WentOut) for step in steps_of(HIDDEN, Described(relation(OTHER, "orders")), change)
+    )
+
+
+def test_a_table_that_comes_back_from_a_name_that_is_left_out_ends_its_former_rows_and_is_read(
+    tmp_path: Path,
+):
+    # GIVEN a table that the pipeline has, with a row
+    daemon = Daemon(tmp_path, left_out=LeftOutTables(wants))
+    daemon.tables[7] = table(7, pages=1)
+    daemon.take(transaction(5, 100, described(), row(2)))
+
+    # WHEN a row comes under a name that is left out, and another one under the former name
+    daemon.take(transaction(6, 200, described("audit"), row(3), described(), row(4)))
+
+    # THEN the rows in the topic end before it, and the table is read
+    replaced = daemon.facts.of(TableReplaced)
+    assert [(fact.table, fact.former_oid, fact.oid, fact.read) for fact in replaced] == [
+        ("public.t", 7, 7, True)
+    ]
+    assert [value["op"] for _, _, value in daemon.records] == ["c", "t", "c", "r"]
+    assert daemon.ids == [2, 4, 1]

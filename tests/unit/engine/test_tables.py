@@ -142,6 +142,35 @@ def test_a_table_that_left_the_publication_and_is_back_is_added_again():
     assert daemon.to_read == [(2, "public.b", ADDED)]
 
 
+def test_so_is_one_that_left_it_and_came_back_between_two_lists():
+    daemon = Daemon()
+    published = {1: "public.a", 2: "public.b"}
+    daemon.tables.listed(Published(published, 0, {}, members={1: 100, 2: 101}))
+    # Its former entry is remembered while a list lacks it and the stream has not got there.
+    for members, after in (({1: 100}, 500), ({1: 100, 2: 102}, 600)):
+        daemon.tables.listed(Published({oid: published[oid] for oid in members}, after, {}, members=members))
+    daemon.due(599)
+    daemon.tables.listed(Published(published, 700, {}, members={1: 100, 2: 102}))
+    assert daemon.to_read == []
+    # It counts when the stream is past it, and once.
+    daemon.due(600)
+    for _ in range(2):
+        daemon.tables.listed(Published(published, 800, {}, members={1: 100, 2: 102}))
+        daemon.due(900)
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
+def test_one_that_was_listed_as_gone_is_added_once():
+    daemon = Daemon()
+    daemon.tables.listed(Published({1: "public.a", 2: "public.b"}, 0, {}, members={1: 100, 2: 101}))
+    daemon.tables.listed(Published({1: "public.a"}, 0, {}, members={1: 100}))
+    daemon.due()
+    for _ in range(3):
+        daemon.tables.listed(Published({1: "public.a", 2: "public.b"}, 0, {}, members={1: 100, 2: 102}))
+        daemon.due()
+    assert daemon.to_read == [(2, "public.b", ADDED)]
+
+
 def test_a_table_with_a_fresh_name_is_read_into_its_new_topic():
     daemon = Daemon()
     assert not daemon.event(1, "public.c")

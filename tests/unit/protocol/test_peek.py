@@ -114,10 +114,14 @@ def test_a_prefix_without_an_end_is_what_is_left():
     assert message_prefix(frame[:30], False) == b""
 
 
-def expected(row: TupleData, indexes: list[int]) -> tuple[tuple[bool, bytes], ...] | None:
+def expected(
+    row: TupleData, old: TupleData | None, indexes: list[int]
+) -> tuple[tuple[bool, bytes], ...] | None:
     found = []
     for index in indexes:
         value = row[index]
+        if value is UNCHANGED and old is not None:
+            value = old[index]
         if value is None or value is UNCHANGED:
             return None
         found.append((True, value.data) if isinstance(value, Binary) else (False, value))
@@ -128,11 +132,11 @@ def expected(row: TupleData, indexes: list[int]) -> tuple[tuple[bool, bytes], ..
 def test_the_key_is_that_of_the_new_row(xid: int | None, row: TupleData, kind: str, data: st.DataObject):
     old = data.draw(st.tuples(*[values] * len(row)))
     message: Message = Insert(xid, OID, row)
+    before = old if kind in "KO" else None
     if kind != "insert":
-        old_kind = kind if kind in "KO" else ""
-        message = Update(xid, OID, old_kind, old if old_kind else None, row)
+        message = Update(xid, OID, kind if before is not None else "", before, row)
     indexes = data.draw(st.lists(st.integers(0, len(row) - 1), max_size=3))
-    assert key_values(frame_of(message), xid is not None, indexes) == expected(row, indexes)
+    assert key_values(frame_of(message), xid is not None, indexes) == expected(row, before, indexes)
 
 
 def test_a_deleted_row_has_no_new_key():

@@ -40,3 +40,13 @@ def test_partitions_may_send_less_than_their_table():
     with pytest.raises(ConfigError, match="is partitioned"):
         check(FULL, "note", table=table)
     assert ChosenKeys((KeyRule("public.t", ("tenant",)),)).applied(FULL, table).chosen_key == ("tenant",)
+
+
+def test_a_partition_that_does_not_send_a_column_is_named():
+    table = TableDescription(
+        primary_key=("tenant", "id"), is_partitioned=True, unsent=(("tenant", "public.t_1"),)
+    )
+    with pytest.raises(ConfigError, match=r"rows of partition public\.t_1") as caught:
+        check(FULL, "tenant", table=table)
+    assert "ALTER TABLE public.t_1 REPLICA IDENTITY FULL;" in caught.value.hint
+    check(FULL, "id", table=table)

@@ -6,6 +6,7 @@ from cdcd.config.expressions import parse_expression
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
 from cdcd.rows.protection import HASH, ColumnRule, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.row_filters import RowFilter, TableFilters, check_filter, contradiction
 from cdcd.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
@@ -85,6 +86,40 @@ def test_of_an_old_row_only_the_replica_identity_is_known():
     altered = made("row.status == 'open'", relation("d"))
     assert altered.kept(picked(altered, (b"1", None, None, None)), whole=False)
     assert altered.reason == "PostgreSQL did not send the old row"
+
+
+PARTITIONS = TableDescription(
+    ("id",), is_partitioned=True, unsent=(("status", "orders_1"), ("total", "orders_1"))
+)
+
+
+def test_of_a_partition_with_another_replica_identity_only_that_is_known():
+    # The message says FULL, because the partitioned table has it, and the row has NULL for what was not sent.
+    filter_of = chosen("row.status == 'open'")
+    found = RowFilter(relation("f"), filter_of, BUILTIN_TYPES, Protections(), table=PARTITIONS)
+    assert found.kept([None], whole=True)
+    assert found.reason == "PostgreSQL did not send the old row"
+    assert not found.kept([b"draft"], whole=True)
+    # Without an old row, the identity is as in the new one, and the rest is not known.
+    assert found.kept([b"draft"], whole=False)
+    assert found.old_of((b"1", b"open", b"2", None)) == (b"1", None, None, None)
+    # A large value is not NULL where it did not change.
+    assert found.completed_values([UNCHANGED], [None], whole=True) == [UNCHANGED]
+    new = (b"1", UNCHANGED, b"2", None)
+    assert found.completed(new, (b"1", None, None, None), whole=True) == new
+    # Where every partition has FULL, NULL is NULL.
+    assert not made("row.status == 'open'").kept([None], whole=True)
+
+
+def test_what_a_partition_does_not_send_is_refused_with_what_to_do():
+    with pytest.raises(ConfigError) as caught:
+        check_filter(
+            relation("f"), [chosen("row.status == 'open'")], BUILTIN_TYPES, Protections(), PARTITIONS
+        )
+    assert "asks for status of public.orders" in caught.value.message
+    assert "ALTER TABLE orders_1 REPLICA IDENTITY FULL;" in caught.value.hint
+    for text, rest in (("row.status == 'open'", {"old_row": ASSUMED}), ("row.id > 1", {})):
+        check_filter(relation("f"), [chosen(text, **rest)], BUILTIN_TYPES, Protections(), PARTITIONS)
 
 
 def test_a_part_that_is_known_may_decide():

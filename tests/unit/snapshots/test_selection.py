@@ -29,3 +29,9 @@ def test_a_table_is_included_and_not_excluded(selection, has):
 def test_a_malformed_pattern_names_its_key(selection, key):
     with pytest.raises(ConfigError, match=key):
         selection.test()
+
+
+def test_patterns_that_match_no_table_are_named():
+    selection = TableSelection(("public.*", "sales.*"), ("*.audit*", "public.salarys"))
+    assert selection.unmatched(NAMES) == ["sales.*", "public.salarys"]
+    assert TableSelection().unmatched(NAMES) == []

@@ -49,11 +49,16 @@ def test_what_the_old_row_has_is_taken_over_and_the_rest_stays_empty():
     assert b"".join(values).endswith(b'{"id":1,"name":"a","note":"n/a"}')
 
 
-def test_a_null_in_the_old_row_is_taken_over_without_quotes():
+def test_a_null_in_the_old_row_is_no_large_value_that_was_not_sent():
     made = fragments(*COLUMNS)
-    _, name_slot, _ = [slot for slot, _, _ in made.plan]
+    id_slot, name_slot, _ = [slot for slot, _, _ in made.plan]
     old = made.old_template.copy()
     put_whole(old, name_slot, b"null")
+    old[id_slot] = b"null"
     values = made.event_template.copy()
+    assert made.take_over(values, [id_slot, name_slot], old, [], whole=True) == [id_slot, name_slot]
+    # A text that says null is one.
+    old = made.old_template.copy()
+    old[name_slot] = b"null"
     assert made.take_over(values, [name_slot], old, [], whole=True) == []
-    assert b',"name":null,' in b"".join(values)
+    assert b',"name":"null",' in b"".join(values)
