@@ -19,6 +19,7 @@ from cdcd.checks.keys import KeyFacts, check_keys, look_at_keys
 from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
+from cdcd.checks.routes import check_all_routes, look_at_routes
 from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, encoder_settings, names, own_topics, sink_settings, topic_spec
 from cdcd.checks.topics import check_existing
@@ -167,9 +168,10 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns`, of `filters` and of `outbox` meet the published tables."""
+    """How the rules of `columns`, of `filters`, of `routes` and of `outbox` meet the published tables."""
     rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
-    if not rules.rules and not outbox.is_on and not filters:
+    routes = config.routes.settings
+    if not rules.rules and not outbox.is_on and not filters and not routes:
         return []
     connection = await connect(
         dsn,
@@ -186,6 +188,9 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
             found += check_filters(
                 await look_at_filters(connection, published.keys(), filters, rules), len(filters)
             )
+        if routes:
+            met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
+            found += check_all_routes(met_by_routes, len(routes))
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)
@@ -305,13 +310,14 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     tables = {
-        topic_names.table(table.schema, table.name): TableTopic(
+        topic: TableTopic(
             table.qualified,
             keyless=not table.has_key and table.qualified not in source.chosen,
             truncated=config.topics.writes_truncates and "truncate" in operations,
             whole=table.replica_identity == "f",
         )
         for table in source.tables
+        for topic in topic_names.all_of(table.schema, table.name)
     }
     if not tables:
         return []

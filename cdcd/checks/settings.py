@@ -105,6 +105,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         heartbeat_topic=config.heartbeat_topic,
         subjects=config.registry.subjects,
         key_rules=config.key.rules,
+        routes=config.routes.topics,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 

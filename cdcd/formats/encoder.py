@@ -17,7 +17,7 @@ from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.rows.routing import Table, TopicNames, topic_name
+from cdcd.rows.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.rows.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.transactions.drafts import SpoolItem
 from cdcd.transactions.position import Counts
@@ -70,6 +70,7 @@ class EncoderSettings:
         subjects: how subjects of a schema registry are named: topic, record or topic_record.
         schema_ids: the ids that a schema registry gave.
         key_rules: the keys that are chosen for tables.
+        routes: topics that rows of tables may go to beside the tables' own.
     """
 
     version: str
@@ -97,6 +98,7 @@ class EncoderSettings:
     schema_ids: SchemaIds = field(default_factory=SchemaIds, compare=False)
     topic_template: str = DEFAULT_TEMPLATE
     key_rules: tuple[KeyRule, ...] = ()
+    routes: tuple[RoutedTopics, ...] = ()
 
     @property
     def chosen_keys(self) -> ChosenKeys:
@@ -118,6 +120,7 @@ class EncoderSettings:
             self.transaction_topic,
             self.heartbeat_topic,
             self.topic_template,
+            self.routes,
         )
 
 
@@ -227,7 +230,11 @@ class Encoder(Protocol):
         """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
 
     def skip(self, events: int) -> None:
-        """So many events of the transaction have no record here; the next has the number after theirs."""
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        Args:
+            events: -1 for an event that is encoded in several parts: the next part has the number of the last one.
+        """
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
@@ -308,6 +315,12 @@ class Encoder(Protocol):
 
     def topic_of(self, relation_oid: int) -> str:
         """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """A record of the relation for another one of `topics_of`."""
 
     def topic_named(self, name: str) -> str:
         """The topic of a table, described or not, by its name as `schema.table`."""

@@ -23,6 +23,8 @@ know the table from it.
 `flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
 say which description they follow.
 
+`routes` are the topics beside `topic` that rows go to, where they are routed by their values (`routes`).
+
 `cloudevents` is true where records are CloudEvents instead of envelopes.
 `repeats` is true where several rows may have the same key (`key.columns`).
 
@@ -95,6 +97,7 @@ class TableForm:
     flattened: bool = False
     cloudevents: bool = False
     repeats: bool = False
+    routes: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
@@ -129,6 +132,7 @@ class TableForm:
             "topic": self.topic,
             **({} if self.oid is None else {"oid": self.oid}),
             "key": list(self.key),
+            **({"routes": list(self.routes)} if self.routes else {}),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
@@ -160,6 +164,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             flattened=data.get("flattened") is True,
             cloudevents=data.get("cloudevents") is True,
             repeats=data.get("repeats") is True,
+            routes=tuple(data.get("routes", ())),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -183,6 +188,7 @@ def table_form(
     skipped: tuple[str, ...] = (),
     flattened: bool = False,
     cloudevents: bool = False,
+    routes: tuple[str, ...] = (),
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -205,6 +211,7 @@ def table_form(
         flattened,
         cloudevents,
         table.repeats,
+        routes=tuple(dict.fromkeys([each for each in routes if each != topic])),
     )
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.protocol.lsn import Lsn
-from tests.sim.catalog import Definition
-from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
+from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.heartbeats import HeartbeatsSeen
@@ -39,6 +38,7 @@ class Oracle:
         left_out: names of tables that make none.
         metadata: whether records say their place in their transaction.
         filters: whether tables have a filter.
+        routes: whether rows of tables are routed.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -55,11 +55,13 @@ class Oracle:
         left_out: tuple[str, ...] = (),
         metadata: bool = False,
         filters: bool = False,
+        routes: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
         self.filters = filters
+        self.routes = routes
         self.left_out = left_out
         self.whole_bytes = whole_bytes
         self.part_records = part_records
@@ -97,9 +99,18 @@ class Oracle:
         for serial, change in enumerate(changes, 1 if xid else 0):
             commit_lsn = start if xid else change.lsn - 1
             self._index[commit_lsn, serial] = len(self.expected)
-            for op, table in self._parts_of(change):
+            for op, table, route in self._parts_of(change):
                 self.expected.append(
-                    Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
+                    Expected(
+                        change,
+                        op,
+                        table,
+                        xid=xid,
+                        commit_lsn=commit_lsn,
+                        serial=serial,
+                        origin=origin,
+                        route=route,
+                    )
                 )
         self._starts.append(start)
         self._lengths.append(len(self.expected))
@@ -122,13 +133,14 @@ class Oracle:
     def has_records(self, changes: Sequence[Change]) -> bool:
         return any(map(self._parts_of, changes))
 
-    def _parts_of(self, change: Change) -> list[tuple[str, Definition | None]]:
+    def _parts_of(self, change: Change) -> list[Part]:
         return parts_of(
             change,
             truncates=self.truncates,
             skipped=self.skipped,
             left_out=self.left_out,
             filters=self.filters,
+            routes=self.routes,
         )
 
     def prepare(self, lsn: int, xid: int) -> None:

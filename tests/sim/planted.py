@@ -18,6 +18,7 @@ from tests.sim import planted_heartbeats as heartbeats
 from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_published as published
+from tests.sim import planted_routed as routing
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
@@ -46,6 +47,10 @@ from tests.sim.planted_focuses import (
     RESTARTED_AT_REST,
     REWRITTEN,
     REWRITTEN_WHILE_EXPORTED,
+    ROUTED,
+    ROUTED_AND_CUT,
+    ROUTED_AND_SWAPPED,
+    ROUTED_BESIDE_THE_STREAM,
     STREAMED_AGAIN,
     STREAMED_SUBTRANSACTIONS,
     SWAPPED,
@@ -122,6 +127,14 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "left_row_not_deleted": _in_session(FILTERED, filtered=filtering.LeavesWhatLeaves),
         "unknown_row_not_deleted": _in_session(FILTERED, filtered=filtering.TakesUnknownForOutside),
         "snapshot_not_filtered": _in_session(FILTERED, filtered_rows=filtering.reads_all),
+        "moved_row_not_deleted": _in_session(ROUTED, routed=routing.LeavesWhatMoves),
+        "moved_row_counted_twice": _in_session(ROUTED_AND_CUT, routed=routing.CountsParts),
+        "truncate_in_one_topic": _in_session(ROUTED, routed=routing.TruncatesItsOwnTopic),
+        "former_rows_end_in_one_topic": _in_session(ROUTED_AND_SWAPPED, routed=routing.EndsRowsInItsOwnTopic),
+        "snapshot_in_one_topic": _in_session(ROUTED, routed_rows=routing.reads_into_its_own_topic),
+        "routed_change_not_noted": _in_incremental(
+            routing.WatchesTheOwnTopic, focus=ROUTED_BESIDE_THE_STREAM
+        ),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),
         "begin_comes_again": _in_session(METADATA_AND_CUT, encoder=metadata.BeginsAgainEncoder),

@@ -42,7 +42,8 @@ from cdcd.protocol.lsn import Lsn
 from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
-from cdcd.shaping.settings import Outbox, TableFilter
+from cdcd.shaping.routed import routed, routed_rows
+from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.logged import DurableLog, LoggedSession
@@ -60,6 +61,7 @@ from tests.sim.metadata import TOPIC as METADATA_TOPIC
 from tests.sim.oracle import Oracle
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
+from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
 from tests.sim.spooling import open_log
@@ -82,6 +84,7 @@ Answered = Generator[None, None, T]
 
 
 Filters = tuple[TableFilter, ...]
+Routes = tuple[TableRoutes, ...]
 
 
 class StoppedError(Exception):
@@ -103,6 +106,8 @@ class Parts:
     encoder: Callable[[EncoderSettings], Encoder] = DebeziumJsonEncoder
     filtered: Callable[[Encoder, Filters, EncoderSettings, Observer], Encoder] = filtered
     filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
+    routed: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
+    routed_rows: Callable[[RowEncoder, Routes, EncoderSettings, Observer], RowEncoder] = routed_rows
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
 
@@ -299,7 +304,15 @@ class Session:
                 slot="simulated",
                 publication="simulated",
                 checkpoint_topic="checkpoint",
-                topics=TopicNames(TOPIC_PREFIX, {}, "messages", None, "checkpoint", None),
+                topics=TopicNames(
+                    TOPIC_PREFIX,
+                    {},
+                    "messages",
+                    None,
+                    "checkpoint",
+                    None,
+                    routes=TOPICS if settings.routes else (),
+                ),
                 streaming=streaming,
                 two_phase=self.instance.two_phase,
                 messages=settings.messages,
@@ -473,13 +486,17 @@ class Session:
             skipped=settings.skipped,
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
             heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
+            routes=TOPICS if settings.routes else (),
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         observe = self.around.observe
         encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, observe)
         filters = FILTERS if settings.filters else ()
+        routes = ROUTES if settings.routes else ()
+        encoder = self.parts.routed(encoder, routes, envelope, observe)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
-        rows = self.parts.filtered_rows(SnapshotEncoder(envelope), filters, envelope, observe)
+        rows = self.parts.routed_rows(SnapshotEncoder(envelope), routes, envelope, observe)
+        rows = self.parts.filtered_rows(rows, filters, envelope, observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)
         assembler = parts.engine.assembler(

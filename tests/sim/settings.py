@@ -100,6 +100,8 @@ class Settings:
     """Interval of heartbeats, and of the query on the source; 0: there are none (`heartbeats.py`)."""
     filters: bool = False
     """Tables have a filter (`filtered.py`)."""
+    routes: bool = False
+    """Rows of tables are routed (`routed.py`)."""
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
     durable: bool = False

@@ -21,6 +21,11 @@ from tests.sim.planted_focuses import (
     METADATA_AND_CUT,
     PUBLISHING,
     PUBLISHING_AND_CUT,
+    ROUTED,
+    ROUTED_AND_CUT,
+    ROUTED_AND_SWAPPED,
+    ROUTED_BESIDE_THE_STREAM,
+    ROUTED_WHOLE,
 )
 from tests.sim.session import Parts
 from tests.sim.settings import DURABLE, FLATTENED, LEAVING_OUT, PARTITIONED, REFUSED, SKIPPING
@@ -105,6 +110,31 @@ def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus)
             raise
         deleted += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
     assert deleted > 30, "rows left the filter"
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus",
+    [
+        ROUTED,
+        ROUTED_WHOLE,
+        {**ROUTED_AND_CUT, "metadata": True},
+        ROUTED_AND_SWAPPED,
+        ROUTED_BESIDE_THE_STREAM,
+    ],
+    ids=["as drawn", "whole rows", "cut, killed and counted", "names change hands", "beside the stream"],
+)
+def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
+    moved = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        moved += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
+    assert moved > 30, "rows went to other topics"
 
 
 @pytest.mark.again

@@ -128,7 +128,7 @@ def test_what_the_stream_changes_before_the_table_is_planned_again_is_owed():
     task = TableTask(T, 1, parts=(Part(1, 100, 4, 4 * PAGE, ((0, 1),)),))
     daemon = Daemon(Progress().add([task]))
     assert daemon.incremental.watched.watches
-    daemon.incremental.watched.defined(1, T)
+    daemon.incremental.watched.defined(1, (T,))
     assert daemon.incremental.watched.is_watched(T)
     daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
     written = daemon.incremental.watched.write_down()
@@ -141,7 +141,7 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
     task = daemon.progress.tasks[0]
     parts = (Part(1, 100, 4, 4 * PAGE),)
     daemon.incremental.tasks.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
-    daemon.incremental.watched.defined(1, T)
+    daemon.incremental.watched.defined(1, (T,))
     assert daemon.incremental.watched.watches
     daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
     written = daemon.incremental.watched.write_down()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import SinkError
-from cdcd.rows.routing import TOPIC_LENGTH_MAX, Routes, TopicNames, collisions, parse_table, topic_name
+from cdcd.rows.routing import TOPIC_LENGTH_MAX, ClaimedTopics, TopicNames, collisions, parse_table, topic_name
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from cdcd.rows.routing import TOPIC_LENGTH_MAX, Routes, TopicNames, collisions, 
     ],
 )
 def test_a_topic_is_prefix_schema_and_table_with_underscores_for_what_kafka_forbids(schema, table, topic):
-    assert Routes(TopicNames("shop")).table(schema, table) == topic
+    assert ClaimedTopics(TopicNames("shop")).table(schema, table) == topic
 
 
 @given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
@@ -45,7 +45,7 @@ def test_a_topic_that_is_too_long_is_refused():
     ],
 )
 def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     routes.table(*one)
     with pytest.raises(SinkError, match="collides") as caught:
         routes.table(*other)
@@ -54,13 +54,13 @@ def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
 
 
 def test_a_table_may_come_again_and_names_differ_by_case():
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     assert routes.table("a", "t") == routes.table("a", "t")
     assert routes.table("a", "T") == "shop.a.T"
 
 
 def test_a_table_cannot_take_the_topic_of_the_messages():
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     routes.claim("shop.public.audit", "logical messages")
     with pytest.raises(SinkError, match="logical messages"):
         routes.table("public", "audit")
@@ -68,7 +68,7 @@ def test_a_table_cannot_take_the_topic_of_the_messages():
 
 def test_a_name_of_the_configuration_goes_before_the_rule():
     names = TopicNames("shop", {("a", "x y"): "shop.a.x-y"})
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     assert routes.table("a", "x_y") == "shop.a.x_y"
     assert routes.table("a", "x y") == "shop.a.x-y" == names.qualified("a.x y")
     assert names.qualified("a.x_y") == "shop.a.x_y"
@@ -106,7 +106,7 @@ def test_all_collisions_are_found_at_once_and_in_the_words_of_the_first_record()
         ("a", "x" * TOPIC_LENGTH_MAX),
     ]
     found = collisions(tables, names)
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     raised = []
     for table in tables:
         try:
@@ -138,7 +138,7 @@ FLAT = "{prefix}.app.{schema}_{table}"
 
 def test_a_template_is_the_rule_for_tables_without_a_name_of_their_own():
     names = TopicNames("shop", {("a", "x"): "shop.b.x"}, template=FLAT)
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     assert routes.table("a", "x") == "shop.b.x" == names.qualified("a.x")
     assert routes.table("a", "y z") == "shop.app.a_y_z" == names.qualified("a.y z")
 
