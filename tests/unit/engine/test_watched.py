@@ -204,3 +204,17 @@ def test_so_it_is_with_chunks_that_wait_then():
 
 def test_nothing_is_written_down_where_nothing_was_ever_asked_for():
     assert Daemon().incremental.watched.write_down() is None
+
+
+def test_changes_in_all_topics_of_a_table_matter():
+    daemon = reading()
+    watched = daemon.incremental.watched
+    watched.defined(1, (T, "elsewhere"))
+    assert watched.is_watched("elsewhere")
+    assert not watched.is_watched("nowhere")
+    asked, _ = daemon.ask()
+    watched.note(150, "elsewhere", key(2), None, moved=False)
+    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.between()
+    assert daemon.rendering.ids == [1]
+    assert daemon.is_done()

@@ -53,6 +53,16 @@ def test_operations_that_have_no_records_are_in_the_description():
     assert read_form(less.record()[1]) == (less.fingerprint, less)
 
 
+def test_topics_that_rows_are_routed_to_are_in_the_description():
+    relation = Relation(None, 1, "public", "t", "d", (Column(1, "a", 23, -1),))
+    plain = table_form(relation, TableDescription(), {}, "t")
+    routed = table_form(relation, TableDescription(), {}, "t", routes=("t", "t-eu", "t-us", "t-eu"))
+    assert b"routes" not in plain.record()[1]
+    assert routed.routes == ("t-eu", "t-us")
+    assert routed.fingerprint != plain.fingerprint
+    assert read_form(routed.record()[1]) == (routed.fingerprint, routed)
+
+
 def test_a_table_is_described_with_keys_types_and_forms():
     form = described()
     assert form.key == ("id",)

@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import SinkError
-from cdcd.rows.routing import TOPIC_LENGTH_MAX, ClaimedTopics, TopicNames, collisions, parse_table, topic_name
+from cdcd.rows.routing import (
+    TOPIC_LENGTH_MAX,
+    ClaimedTopics,
+    RoutedTopics,
+    TopicNames,
+    collisions,
+    parse_table,
+    topic_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +166,55 @@ def test_a_point_in_a_name_is_refused_where_the_template_would_need_to_split_at_
     named = TopicNames("shop", {('"x.y', "c"): "shop.app.c"}, template=FLAT)
     assert collisions([('"x.y', "c")], named) == []
     assert parse_table('"""x.y"."c"') == ('"x.y', "c")
+
+
+ROUTED = TopicNames(
+    "shop",
+    {("a", "named"): "shop.a.x"},
+    checkpoint="shop.checkpoint",
+    dead_letter="shop.a.dead",
+    routes=(
+        RoutedTopics("a.*", ("{prefix}.{schema}.{table}-eu", "{prefix}.{schema}.{table}")),
+        RoutedTopics("b.t", ("shop.b.t-big", "shop.b.t-big")),
+    ),
+)
+
+
+def test_a_table_with_routes_has_further_topics():
+    assert ROUTED.routed("a", "Ä t") == ("shop.a.__t-eu", "shop.a.__t")
+    assert ROUTED.all_of("a", "t") == ("shop.a.t", "shop.a.t-eu")
+    assert ROUTED.all_of("a", "named") == ("shop.a.x", "shop.a.named-eu", "shop.a.named")
+    assert ROUTED.all_of("b", "t") == ("shop.b.t", "shop.b.t-big")
+    assert ROUTED.routed("c", "t") == ()
+    assert ROUTED.all_of("c", "t") == ("shop.c.t",)
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ([("a", "t"), ("a", "t-eu")], 'shop.a.t-eu of table "a"."t-eu" collides with that of table "a"."t"'),
+        ([("b", "t_big"), ("b", "t")], None),
+        (
+            [("b", "t-big"), ("b", "t")],
+            'shop.b.t-big of table "b"."t" collides with that of table "b"."t-big"',
+        ),
+    ],
+)
+def test_topics_of_routes_collide_as_topics_of_tables_do(tables, says):
+    found = collisions(tables, ROUTED)
+    assert says is None or says in found[0].message
+    assert (says is None) == (not found)
+
+
+def test_topics_of_routes_collide_with_cdcds_own():
+    names = TopicNames(
+        "shop", dead_letter="shop.a.dead_letter", routes=(RoutedTopics("a.t", ("shop.a.dead.letter",)),)
+    )
+    (error,) = collisions([("a", "t")], names)
+    assert "collides with that of records that are too large" in error.message
+
+
+def test_a_topic_of_a_route_may_be_too_long():
+    names = TopicNames("shop", routes=(RoutedTopics("a.t", ("shop.a." + "x" * 250,)),))
+    (error,) = collisions([("a", "t")], names)
+    assert "Kafka allows 249" in error.message
