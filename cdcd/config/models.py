@@ -201,7 +201,7 @@ class Config(Section):
                     )
         # Only patterns without * and ? name tables: of the others, the start and `cdcd check` know the tables.
         literal = [text for text in self.routes.tables if parse_pattern(text, "routes.tables").is_literal]
-        if errors := collisions([parse_table(text) for text in literal], self.topic_names()):
+        if literal and (errors := collisions([parse_table(text) for text in literal], self.topic_names())):
             raise ValueError(f"routes.tables: {errors[0].message}")
         return self
 
