@@ -11,7 +11,10 @@ from deploy.demo.fold import await_flushed
 from deploy.local import KafkaBroker
 from tests.integration.conftest import Database
 from tests.integration.daemon import Daemon, configuration
+from tests.integration.test_avro import values
 from tests.integration.test_filters import by_topic, folded
+from tests.integration.visible_records import await_decided
+from tests.schema_registry import SchemaRegistry
 
 StartDaemon = Callable[[dict[str, Any]], Daemon]
 
@@ -212,3 +215,57 @@ def test_rows_without_an_answer_and_tables_that_are_altered_end_nothing(
     failed = process.await_event("fatal")
     assert "there is no published column parts" in failed["message"]
     assert "routes.tables.public.orders.rules" in failed["hint"]
+
+
+def test_each_topic_has_schemas_of_its_own_in_avro(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    servers = broker.bootstrap_servers
+    own, eu = f"{unique}.public.orders", f"{unique}.public.orders-eu"
+    with SchemaRegistry() as registry:
+        # GIVEN a table with routes, whose records are in Avro
+        database.execute("CREATE TABLE orders (id int PRIMARY KEY, region text)")
+        database.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
+        database.execute("INSERT INTO orders VALUES (1, 'eu'), (2, 'us')")
+        rule = {"when": EU, "topic": "{prefix}.{schema}.{table}-eu"}
+        process = daemon(
+            configuration(
+                unique,
+                database.dsn(),
+                servers,
+                format={"key": "avro", "value": "avro"},
+                registry={"url": registry.url},
+                snapshot={"mode": "initial"},
+                topics={"tombstones": False},
+                routes={"tables": {"public.orders": {"rules": [rule]}}},
+            )
+        )
+        process.await_streaming()
+        # WHEN rows go from topic to topic, beside kills and another form of the table
+        database.execute("UPDATE orders SET region = CASE region WHEN 'eu' THEN 'us' ELSE 'eu' END")
+        await_flushed(database.dsn(), f"cdcd_{unique}")
+        process.kill()
+        database.execute("ALTER TABLE orders ADD COLUMN more int DEFAULT 7")
+        database.execute("INSERT INTO orders VALUES (3, 'eu')")
+        process.start()
+        process.await_streaming()
+        await_flushed(database.dsn(), f"cdcd_{unique}")
+        assert process.stop() == 0
+        await_decided(servers, own)
+        await_decided(servers, eu)
+
+        # THEN each topic has its schemas in the registry, and a consumer reads the records by their ids
+        assert set(registry.subjects) == {
+            f"{topic}-{part}" for topic in (own, eu) for part in ("key", "value")
+        }
+        told = {
+            topic: [
+                (each["op"], (each["after"] or each["before"])["id"])
+                for each in values(servers, topic, registry)
+            ]
+            for topic in (own, eu)
+        }
+        assert told == {
+            own: [("r", 2), ("c", 1), ("d", 2)],
+            eu: [("r", 1), ("d", 1), ("c", 2), ("c", 3)],
+        }

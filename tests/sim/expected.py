@@ -73,7 +73,7 @@ def parts_of(
     """An event's records; `skipped` operations and tables that are `left_out` have none."""
     without = {*skipped, TOMBSTONE} if "d" in skipped else skipped
     if routes and change.what in "IUDT":
-        parts = _routed_parts(change, truncates=truncates)
+        parts = _routed_parts(change, truncates=truncates, filters=filters)
     else:
         parts = [(op, table, "") for op, table in _all_parts(change, truncates=truncates, filters=filters)]
     return [
@@ -83,13 +83,13 @@ def parts_of(
     ]
 
 
-def _routed_parts(change: Change, *, truncates: bool) -> list[Part]:
+def _routed_parts(change: Change, *, truncates: bool, filters: bool) -> list[Part]:
     if change.what == "T":
         tables = change.tables if truncates else ()
         further = [("t", one, suffix) for one in tables for suffix in routed.ALL if suffix]
         return [*[("t", one, "") for one in tables], *further]
     found: list[Part] = []
-    for op, suffix in routed.parts_of(change):
+    for op, suffix in routed.parts_of(change, filtered.tag_of(change) if filters else change.what):
         found.append((op, change.definition, suffix))
         if op == "d":
             found.append((TOMBSTONE, change.definition, suffix))

@@ -43,14 +43,19 @@ def route(table: Definition, row: Row) -> str:
     return next((suffix for suffix, bound in BOUNDS.items() if int(value) < bound), "")
 
 
-def parts_of(change: Change) -> list[tuple[str, str]]:
-    """The ops of the records of a row's event, without tombstones, each with its topic as `route` has it."""
+def parts_of(change: Change, what: str) -> list[tuple[str, str]]:
+    """The ops of the records of a row's event, without tombstones, each with its topic as `route` has it.
+
+    Args:
+        what: I, U, D or "": what a filter makes of the event.
+    """
     table = change.definition
     assert table is not None
-    what = change.what
+    if not what:
+        return []
     if what == "I":
         return [("c", route(table, change.row))]
-    old = change.old if what == "U" else change.row
+    old = change.old if change.what == "U" else change.row
     went = (route(table, old),) if table.identity == "f" else UNKNOWN
     if what == "D":
         return [("d", each) for each in went]

@@ -121,8 +121,18 @@ def test_a_filtered_topic_has_the_rows_that_match_and_no_others(tmp_path, focus)
         {**ROUTED_AND_CUT, "metadata": True},
         ROUTED_AND_SWAPPED,
         ROUTED_BESIDE_THE_STREAM,
+        {**ROUTED, "filters": True},
+        {**ROUTED_WHOLE, "filters": True},
     ],
-    ids=["as drawn", "whole rows", "cut, killed and counted", "names change hands", "beside the stream"],
+    ids=[
+        "as drawn",
+        "whole rows",
+        "cut, killed and counted",
+        "names change hands",
+        "beside the stream",
+        "filtered",
+        "filtered and whole",
+    ],
 )
 def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
     moved = 0

@@ -1,6 +1,7 @@
 """The encoder that gives rows to topics: each event counts once, and a row is in one topic at each place."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ import pytest
 from cdcd.config.expressions import parse_expression
 from cdcd.errors import ProtocolError
 from cdcd.facts import Fact, RouteFailed
+from cdcd.formats.available import format_of
+from cdcd.formats.cloud_events import BINARY, CloudEvents
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings, Record, SnapshotPosition
+from cdcd.formats.flattening import Flattening
 from cdcd.protocol.frames import XLogData, write_frame
 from cdcd.protocol.messages import (
     UNCHANGED,
@@ -32,6 +36,7 @@ from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.routed import RouteEncoder, RouteRowEncoder, routed, routed_rows
 from cdcd.shaping.settings import ASSUMED, Route, TableFilter, TableRoutes
 from cdcd.shaping.unanswered import REPORT_S
+from tests.unit.formats.avro.reading import Schemas
 
 ORDERS, OTHERS = 7, 8
 INT4, TEXT = 23, 25
@@ -429,3 +434,59 @@ def test_all_topics_of_a_table_are_known():
     assert encoder.topics_of(ORDERS) == (OWN, EU, US)
     assert encoder.topics_of(OTHERS) == (OTHER,)
     assert encoder.topic_of(ORDERS) == encoder.claim(ORDERS) == OWN
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"value_format": "json_schema", "key_format": "json_schema"},
+        {"value_format": "cloudevents"},
+        {"value_format": "cloudevents", "events": CloudEvents(mode=BINARY)},
+        {"flattening": Flattening("rewrite")},
+    ],
+    ids=["with schemas", "events", "events in headers", "flattened"],
+)
+def test_records_of_every_form_go_where_their_rows_do(form: dict[str, Any]):
+    settings = replace(SETTINGS, **form)
+    records = format_of(settings)
+    encoder = routed(records.changes(settings, False, lambda _: None), chosen(), settings, lambda _: None)
+    rows = routed_rows(records.rows(settings, False, lambda _: None), chosen(), settings, lambda _: None)
+    for each in (encoder, rows):
+        each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
+    encoder.begin(5, 1000, 0, None)
+    out: list[Record] = []
+    for message in (insert(1), update(1, "eu", "us"), Update(None, ORDERS, "O", row(1, "us"), row(2, "us"))):
+        encoder.encode(frame(message), False, 0, out)
+    assert list(dict.fromkeys(topic for topic, *_ in out)) == [EU, US]
+    events = [topic for topic, _, value, _ in out if value is not None]
+    assert events == [EU, EU, US, US, US]
+    out.clear()
+    assert rows.encode_rows(ORDERS, LINES[:3], POSITION, 0, out, set()).rows == 3
+    assert [topic for topic, *_ in out] == [EU, EU, OWN]
+
+
+def test_records_in_avro_have_the_ids_of_their_topics_schemas():
+    schemas = Schemas()
+    settings = schemas.settings(routes=(RoutedTopics("public.orders", (US, "golden.public.orders-eu")),))
+    rules = tuple(
+        Route(text, parse_expression(text), "") for text in ("row.region == 'us'", "row.region == 'eu'")
+    )
+    routes = (TableRoutes("public.orders", rules),)
+    records = format_of(settings)
+    encoder = routed(records.changes(settings, False, lambda _: None), routes, settings, lambda _: None)
+    rows = routed_rows(records.rows(settings, False, lambda _: None), routes, settings, lambda _: None)
+    for each in (encoder, rows):
+        each.define(relation(ORDERS, "orders", "f"), TableDescription(("id",)), BUILTIN_TYPES)
+    assert schemas.register(encoder, ORDERS) == 6
+    assert schemas.register(rows, ORDERS) == 0
+    encoder.begin(5, 1000, 0, None)
+    out: list[Record] = []
+    for message in (insert(1), update(1, "eu", "us"), update(1, "us", "fr")):
+        encoder.encode(frame(message), False, 0, out)
+    rows.encode_rows(ORDERS, LINES, POSITION, 0, out, set())
+    assert {topic for topic, *_ in out} == {US, "golden.public.orders", "golden.public.orders-eu"}
+    for topic, one, value, _ in out:
+        assert one is not None
+        assert schemas.uses[schemas.read(one)[0]].subject == f"{topic}-key"
+        if value is not None:
+            assert schemas.uses[schemas.read(value)[0]].subject == f"{topic}-value"
