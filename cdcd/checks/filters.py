@@ -7,12 +7,11 @@ wrong, and then the topic has all rows.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cdcd.checks.described import described_tables
 from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
-from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.protection import Protections
-from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.row_filters import TableFilters, check_filter
 from cdcd.shaping.settings import TableFilter
 from cdcd.telemetry.terminal_text import number
@@ -40,9 +39,8 @@ async def look_at_filters(
     protections: Protections,
 ) -> FilterFacts:
     """Hold the filters against the published tables with these oids. Raises TransientError and SourceError."""
-    relations = await catalog.relations(connection, oids)
-    wanted = {column.type_oid for relation in relations for column in relation.columns}
-    types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+    tables_now = await described_tables(connection, oids)
+    relations = tables_now.relations
     chosen = TableFilters(filters)
     refused: list[ConfigError] = []
     tables = 0
@@ -51,7 +49,8 @@ async def look_at_filters(
             found = chosen.of_table(relation)
             if found:
                 tables += 1
-                check_filter(relation, found, types, protections)
+                description = tables_now.descriptions[relation.oid]
+                check_filter(relation, found, tables_now.types, protections, description)
         except ConfigError as error:
             refused.append(error)
     return FilterFacts(tuple(refused), tuple(chosen.unmatched(relations)), tables)

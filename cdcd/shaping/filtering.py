@@ -73,7 +73,7 @@ class FilterEncoder(EncoderInFront):
         chosen = self._chosen.of_table(relation)
         if chosen:
             self._filters[relation.oid] = RowFilter(
-                relation, chosen[0], types, self._protections, contradiction(chosen)
+                relation, chosen[0], types, self._protections, contradiction(chosen), table=table
             )
         else:
             self._filters.pop(relation.oid, None)

@@ -87,6 +87,7 @@ class RouteEncoder(EncoderInFront):
             types,
             self._protections,
             problem=contradiction(chosen),
+            table=table,
         )
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:

@@ -19,12 +19,12 @@ from typing import Final
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.column_values import ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
 from cdcd.shaping.evaluation import BOOL, EvaluationError, Node, Values
 from cdcd.shaping.expressions import columns_of
-from cdcd.shaping.row_values import RowValues, used_columns
+from cdcd.shaping.row_values import ORDINARY, RowValues, unknown_columns, used_columns
 from cdcd.shaping.settings import KEEP, REQUIRED, TableFilter
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
@@ -71,8 +71,10 @@ class RowFilter(RowValues):
         types: Mapping[int, TypeDescription],
         protections: Protections,
         problem: str = "",
+        *,
+        table: TableDescription = ORDINARY,
     ) -> None:
-        RowValues.__init__(self, relation, problem)
+        RowValues.__init__(self, relation, problem, table)
         self._keeps_unanswered = chosen.on_error == KEEP
         self._requires_old = chosen.old_row == REQUIRED
         self._node: Node | None = None
@@ -138,6 +140,7 @@ def check_filter(
     filters: Sequence[TableFilter],
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    table: TableDescription = ORDINARY,
 ) -> None:
     """ConfigError: a filter does not fit its table, or asks for what PostgreSQL does not send of old rows.
 
@@ -159,14 +162,12 @@ def check_filter(
             hint=f"Correct {KEY}.{chosen.table}.keep, or narrow the pattern. docs/filters.md lists what an expression "
             "can have, and the types of columns.",
         )
-    unknown = [each.name for each in _columns(relation, chosen, types, protections) if not each.is_identity]
-    has_identity = any(column.is_key for column in relation.columns)
-    if unknown and has_identity and chosen.old_row == REQUIRED:
+    unknown, remedy = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    if unknown and chosen.old_row == REQUIRED:
         columns = ", ".join(unknown)
         raise ConfigError(
             f"The filter {KEY}.{chosen.table} asks for {columns} of {name}, and PostgreSQL sends only the replica "
             "identity of rows that are updated or deleted.",
-            hint=f"Have PostgreSQL send old rows as a whole: ALTER TABLE {relation.schema}.{relation.name} REPLICA "
-            f"IDENTITY FULL; Or set {KEY}.{chosen.table}.old_row: assumed, and consumers get deletes of rows that they "
+            hint=f"{remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and consumers get deletes of rows that they "
             "never had (docs/filters.md).",
         )

@@ -17,12 +17,12 @@ from typing import Final
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.column_values import UNSENT, ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
 from cdcd.shaping.evaluation import BOOL, EvaluationError, Missing, Node, Values
 from cdcd.shaping.expressions import columns_of
-from cdcd.shaping.row_values import NOT_SENT, RowValues, used_columns
+from cdcd.shaping.row_values import NOT_SENT, ORDINARY, RowValues, unknown_columns, used_columns
 from cdcd.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
 from cdcd.snapshots.patterns import parse_pattern
 
@@ -110,8 +110,9 @@ class RowRoutes(RowValues):
         protections: Protections,
         *,
         problem: str = "",
+        table: TableDescription = ORDINARY,
     ) -> None:
-        RowValues.__init__(self, relation, problem)
+        RowValues.__init__(self, relation, problem, table)
         self.topics = tuple(dict.fromkeys(topics))
         self._own = topics[0]
         self._ends_unanswered = chosen.on_error == OWN_TOPIC
@@ -193,6 +194,7 @@ def check_routes(
     routes: Sequence[TableRoutes],
     types: Mapping[int, TypeDescription],
     protections: Protections,
+    table: TableDescription = ORDINARY,
 ) -> None:
     """ConfigError: routes do not fit their table, or ask for what PostgreSQL does not send of old rows.
 
@@ -214,14 +216,12 @@ def check_routes(
             hint=f"Correct {KEY}.{chosen.table}.rules, or narrow the pattern. docs/filters.md lists what an expression "
             "can have, and the types of columns.",
         )
-    unknown = [each.name for each in _columns(relation, chosen, types, protections) if not each.is_identity]
-    has_identity = any(column.is_key for column in relation.columns)
-    if unknown and has_identity and chosen.old_row == REQUIRED:
+    unknown, remedy = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    if unknown and chosen.old_row == REQUIRED:
         columns = ", ".join(unknown)
         raise ConfigError(
             f"The rules of {KEY}.{chosen.table} ask for {columns} of {name}, and PostgreSQL sends only the replica "
             "identity of rows that are updated or deleted.",
-            hint=f"Have PostgreSQL send old rows as a whole: ALTER TABLE {relation.schema}.{relation.name} REPLICA "
-            f"IDENTITY FULL; Or set {KEY}.{chosen.table}.old_row: assumed, and a row whose old values are not known "
+            hint=f"{remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and a row whose old values are not known "
             "gets a delete in each topic where it may be (docs/routes.md).",
         )

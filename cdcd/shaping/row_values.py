@@ -4,6 +4,9 @@ The rule: PostgreSQL sends of an old row what the replica identity has, all of i
 nothing if the identity did not change: then its columns are those of the new row. What it does not send is not known,
 and `Missing` stands for it. A value of the new row that was not sent because it did not change (TOAST) is that of the
 old row, if that was sent.
+
+Old rows of a partitioned table under REPLICA IDENTITY FULL are an exception. PostgreSQL sends what the replica identity
+of the partition has, as if it were the whole row. So of these, only the primary key is known.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +19,15 @@ from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.rows.copytext import NULL, split_row, unescape
 from cdcd.rows.protection import Protections
-from cdcd.rows.relations import TypeDescription
+from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.column_values import ColumnValues
 from cdcd.shaping.compiling import ExpressionError
 from cdcd.shaping.evaluation import Missing, Values
 
 NOT_SENT: Final = "PostgreSQL did not send the old row"
+
+ORDINARY: Final = TableDescription()
+"""A table without partitions."""
 
 
 class RowValues:
@@ -34,16 +40,18 @@ class RowValues:
         reason: why there was no answer for the row that was looked at last; "": there was one.
         width: how many columns its rows have.
         indexes: the columns that the expressions ask for, by their places in the relation, in rising order.
+        sends_whole: an old row that comes as a whole has all of its values.
     """
 
-    def __init__(self, relation: Relation, problem: str) -> None:
+    def __init__(self, relation: Relation, problem: str, table: TableDescription = ORDINARY) -> None:
         self.name = f"{relation.schema}.{relation.name}"
         self.problem = problem
         self.reason = ""
         self.width = len(relation.columns)
         self.indexes: list[int] = []
         self._columns: list[ColumnValues] = []
-        self._identity = [column.is_key for column in relation.columns]
+        self.sends_whole = not is_sent_by_partitions(relation, table)
+        self._identity = known_columns(relation, table)
 
     def _use(self, columns: list[ColumnValues]) -> dict[str, tuple[int, str]]:
         """Expressions ask for these columns. Their places and kinds by name, as `compile_expression` wants them."""
@@ -62,7 +70,7 @@ class RowValues:
             whole: it is all of it; else it is the replica identity, and other columns are not known.
         """
         return [
-            each.of(value) if whole or each.is_identity else Missing(NOT_SENT)
+            each.of(value) if whole or self._identity[each.index] else Missing(NOT_SENT)
             for each, value in zip(self._columns, old, strict=True)
         ]
 
@@ -82,7 +90,7 @@ class RowValues:
         if UNCHANGED not in new:
             return new
         return [
-            before if value is UNCHANGED and (whole or each.is_identity) else value
+            before if value is UNCHANGED and (whole or self._identity[each.index]) else value
             for each, value, before in zip(self._columns, new, old, strict=True)
         ]
 
@@ -101,6 +109,40 @@ class RowValues:
         return tuple(values)
 
 
+def is_sent_by_partitions(relation: Relation, table: TableDescription) -> bool:
+    """Whether old rows look whole, and have what the replica identity of their partition has."""
+    return table.is_partitioned and relation.replica_identity == "f"
+
+
+def known_columns(relation: Relation, table: TableDescription) -> list[bool]:
+    """By column of the relation: whether PostgreSQL sends its old value also where it does not send the whole row."""
+    if is_sent_by_partitions(relation, table):
+        return [column.name in table.primary_key for column in relation.columns]
+    return [column.is_key for column in relation.columns]
+
+
+def unknown_columns(
+    relation: Relation, table: TableDescription, columns: Iterable[ColumnValues]
+) -> tuple[list[str], str]:
+    """The columns of which PostgreSQL does not send all old values, and what to do about it.
+
+    [] also for a table without a replica identity, whose updates and deletes PostgreSQL rejects.
+    """
+    known = known_columns(relation, table)
+    unknown = [each.name for each in columns if not known[each.index]]
+    if is_sent_by_partitions(relation, table):
+        return unknown, (
+            "PostgreSQL sends old rows by the replica identity of each partition, whatever that of the partitioned "
+            "table is: publish the partitions as tables of their own (publish_via_partition_root = false)."
+        )
+    if not any(known):
+        return [], ""
+    return unknown, (
+        f"Have PostgreSQL send old rows as a whole: ALTER TABLE {relation.schema}.{relation.name} REPLICA IDENTITY "
+        "FULL;"
+    )
+
+
 def old_and_new(
     found: RowValues, frame: bytes, in_stream: bool
 ) -> tuple[Sequence[Value], Sequence[Value], bool]:
@@ -113,7 +155,7 @@ def old_and_new(
     """
     tag, at = peek.tag_of(frame), peek.first_row(in_stream)
     kind = frame[at]
-    whole = kind == peek.OLD_ROW
+    whole = kind == peek.OLD_ROW and found.sends_whole
     old, at = peek.picked_values(frame, at, found.width, found.indexes)
     new: Sequence[Value] = old
     if tag == peek.UPDATE and kind != peek.NEW_ROW:

@@ -158,9 +158,9 @@ def test_rows_are_in_the_topics_of_their_routes_whatever_is_killed(
 
     # AND the transactions count the records of all topics
     counted: dict[str, int] = {}
-    for topic, records in found.items():
-        for each in records:
-            place = json.loads(each.value or b"{}").get("transaction") if topic.count(".") > 1 else None
+    for suffix in WHERE:
+        for each in found[f"{unique}.public.{suffix}"]:
+            place = json.loads(each.value or b"{}").get("transaction")
             if place is not None:
                 counted[place["id"]] = counted.get(place["id"], 0) + 1
     ends = [json.loads(each.value or b"{}") for each in found[f"{unique}.transaction"]]
@@ -269,3 +269,43 @@ def test_each_topic_has_schemas_of_its_own_in_avro(
             own: [("r", 2), ("c", 1), ("d", 2)],
             eu: [("r", 1), ("d", 1), ("c", 2), ("c", 3)],
         }
+
+
+def test_rows_of_partitions_leave_their_topics_whatever_postgresql_says_of_the_partitioned_table(
+    database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
+):
+    # GIVEN a partitioned table whose old rows are to be sent as a whole, and a partition whose are not
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, region text) PARTITION BY RANGE (id)")
+    database.execute("CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (100)")
+    database.execute("ALTER TABLE ONLY orders REPLICA IDENTITY FULL")
+    database.execute(
+        f"CREATE PUBLICATION cdcd_{unique} FOR TABLE orders WITH (publish_via_partition_root = true)"
+    )
+    rule = {"when": EU, "topic": "{prefix}.{schema}.{table}-eu"}
+
+    def configured(**more: str) -> dict[str, Any]:
+        return configuration(
+            unique,
+            database.dsn(),
+            broker.bootstrap_servers,
+            routes={"tables": {"public.orders": {"rules": [rule], **more}}},
+            snapshot={"mode": "never"},
+        )
+
+    # THEN rules over other columns than the primary key are refused
+    refused = daemon(configured())
+    assert refused.wait() == 2
+    assert "publish_via_partition_root = false" in refused.await_event("fatal")["hint"]
+
+    # AND with `assumed`, no row stays in a topic that it has left
+    process = daemon(configured(old_row="assumed"))
+    process.await_streaming()
+    database.execute("INSERT INTO orders VALUES (1, 'eu'), (2, 'eu'), (3, 'us'), (4, 'eu')")
+    database.execute("UPDATE orders SET region = 'us' WHERE id = 1")
+    database.execute("UPDATE orders SET id = 12, region = 'us' WHERE id = 2")
+    database.execute("DELETE FROM orders WHERE id = 4")
+    await_flushed(database.dsn(), f"cdcd_{unique}")
+    found = by_topic(broker, unique)
+    assert sorted(folded(found[f"{unique}.public.orders-eu"])) == []
+    assert sorted(folded(found[f"{unique}.public.orders"])) == [1, 3, 12]
+    assert process.stop() == 0

@@ -6,12 +6,14 @@ from cdcd.config.expressions import parse_expression
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
 from cdcd.rows.protection import HASH, ColumnRule, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.row_filters import RowFilter, TableFilters, check_filter, contradiction
 from cdcd.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
 from cdcd.snapshots.patterns import parse_column_pattern
 
 INT4, TEXT, BYTEA = 23, 25, 17
+PARTITIONED = TableDescription(("id",), is_partitioned=True)
 
 
 def relation(identity: str = "d", key: tuple[str, ...] = ("id",), name: str = "orders") -> Relation:
@@ -174,3 +176,11 @@ def test_a_table_has_one_filter():
     found = RowFilter(relation(), one, BUILTIN_TYPES, Protections(), contradiction([one, two]))
     assert found.keeps(picked(found, (b"0", None, None, None)))
     assert "both match" in found.reason
+
+
+def test_old_rows_of_partitions_under_full_are_not_relied_on():
+    with pytest.raises(ConfigError) as caught:
+        check_filter(
+            relation("f"), [chosen("row.status == 'open'")], BUILTIN_TYPES, Protections(), PARTITIONED
+        )
+    assert "publish_via_partition_root = false" in caught.value.hint

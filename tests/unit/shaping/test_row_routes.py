@@ -6,12 +6,14 @@ from cdcd.config.expressions import parse_expression
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import UNCHANGED, Column, Relation, TupleData, Value
 from cdcd.rows.protection import HASH, ColumnRule, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.row_routes import ChosenRoutes, RowRoutes, check_routes, contradiction
 from cdcd.shaping.settings import ASSUMED, NEXT_RULE, Route, TableRoutes
 from cdcd.snapshots.patterns import parse_column_pattern
 
 INT4, TEXT, BYTEA = 23, 25, 17
+PARTITIONED = TableDescription(("id",), is_partitioned=True)
 OWN = "shop.public.orders"
 EU, BIG = "shop.public.orders-eu", "shop.public.orders-big"
 RULES = {"row.region == 'eu'": EU, "row.total > 1000": BIG}
@@ -199,3 +201,9 @@ def test_two_lists_of_rules_of_one_table_are_refused():
     found = refused(relation("f"), chosen(), chosen(table="public.*"))
     assert "both match it" in found.message
     assert "Narrow one of the patterns" in found.hint
+
+
+def test_old_rows_of_partitions_under_full_are_not_relied_on():
+    with pytest.raises(ConfigError) as caught:
+        check_routes(relation("f"), [chosen()], BUILTIN_TYPES, Protections(), PARTITIONED)
+    assert "publish_via_partition_root = false" in caught.value.hint

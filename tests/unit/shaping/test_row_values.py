@@ -7,9 +7,18 @@ from cdcd.protocol.messages import UNCHANGED, Column, Delete, Insert, Message, R
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
 from cdcd.rows.protection import HASH, ColumnRule, Protections
+from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.compiling import ExpressionError
-from cdcd.shaping.row_values import RowValues, delete_of, insert_of, old_and_new, used_columns
+from cdcd.shaping.evaluation import Missing
+from cdcd.shaping.row_values import (
+    RowValues,
+    delete_of,
+    insert_of,
+    old_and_new,
+    unknown_columns,
+    used_columns,
+)
 from cdcd.snapshots.patterns import parse_column_pattern
 
 INT4, TEXT, BYTEA = 23, 25, 17
@@ -96,3 +105,32 @@ def test_which_columns_can_not_be_asked_for(name: str, says: str):
     rule = ColumnRule(parse_column_pattern("public.orders.status", "columns"), HASH)
     with pytest.raises(ExpressionError, match=says):
         used_columns(relation(), (name,), BUILTIN_TYPES, Protections((rule,)), "where it goes")
+
+
+PARTITIONED = TableDescription(("id",), is_partitioned=True)
+
+
+def test_of_an_old_row_of_a_partition_only_the_primary_key_is_known():
+    found = RowValues(relation("f"), "", PARTITIONED)
+    found._use(used_columns(relation("f"), ("id", "status"), BUILTIN_TYPES, Protections(), "it"))
+    # PostgreSQL says that the row is whole, and has left out what the partition's identity has not.
+    event = frame(Update(None, 7, "O", row(1, None, None), row(1, UNCHANGED, UNCHANGED)))
+    assert old_and_new(found, event, False) == ([b"1", None], [b"1", UNCHANGED], False)
+    assert read_message(insert_of(found, event, False, whole=False), XLOG_HEADER) == Insert(
+        None, 7, row(1, UNCHANGED, UNCHANGED)
+    )
+    number, status = found._old_values([b"1", None], False)
+    assert number == 1
+    assert isinstance(status, Missing)
+
+
+def test_a_partitioned_table_without_its_partitions_identities_is_told_apart():
+    columns = used_columns(relation("f"), ("id", "status"), BUILTIN_TYPES, Protections(), "it")
+    assert unknown_columns(relation("f"), TableDescription(("id",)), columns)[0] == []
+    unknown, remedy = unknown_columns(relation("f"), PARTITIONED, columns)
+    assert unknown == ["status"]
+    assert "publish_via_partition_root = false" in remedy
+    # With another identity, PostgreSQL sends what that has.
+    unknown, remedy = unknown_columns(relation("d"), PARTITIONED, columns)
+    assert unknown == ["status"]
+    assert "ALTER TABLE public.orders REPLICA IDENTITY FULL;" in remedy
