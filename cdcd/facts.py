@@ -481,6 +481,21 @@ class FilterFailed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class RouteFailed(Fact):
+    """A rule of routes.tables has no answer for a row, or for any row of the table, as `reason` says. Where such rows
+    go, the on_error of the table's routes says. Correct the rule's expression: `row.x != null && row.x > 5` where a
+    column can be NULL. `left_out` is how many more rows were without an answer since the last such report.
+    """
+
+    event: ClassVar[str] = "route.failed"
+    level: ClassVar[Level] = "warning"
+    table: str
+    reason: str
+    lsn: str
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlatteningCollision(Fact):
     """A table has a column with the name of a field that event_flattening adds. Its flattened records have the column
     and leave the added field out. Choose another name: `event_flattening.add_fields_prefix`, or `<field>:<name>`.
@@ -561,6 +576,17 @@ class FilterUnmatched(Fact):
     """
 
     event: ClassVar[str] = "filters.unmatched"
+    level: ClassVar[Level] = "warning"
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutesUnmatched(Fact):
+    """A pattern of `routes.tables` matches no published table, so its rules route nothing. Compare the pattern with the
+    names in PostgreSQL: if a name is spelled wrong, all rows of the table go to its own topic.
+    """
+
+    event: ClassVar[str] = "routes.unmatched"
     level: ClassVar[Level] = "warning"
     table: str
 

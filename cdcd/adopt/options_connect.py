@@ -195,8 +195,9 @@ CONNECT: Final = (
                 **dict.fromkeys(_RENAMES, lacks(_RENAMED)),
                 **dict.fromkeys(_CONSTANTS, lacks(_INSERTED)),
                 _ROUTER: lacks(
-                    "cdcd has no routes by content: rows go to the topic of their table. Let the consumers, or a job "
-                    "after the topics, divide them."
+                    "cdcd runs no scripts. Write the topics and their conditions in CEL into routes.tables of "
+                    "cdcd.yaml (docs/routes.md: value.after.region becomes row.region), and accept this option and "
+                    "`transforms`. Do not take over before that: all rows would be in the topic of their table."
                 ),
             },
             lacks(_TRANSFORMS),

@@ -249,7 +249,8 @@ async def _topics(sql: Connection, config: Config) -> set[str]:
     publication = await read_publication(sql, config.postgres.publication)
     names = config.topic_names()
     tables = () if publication is None else publication.tables
-    return {names.table(table.schema, table.name) for table in tables} | {config.topics.message}
+    found = {topic for table in tables for topic in names.all_of(table.schema, table.name)}
+    return found | {config.topics.message}
 
 
 def _tails(config: Config, topics: set[str], xids: frozenset[int]) -> Tails:

@@ -181,6 +181,13 @@ _TABLE: Final = (
         (2,),
     ),
     Code("filters.unmatched", "PostgreSQL", "A filter of `filters.tables` matches no published table."),
+    Code(
+        "routes.rule",
+        "PostgreSQL",
+        "Whether the rules of `routes.tables` fit the published tables: columns, types and replica identity.",
+        (2,),
+    ),
+    Code("routes.unmatched", "PostgreSQL", "A pattern of `routes.tables` matches no published table."),
     Code("outbox.unpublished", "PostgreSQL", "The publication lacks a table of `outbox.tables`."),
     Code(
         "heartbeat.query",

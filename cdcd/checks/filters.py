@@ -7,13 +7,12 @@ wrong, and then the topic has all rows.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cdcd.checks.described import described_tables
 from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
-from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.protection import Protections
-from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.row_filters import NO_CATALOG, TableFilters, check_filter
+from cdcd.shaping.row_filters import TableFilters, check_filter
 from cdcd.shaping.settings import TableFilter
 from cdcd.telemetry.terminal_text import number
 
@@ -40,11 +39,9 @@ async def look_at_filters(
     protections: Protections,
 ) -> FilterFacts:
     """Hold the filters against the published tables with these oids. Raises TransientError and SourceError."""
-    relations = await catalog.relations(connection, oids)
-    wanted = {column.type_oid for relation in relations for column in relation.columns}
-    types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+    tables_now = await described_tables(connection, oids)
+    relations = tables_now.relations
     chosen = TableFilters(filters)
-    described = await catalog.describe(connection, await catalog.partitioned(connection, oids))
     refused: list[ConfigError] = []
     tables = 0
     for relation in relations:
@@ -52,8 +49,8 @@ async def look_at_filters(
             found = chosen.of_table(relation)
             if found:
                 tables += 1
-                table = described.get(relation.oid, NO_CATALOG)
-                check_filter(relation, found, types, protections, table)
+                description = tables_now.descriptions[relation.oid]
+                check_filter(relation, found, tables_now.types, protections, description)
         except ConfigError as error:
             refused.append(error)
     return FilterFacts(tuple(refused), tuple(chosen.unmatched(relations)), tables)

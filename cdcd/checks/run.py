@@ -21,6 +21,7 @@ from cdcd.checks.outbox import check_outbox, look_at_outbox
 from cdcd.checks.partitions import check_partitions, look_at_partitions
 from cdcd.checks.registry import SUBJECT, ask_registry
 from cdcd.checks.rehearsal import Outcome, rehearse
+from cdcd.checks.routes import check_all_routes, look_at_routes
 from cdcd.checks.rows import check_rows
 from cdcd.checks.settings import TRANSACTION_S, encoder_settings, names, own_topics, sink_settings, topic_spec
 from cdcd.checks.topics import check_existing
@@ -169,11 +170,11 @@ async def _ask_about_keys(config: Config, dsn: Dsn, facts: Facts) -> KeyFacts:
 
 
 async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Finding]:
-    """How the rules of `columns`, `fields`, `filters`, `partitioner` and `outbox` meet the published tables."""
+    """How `columns`, `fields`, `filters`, `partitioner`, `routes` and `outbox` meet the published tables."""
     rules, outbox, filters = protections(config.columns), config.outbox.settings, config.filters.settings
     settings = encoder_settings(config, "")
-    partitions, fields = settings.chosen_partitions, settings.chosen_fields
-    if not any((rules.rules, outbox.is_on, filters, partitions, fields)):
+    partitions, fields, routes = settings.chosen_partitions, settings.chosen_fields, config.routes.settings
+    if not any((rules.rules, outbox.is_on, filters, partitions, fields, routes)):
         return []
     connection = await connect(
         dsn,
@@ -196,6 +197,9 @@ async def _ask_about_rules(config: Config, dsn: Dsn, facts: Facts) -> list[Findi
             )
         if fields:
             found += check_fields(await look_at_fields(connection, published.keys(), fields))
+        if routes:
+            met_by_routes = await look_at_routes(connection, published.keys(), routes, rules)
+            found += check_all_routes(met_by_routes, len(routes))
         if outbox.is_on:
             hears = config.postgres.messages and facts.server_version >= OPTION_SINCE["messages"]
             met = await look_at_outbox(connection, published, outbox, rules, hears_messages=hears)
@@ -315,7 +319,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
     topic_names = config.topic_names()
     operations = source.publication.operations if source.publication else OPERATIONS
     tables = {
-        topic_names.table(table.schema, table.name): TableTopic(
+        topic: TableTopic(
             table.qualified,
             keyless=not table.has_key and table.qualified not in source.chosen,
             truncated=config.topics.writes_truncates and "truncate" in operations,
@@ -323,6 +327,7 @@ def _ask_about_topics(config: Config, source: Facts) -> list[Finding]:
             marked=config.heartbeat.watermark_interval_s > 0,
         )
         for table in source.tables
+        for topic in topic_names.all_of(table.schema, table.name)
     }
     if not tables:
         return []

@@ -108,6 +108,7 @@ def encoder_settings(config: Config, database: str, schema_ids: SchemaIds | None
         key_rules=config.key.rules,
         partition_rules=config.partitioner.rules,
         field_rules=config.fields.rules,
+        routes=config.routes.topics,
         schema_ids=SchemaIds() if schema_ids is None else schema_ids,
     )
 

@@ -108,6 +108,7 @@ def command(
     _check_reload(config, pipeline is not None)
     _check_protected(pipeline)
     _check_filters(pipeline)
+    _check_routes(pipeline)
     _check_modes(pipeline)
     _check_tags(config, consistent=consistent)
     check_pyspark()
@@ -347,6 +348,16 @@ def _check_filters(pipeline: "Config | None") -> None:
             "and Spark would read all rows of these tables from the database.",
             hint="Start the mirror without --source, and let cdcd read the tables: "
             "cdcd snapshot start <schema>.<table>.",
+        )
+
+
+def _check_routes(pipeline: "Config | None") -> None:
+    """ConfigError: the daemon routes rows, and a mirror follows one topic of a table."""
+    if pipeline is not None and pipeline.routes.tables:
+        raise ConfigError(
+            f"The pipeline's configuration routes the rows of {', '.join(pipeline.routes.tables)} to several topics "
+            "(routes.tables), and cdcd mirror follows one topic of a table.",
+            hint="Mirror a pipeline without routes: a second one, with a slot and a prefix of its own.",
         )
 
 

@@ -29,12 +29,14 @@ from cdcd.config.sections.partitioner import PartitionerConfig
 from cdcd.config.sections.postgres import PostgresConfig
 from cdcd.config.sections.process import HttpConfig, LogConfig, ReadyConfig, RecordConfig, SpoolConfig
 from cdcd.config.sections.registry import RegistryConfig
+from cdcd.config.sections.routes import RoutesConfig
 from cdcd.config.sections.snapshot import SnapshotConfig
 from cdcd.config.sections.tables import TablesConfig
 from cdcd.config.sections.topics import TopicsConfig
 from cdcd.config.types import Name, Section
 from cdcd.formats.cloud_events import CLOUDEVENTS
-from cdcd.rows.routing import TopicNames, equivalent
+from cdcd.rows.routing import TopicNames, collisions, equivalent, parse_table
+from cdcd.rows.topic_templates import begins_as_table
 from cdcd.snapshots.patterns import parse_pattern
 
 _REGISTERED: Final = ("avro", "protobuf")
@@ -78,6 +80,9 @@ class Config(Section):
     )
     filters: FiltersConfig = Field(
         description="Which rows of tables the topics have. All of them by default."
+    )
+    routes: RoutesConfig = Field(
+        description="Which topics the rows of tables go to. All to the table's own one by default."
     )
     registry: RegistryConfig = Field(
         description="The schema registry that keys, values and data in avro or protobuf need, by Confluent's API."
@@ -202,6 +207,42 @@ class Config(Section):
                         f"{key}: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
                         "narrow the pattern"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _routes_fit(self) -> "Config":
+        for text, given in self.routes.tables.items():
+            pattern = parse_pattern(text, "routes.tables")
+            for table in self.outbox.by_table:
+                if pattern.matches(*table):
+                    raise ValueError(
+                        f"routes.tables: {text} matches {'.'.join(table)}, whose rows are events (outbox.tables); "
+                        "narrow the pattern"
+                    )
+            for rule in given.rules:
+                if not begins_as_table(rule.topic, self.topics.prefix):
+                    raise ValueError(
+                        f"routes.tables: {text}: {rule.topic} must begin with {self.topics.prefix}. and have a second "
+                        "point after it, as the topics of all tables do: rights on topics and `cdcd drop` go by that"
+                    )
+        # Only patterns without * and ? name tables: of the others, the start and `cdcd check` know the tables.
+        literal = [text for text in self.routes.tables if parse_pattern(text, "routes.tables").is_literal]
+        if literal and (errors := collisions([parse_table(text) for text in literal], self.topic_names())):
+            raise ValueError(f"routes.tables: {errors[0].message}")
+        return self
+
+    @model_validator(mode="after")
+    def _routes_have_a_form(self) -> "Config":
+        if self.routes.tables and self.format.value == CLOUDEVENTS and self.cloudevents.data == "avro":
+            raise ValueError(
+                "routes.tables needs another cloudevents.data than avro, because an event names the schema of its data "
+                "in the registry, and each topic has schemas of its own there"
+            )
+        if self.routes.tables and self.partitioner.columns:
+            raise ValueError(
+                "routes.tables and partitioner.columns cannot be in one pipeline: a row that goes to another topic and "
+                "another partition at once has no defined order yet. Use one of them, or two pipelines"
+            )
         return self
 
     @model_validator(mode="after")
@@ -348,6 +389,7 @@ class Config(Section):
             topics.transaction_topic,
             self.heartbeat_topic,
             topics.name,
+            self.routes.topics,
         )
 
     def on_demand(self) -> tuple[str, ...]:

@@ -105,7 +105,8 @@ def json_schema(model: type[Section] = Config) -> dict[str, Any]:
 def _models(model: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     yield model.__name__, model
     for field in model.model_fields.values():
-        values = get_args(field.annotation)[1:]
+        # Of a mapping or of a list.
+        values = get_args(field.annotation)
         for inner in (section_of(field), *values):
             if isinstance(inner, type) and issubclass(inner, Section):
                 yield from _models(inner)

@@ -12,6 +12,7 @@ from typing import Final
 from cdcd.checks.columns import look_at_columns
 from cdcd.checks.filters import look_at_filters
 from cdcd.checks.outbox import look_at_outbox
+from cdcd.checks.routes import look_at_routes
 from cdcd.checks.settings import start_settings
 from cdcd.config.loading import Config
 from cdcd.credentials.columns import protections
@@ -24,7 +25,14 @@ from cdcd.daemon.wiring import Wiring, connect_pipeline, start_replication
 from cdcd.engine.leavings import Leaving
 from cdcd.engine.startup import Ready, Start
 from cdcd.errors import CdcdError
-from cdcd.facts import ColumnRuleUnmatched, FilterUnmatched, Observer, OutboxUnpublished, SlotDropped
+from cdcd.facts import (
+    ColumnRuleUnmatched,
+    FilterUnmatched,
+    Observer,
+    OutboxUnpublished,
+    RoutesUnmatched,
+    SlotDropped,
+)
 from cdcd.formats.schema_registrations import SchemaIds
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.postgres.connection import parse_dsn
@@ -186,6 +194,7 @@ class Startup:
             await self.kafka.check_marked({names.qualified(table) for table in ready.published.values()})
         await self._look_at_columns(ready)
         await self._look_at_filters(ready)
+        await self._look_at_routes(ready)
         await self._look_at_outbox(ready)
         self._ledger = Ledger(ready.flushed)
         self.telemetry.durable_from = None if ready.logged is None else ready.checkpoint.position.end_lsn
@@ -229,6 +238,19 @@ class Startup:
             raise found.refused[0]
         for table in found.unmatched:
             self.observe(FilterUnmatched(table=table))
+
+    async def _look_at_routes(self, ready: Ready) -> None:
+        """Refuse rules of routes that do not fit their tables, and tell which ones route nothing."""
+        routes = self.config.routes.settings
+        if not routes:
+            return
+        assert self._made.sql is not None
+        rules = protections(self.config.columns)
+        found = await look_at_routes(self._made.sql, ready.published.keys(), routes, rules)
+        if found.refused:
+            raise found.refused[0]
+        for table in found.unmatched:
+            self.observe(RoutesUnmatched(table=table))
 
     async def _look_at_outbox(self, ready: Ready) -> None:
         """Refuse an outbox that cannot work, and tell which of its tables are not published."""

@@ -98,6 +98,7 @@ def connect_pipeline(wiring: Wiring, ledger: Ledger) -> Pipeline:
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
         filters=config.filters.settings,
+        routes=config.routes.settings,
         tables=config.tables.selection,
     )
     spool = Spool(

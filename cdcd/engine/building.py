@@ -13,7 +13,8 @@ from cdcd.formats.encoder import EncoderSettings
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.partitioning import partitioned, partitioned_rows
-from cdcd.shaping.settings import Outbox, TableFilter
+from cdcd.shaping.routed import routed, routed_rows
+from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.snapshots.patterns import matcher
 from cdcd.snapshots.selection import TableSelection
 from cdcd.transactions.assembler import Assembler
@@ -35,6 +36,7 @@ class SessionStart:
         spool_bytes: the memory that the spool may take. How a large transaction is cut into steps depends on it.
         outbox: which events are published.
         filters: which rows of tables the topics have.
+        routes: which topics the rows of tables go to. `encoding` has their names too.
         tables: which of the published tables the pipeline has.
     """
 
@@ -51,6 +53,7 @@ class SessionStart:
     spool_bytes: int = 64 << 20
     outbox: Outbox = field(default_factory=Outbox)
     filters: tuple[TableFilter, ...] = ()
+    routes: tuple[TableRoutes, ...] = ()
     tables: TableSelection = field(default_factory=TableSelection)
 
 
@@ -60,8 +63,10 @@ def build_engine(start: SessionStart, spool: Spool, ledger: Ledger, observe: Obs
     encoder = shaped(
         records.changes(start.encoding, start.binary, observe), start.outbox, start.encoding, observe
     )
-    encoder = filtered(partitioned(encoder, start.encoding), start.filters, start.encoding, observe)
+    encoder = routed(partitioned(encoder, start.encoding), start.routes, start.encoding, observe)
+    encoder = filtered(encoder, start.filters, start.encoding, observe)
     rows = partitioned_rows(records.rows(start.encoding, False, observe), start.encoding)
+    rows = routed_rows(rows, start.routes, start.encoding, observe)
     rows = filtered_rows(rows, start.filters, start.encoding, observe)
     assembler = Assembler(
         ledger, spool, start.checkpoint.position, encoder.draft_all, abort_info=start.abort_info

@@ -43,7 +43,7 @@ class DescribedRelations:
         """When to ask for `asking` (monotonic seconds); None: it was asked for, or there is nothing to ask."""
         self.asking: Describe | None = None
         """What the catalog is asked for. Steps wait for the answer."""
-        self.new_topics: dict[int, str] = {}
+        self.new_topics: dict[int, tuple[str, ...]] = {}
         """By oid: topics that may not be ready, of relations that were described."""
         self.new_names: dict[int, str] = {}
         """By oid: names that relations did not have before, until their first events under these names."""
@@ -131,14 +131,16 @@ class DescribedRelations:
         # A transaction's number is in the message if the transaction is streamed. It says nothing of the relation.
         described = self._relations[oid] = replace(relation, xid=None)
         self._look_for_schemas(oid)
-        topic = self._encoder.topic_of(oid)
-        if not self._topics.has(topic):
-            self.new_topics[oid] = topic
+        topics = self._encoder.topics_of(oid)
+        new = tuple([topic for topic in topics if not self._topics.has(topic)])
+        if new:
+            self.new_topics[oid] = new
             if not self._encoder.key_column_names(oid):
-                self._topics.keep_keyless(topic)
+                for topic in new:
+                    self._topics.keep_keyless(topic)
         else:
             self.new_topics.pop(oid, None)
-        self._incremental.watched.defined(oid, topic)
+        self._incremental.watched.defined(oid, topics)
         if known is not None and known != described:
             self._incremental.redefined(oid)
         name = f"{relation.schema}.{relation.name}"
@@ -167,7 +169,9 @@ class DescribedRelations:
         for oid in tuple(self._unregistered):
             self._look_for_schemas(oid)
         self.new_topics = {
-            oid: topic for oid, topic in self.new_topics.items() if not self._topics.has(topic)
+            oid: topics
+            for oid, topics in self.new_topics.items()
+            if not all(self._topics.has(topic) for topic in topics)
         }
 
     def lacks_topics(self, step: Changes) -> bool:
@@ -180,9 +184,9 @@ class DescribedRelations:
         missing = False
         for item in step.items:
             for oid in oids_of(item, step.in_stream):
-                topic = self.new_topics.get(oid)
-                if topic is not None and not self._topics.is_ready(topic):
-                    missing = True
+                for topic in self.new_topics.get(oid, ()):
+                    if not self._topics.is_ready(topic):
+                        missing = True
                 lacking = self._encoder.unregistered(oid) if oid in self._unregistered else ()
                 if not self._topics.are_registered(lacking):
                     missing = True

@@ -251,6 +251,7 @@ class Ingest:
         if tag == peek.TRUNCATE:
             self._watched.truncated(self._xid, peek.relation_oids(frame, in_stream))
             return
+        divided = False
         for topic, key, value, headers in self._records[known:]:
             if not self._watched.is_watched(topic):
                 continue
@@ -269,9 +270,11 @@ class Ingest:
                 topic,
                 key,
                 values,
-                moved=HEADER_OLD_KEY in names,
+                # In the topic of an update's last record, the row may be new: by its key, or by its route.
+                moved=HEADER_OLD_KEY in names or divided,
                 secret=secret,
             )
+            divided = tag == peek.UPDATE
 
     def _opened(self, step: Opened, now: float) -> None:
         self._transaction = step

@@ -30,7 +30,9 @@ class Rendering(Protocol):
         """The topic of a table that was defined."""
 
     def topic_is_ready(self, topic: str) -> bool:
-        """Whether records may go to the topic, and have schemas with ids; if not, those are asked for."""
+        """Whether records may go to the own topic of a table, and to the others that its rows are routed to, and have
+        schemas with ids; if not, those are asked for.
+        """
 
     def put(
         self,
@@ -84,7 +86,8 @@ class SnapshotRows:
             self._repeating.discard(relation.oid)
         self._oids[topic] = relation.oid
         if not self.encoder.key_column_names(relation.oid):
-            self._topics.keep_keyless(topic)
+            for each in self.encoder.topics_of(relation.oid):
+                self._topics.keep_keyless(each)
         return topic
 
     def is_altered(self, relation: Relation) -> bool:
@@ -109,8 +112,11 @@ class SnapshotRows:
 
     def topic_is_ready(self, topic: str) -> bool:
         oid = self._oids.get(topic)
-        registered = oid is None or self._topics.are_registered(self.encoder.unregistered(oid))
-        return self._topics.is_ready(topic) and registered
+        if oid is None:
+            return self._topics.is_ready(topic)
+        # All of them are asked for at once.
+        ready = [self._topics.is_ready(each) for each in self.encoder.topics_of(oid)]
+        return self._topics.are_registered(self.encoder.unregistered(oid)) and all(ready)
 
     def put(
         self,

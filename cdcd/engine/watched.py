@@ -4,11 +4,12 @@ Two things are remembered of a table's changes (`snapshots/placement.py`): in a 
 chunks are read, and in `Owed`, which rows must be read again because a change left a value out (unchanged TOAST).
 
 The rule: a table that is being read has a window as long as its plan lasts. A table of which rows were delivered owes
-rows until its task ends, also while it waits or is paused. Both are found by the topic, because that is what a record
-says of its table.
+rows until its task ends, also while it waits or is paused. Both are found by the table's own topic, because that is
+what a record says of its table. Where rows are routed, each of the table's topics leads to its own one. So a row that
+goes to another topic counts as changed like any other, and its key is the same in all of them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cdcd.engine.snapshot_tasks import SnapshotTasks
 from cdcd.snapshots.placement import Owed, Window
@@ -29,6 +30,8 @@ class WatchedTables:
         """By topic: numbers of tasks that owe rows of it."""
         self._topics: dict[int, str] = {}
         """By oid, of the relations that the stream or a look-up has described."""
+        self._own: dict[str, str] = {}
+        """By each further topic of a table whose rows are routed: the table's own topic."""
 
     # The stream.
 
@@ -39,6 +42,7 @@ class WatchedTables:
 
     def is_watched(self, topic: str) -> bool:
         """Whether changes of this topic's table matter."""
+        topic = self._own.get(topic, topic)
         return topic in self._windows or topic in self._owed_of
 
     def note(
@@ -52,6 +56,7 @@ class WatchedTables:
         secret: bool = False,
     ) -> None:
         """The committed transaction `xid` made a record with this key. The other arguments are as in `Owed.note`."""
+        topic = self._own.get(topic, topic)
         window = self._windows.get(topic)
         if window is not None:
             window.note(xid, key)
@@ -69,8 +74,11 @@ class WatchedTables:
             for number in self._owed_of.get(topic, ()):
                 self._owed[number].truncated()
 
-    def defined(self, oid: int, topic: str) -> None:
-        """The stream has described a relation: changes of this topic are those of this table."""
+    def defined(self, oid: int, topics: Sequence[str]) -> None:
+        """The stream has described a relation: changes of these topics, its own one first, are those of this table."""
+        topic = topics[0]
+        for each in topics[1:]:
+            self._own[each] = topic
         if self._topics.get(oid) != topic:
             self._topics[oid] = topic
             self._index()

@@ -19,7 +19,7 @@ from cdcd.rows.modes import Modes
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.rows.routing import Table, TopicNames, topic_name
+from cdcd.rows.routing import RoutedTopics, Table, TopicNames, topic_name
 from cdcd.rows.topic_templates import DEFAULT as DEFAULT_TEMPLATE
 from cdcd.transactions.drafts import SpoolItem
 from cdcd.transactions.position import Counts
@@ -92,6 +92,7 @@ class EncoderSettings:
         key_rules: the keys that are chosen for tables.
         partition_rules: the columns that choose the partitions of tables' records.
         field_rules: names of fields that are not those of their columns, and constant fields.
+        routes: topics that rows of tables may go to beside the tables' own.
     """
 
     version: str
@@ -121,6 +122,7 @@ class EncoderSettings:
     key_rules: tuple[KeyRule, ...] = ()
     partition_rules: tuple[PartitionRule, ...] = ()
     field_rules: tuple[FieldRule, ...] = ()
+    routes: tuple[RoutedTopics, ...] = ()
 
     @property
     def chosen_keys(self) -> ChosenKeys:
@@ -153,6 +155,7 @@ class EncoderSettings:
             self.transaction_topic,
             self.heartbeat_topic,
             self.topic_template,
+            self.routes,
         )
 
 
@@ -265,7 +268,11 @@ class Encoder(Protocol):
         """The transaction that has begun came in by replication; `lsn` is its commit there, 0 or None unknown."""
 
     def skip(self, events: int) -> None:
-        """So many events of the transaction have no record here; the next has the number after theirs."""
+        """So many events of the transaction have no record here; the next has the number after theirs.
+
+        Args:
+            events: -1 for an event that is encoded in several parts: the next part has the number of the last one.
+        """
 
     def encode_all(self, kept: list[SpoolItem], in_stream: bool, now_us: int, out: list[Record]) -> int:
         """As `encode`, for several events in their order, of which some may be drafts.
@@ -356,6 +363,12 @@ class Encoder(Protocol):
 
     def topic_of(self, relation_oid: int) -> str:
         """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        """Every topic that records of a relation may go to, each once. The first is `topic_of`."""
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """A record of the relation for another one of `topics_of`."""
 
     def topic_named(self, name: str) -> str:
         """The topic of a table, described or not, by its name as `schema.table`."""

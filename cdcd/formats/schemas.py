@@ -23,6 +23,8 @@ know the table from it.
 `flattened` is true where the value of a record is a row instead of an envelope (`event_flattening`). Its records do not
 say which description they follow.
 
+`routes` are the topics beside `topic` that rows go to, where they are routed by their values (`routes`).
+
 `cloudevents` is true where records are CloudEvents instead of envelopes.
 `repeats` is true where several rows may have the same key (`key.columns`).
 `constants` are the fields of a row that have one text each (`fields.tables`). They are not among the columns. `column`
@@ -106,6 +108,7 @@ class TableForm:
     flattened: bool = False
     cloudevents: bool = False
     repeats: bool = False
+    routes: tuple[str, ...] = ()
     moves: bool = False
     constants: Pairs = ()
     last_id: int | None = None
@@ -177,6 +180,7 @@ class TableForm:
             "topic": self.topic,
             **({} if self.oid is None else {"oid": self.oid}),
             "key": list(self.key),
+            **({"routes": list(self.routes)} if self.routes else {}),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             **({"flattened": True} if self.flattened else {}),
             **({"cloudevents": True} if self.cloudevents else {}),
@@ -214,6 +218,7 @@ def read_form(value: bytes) -> tuple[str, TableForm]:
             rewritten=data.get("rewritten"),
             moves=data.get("moves") is True,
             constants=tuple([(str(name), str(value)) for name, value in data.get("constants", {}).items()]),
+            routes=tuple(data.get("routes", ())),
         )
         return str(data["fingerprint"]), form
     except (KeyError, TypeError, AttributeError) as error:
@@ -248,6 +253,7 @@ def table_form(
     flattened: bool = False,
     cloudevents: bool = False,
     moves: bool = False,
+    routes: tuple[str, ...] = (),
 ) -> TableForm:
     """Describe a relation as a Relation message and the catalog have it; `rules`: how each column is protected."""
     now = {column.id: column for column in table.columns}
@@ -270,9 +276,10 @@ def table_form(
         flattened,
         cloudevents,
         table.repeats,
-        moves,
+        moves=moves,
         last_id=table.last_id if table.columns else None,
         rewritten=table.rewritten if table.columns else None,
+        routes=tuple(dict.fromkeys([each for each in routes if each != topic])),
     )
 
 

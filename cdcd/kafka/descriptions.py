@@ -58,7 +58,8 @@ def read_described_topics(client: Properties, topic: str, group: str, timeout_s:
     def take(value: bytes) -> None:
         with suppress(ValueError):
             _, form = read_form(value)
-            found[form.topic] = f"{form.schema}.{form.table}"
+            for each in (form.topic, *form.routes):
+                found[each] = f"{form.schema}.{form.table}"
 
     _read(client, topic, group, timeout_s, threading.Event(), take)
     return found

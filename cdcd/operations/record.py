@@ -142,6 +142,7 @@ def _start(config: Config, source: StreamSource) -> SessionStart:
         spool_bytes=config.spool.memory_bytes_max,
         outbox=config.outbox.settings,
         filters=config.filters.settings,
+        routes=config.routes.settings,
     )
 
 

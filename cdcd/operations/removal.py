@@ -130,7 +130,7 @@ async def _find(config: Config, pipeline: Pipeline, sql: Connection) -> Found:
         ) from error
     names = config.topic_names()
     published = server.publication.tables if server.publication is not None else ()
-    written = {names.table(table.schema, table.name) for table in published} | described
+    written = {topic for table in published for topic in names.all_of(table.schema, table.name)} | described
     written = {topic for topic in written if topic.startswith(f"{pipeline.prefix}.")}
     return Found(
         server,

@@ -154,6 +154,7 @@ def _adapt_to(config: Config) -> Adapt:
             encoding=encoding,
             outbox=config.outbox.settings,
             filters=config.filters.settings,
+            routes=config.routes.settings,
         )
 
     return adapt

@@ -27,6 +27,7 @@ from cdcd.rows.topic_templates import DEFAULT
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered
 from cdcd.shaping.partitioning import partitioned, without_partition
+from cdcd.shaping.routed import routed
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 from cdcd.stream.settings import StreamSettings
 from cdcd.stream.stream import Stream, Transaction
@@ -108,14 +109,15 @@ def filter_of(tables: tuple[str, ...], where: str, flattened: Config | None = No
         return Filter(patterns, condition)
     topics, names = flattened.topics, flattened.topic_names()
     named = {topic: f"{schema}.{table}" for (schema, table), topic in topics.by_table.items()}
-    if topics.name != DEFAULT:
-        if not all(pattern.is_literal for pattern in patterns):
-            raise ConfigError(
-                f"Flattened records do not name their table, and topics.name: {topics.name} does not show it either.",
-                hint="Give --table names without * and ?, or leave it out.",
-            )
+    is_literal = all(pattern.is_literal for pattern in patterns)
+    if topics.name != DEFAULT and not is_literal:
+        raise ConfigError(
+            f"Flattened records do not name their table, and topics.name: {topics.name} does not show it either.",
+            hint="Give --table names without * and ?, or leave it out.",
+        )
+    if is_literal:
         for schema, table in map(parse_table, tables):
-            named[names.table(schema, table)] = f"{schema}.{table}"
+            named |= dict.fromkeys(names.all_of(schema, table), f"{schema}.{table}")
     return Filter(
         patterns, condition, lambda topic: named.get(topic, topic.removeprefix(f"{topics.prefix}."))
     )
@@ -169,7 +171,7 @@ def topics_of(config: Config, tables: tuple[str, ...]) -> Callable[[str], bool]:
     names = config.topic_names()
     patterns: list[TablePattern] = [parse_pattern(table, "--table") for table in tables]
     if patterns and all(pattern.is_literal for pattern in patterns):
-        literal = {names.table(*parse_table(table)) for table in tables}
+        literal = {topic for table in tables for topic in names.all_of(*parse_table(table))}
         return lambda topic: topic in literal
     topics = config.topics
     others = {topics.checkpoint, topics.schemas or "", topics.transaction_topic or ""}
@@ -240,15 +242,11 @@ class RecordDecoder:
             settings = replace(settings, key_format="json", value_format="json")
         selection = config.tables.selection
         self._left_out = None if selection.is_all else LeftOutTables(selection.test())
-        published = shaped(
+        made = shaped(
             FORMATS[value_format].changes(settings, False, unheard), config.outbox.settings, settings, unheard
         )
-        self._encoder = filtered(
-            partitioned(published, settings),
-            config.filters.settings,
-            settings,
-            unheard,
-        )
+        made = routed(partitioned(made, settings), config.routes.settings, settings, unheard)
+        self._encoder = filtered(made, config.filters.settings, settings, unheard)
 
     def define(
         self, relation: Relation, description: TableDescription, types: Mapping[int, TypeDescription]

@@ -110,6 +110,8 @@ class Redaction:
             exported=self._redacted(start.exported),
             # Their expressions hold values, and would compare them with replaced ones.
             filters=(),
+            routes=(),
+            encoding=replace(start.encoding, routes=()),
             binary=False,
         )
         return replace(

@@ -25,8 +25,9 @@ from cdcd.rows.chosen_partitions import PartitionRule
 from cdcd.rows.field_names import FieldRule
 from cdcd.rows.modes import Modes
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
+from cdcd.rows.routing import RoutedTopics
 from cdcd.shaping.expressions import DEPTH_MAX, CelCall, CelColumn, CelList, CelLiteral
-from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
+from cdcd.shaping.settings import Outbox, OutboxTable, Route, TableFilter, TableRoutes
 from cdcd.snapshots import reading
 from cdcd.snapshots.selection import TableSelection
 from cdcd.snapshots.table_task import Part
@@ -42,7 +43,7 @@ CLASSES: Final[Mapping[str, type[Any]]] = {
         EngineSettings, EncoderSettings, Modes, Column, Relation, CatalogColumn, ColumnForm, TableDescription,
         TypeDescription, Outbox, OutboxTable, Flattening, AddedField, CloudEvents, TableFilter, CelLiteral,
         CelColumn, CelList, CelCall, TableSelection, KeyRule, PartitionRule,
-        FieldRule,
+        FieldRule, RoutedTopics, Route, TableRoutes,
     )
 }  # fmt: skip
 """The dataclasses that a recording may hold, by name."""

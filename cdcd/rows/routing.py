@@ -1,4 +1,7 @@
-"""Which topic a table's records go to: by a template (`topic_templates.py`), or the name that the configuration gives.
+"""Which topics a table's records go to: by a template (`topic_templates.py`), or the name that the configuration gives.
+
+A table whose rows are routed (`shaping/row_routes.py`) has further topics beside its own. They are as fixed as its own
+one: by the table's name, whatever its rows are.
 
 Characters that Kafka does not allow become `_` (Debezium's rule, which counts a character outside the basic plane as
 two). That can give two tables one topic, and Kafka refuses two topics that differ only in `.` and `_`, whose
@@ -13,6 +16,7 @@ from typing import Final
 
 from cdcd.errors import SinkError
 from cdcd.rows.topic_templates import DEFAULT, needs_name, rendered, rendered_qualified
+from cdcd.snapshots.patterns import parse_pattern
 
 TOPIC_LENGTH_MAX: Final = 249
 """org.apache.kafka.common.internals.Topic: what a file name has room for with a partition's number."""
@@ -78,6 +82,19 @@ def _check_length(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedTopics:
+    """The topics beside their own that rows of tables may go to.
+
+    Attributes:
+        table: a pattern of tables (`snapshots/patterns.py`).
+        topics: of the rules, in their order: names, or templates with `{prefix}`, `{schema}` and `{table}`.
+    """
+
+    table: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicNames:
     """How the topics of a pipeline are called.
 
@@ -86,6 +103,7 @@ class TopicNames:
         names: topics of the tables that are not called after the rule.
         message, schemas, checkpoint, dead_letter, transaction, heartbeat: cdcd's own topics; None: there is none.
         template: the rule for all other tables.
+        routes: topics of tables whose rows are routed.
     """
 
     prefix: str
@@ -97,11 +115,26 @@ class TopicNames:
     transaction: str | None = None
     heartbeat: str | None = None
     template: str = DEFAULT
+    routes: tuple[RoutedTopics, ...] = ()
 
     def table(self, schema: str, name: str) -> str:
-        """The topic of a table. Whether Kafka allows it and nobody else has it, `Routes` says."""
+        """The topic of a table. Whether Kafka allows it and nobody else has it, `ClaimedTopics` says."""
         given = self.names.get((schema, name))
         return _allowed(rendered(self.template, self.prefix, schema, name)) if given is None else given
+
+    def routed(self, schema: str, name: str) -> tuple[str, ...]:
+        """The topics of the rules by which rows of a table are routed, in the rules' order; () without rules.
+
+        ConfigError: a pattern is malformed.
+        """
+        for each in self.routes:
+            if parse_pattern(each.table, "routes.tables").matches(schema, name):
+                return tuple([_allowed(rendered(topic, self.prefix, schema, name)) for topic in each.topics])
+        return ()
+
+    def all_of(self, schema: str, name: str) -> tuple[str, ...]:
+        """Every topic that records of a table may go to, each once; the first is the table's own."""
+        return tuple(dict.fromkeys([self.table(schema, name), *self.routed(schema, name)]))
 
     def qualified(self, table: str) -> str:
         """The same for `schema.table`, without quotes."""
@@ -127,7 +160,7 @@ class TopicNames:
         return [(topic, purpose) for topic, purpose in purposes if topic is not None]
 
 
-class Routes:
+class ClaimedTopics:
     """Hands out topics and remembers whose they are. SinkError: two of cdcd's own topics collide."""
 
     def __init__(self, names: TopicNames) -> None:
@@ -137,7 +170,9 @@ class Routes:
             self.claim(topic, owner)
 
     def table(self, schema: str, name: str) -> str:
-        """The topic of a table; SinkError when Kafka does not allow it, or it collides with another one."""
+        """The own topic of a table; SinkError when Kafka does not allow one of its topics, or it collides with another
+        one.
+        """
         topic = self._names.table(schema, name)
         if self._names.lacks_name(schema, name):
             raise SinkError(
@@ -146,7 +181,8 @@ class Routes:
                 hint="Give it a topic of its own, as topics.names: "
                 f"{{'{_quoted(schema)}.{_quoted(name)}': {topic}}}, or leave the table out of the publication.",
             )
-        self.claim(topic, f'{_TABLE_OWNER}"{schema}"."{name}"')
+        for each in self._names.all_of(schema, name):
+            self.claim(each, f'{_TABLE_OWNER}"{schema}"."{name}"')
         return topic
 
     def claim(self, topic: str, owner: str) -> None:
@@ -179,18 +215,18 @@ def _example(owner: str, topic: str) -> str:
 
 
 def collisions(tables: Iterable[Table], names: TopicNames) -> list[SinkError]:
-    """What `Routes` would raise for these tables and cdcd's own topics, all at once; [] if nothing is wrong.
+    """What `ClaimedTopics` would raise for these tables and cdcd's own topics, all at once; [] if nothing is wrong.
 
     Of several tables with one topic, each but the first is an error.
     """
     try:
-        routes = Routes(names)
+        claimed = ClaimedTopics(names)
     except SinkError as error:
         return [error]
     found: list[SinkError] = []
     for schema, name in tables:
         try:
-            routes.table(schema, name)
+            claimed.table(schema, name)
         except SinkError as error:
             found.append(error)
     return found

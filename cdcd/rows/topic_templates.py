@@ -11,6 +11,8 @@ no topic by the rule (`needs_name`), and `topics.names` gives it one.
 import re
 from typing import Final
 
+from cdcd.snapshots.patterns import parse_pattern
+
 DEFAULT: Final = "{prefix}.{schema}.{table}"
 
 _PLACEHOLDERS: Final = ("prefix", "schema", "table")
@@ -42,6 +44,41 @@ def check(template: str) -> None:
             f"{template} must begin with {{prefix}}. and have a second point after it: rights on topics and "
             "`cdcd mirror` go by that"
         )
+
+
+def check_routed(text: str, pattern: str) -> None:
+    """ValueError: the text names no topic for rows of the tables that a pattern matches.
+
+    Whether it begins with the prefix, whoever knows the prefix says (`begins_as_table`).
+    """
+    placeholders = _PLACEHOLDER.findall(text)
+    for name in placeholders:
+        if name not in _PLACEHOLDERS:
+            raise ValueError(
+                f"topic: {{{name}}} is not a placeholder; there are {{prefix}}, {{schema}} and {{table}}"
+            )
+    if re.fullmatch(r"[A-Za-z0-9._-]*", _PLACEHOLDER.sub("", text), re.ASCII) is None:
+        raise ValueError(
+            f"topic: {text} may hold only ASCII letters, digits, '.', '_' and '-' beside {{prefix}}, {{schema}} and "
+            "{table}, as Kafka demands of topics"
+        )
+    parsed = parse_pattern(pattern, "routes.tables")
+    if parsed.has_wild_table and "table" not in placeholders:
+        raise ValueError(
+            f"topic: {text} needs {{table}}, because {pattern} may match several tables and a topic has the rows of one"
+        )
+    if parsed.has_wild_schema and "schema" not in placeholders:
+        raise ValueError(
+            f"topic: {text} needs {{schema}}, because {pattern} may match tables of several schemas and a topic has "
+            "the rows of one"
+        )
+
+
+def begins_as_table(text: str, prefix: str) -> bool:
+    """Whether a topic, or a template of it, is of the form that topics of tables have."""
+    shown = _PLACEHOLDER.sub(lambda match: prefix if match[1] == "prefix" else "x", text)
+    begins = f"{prefix}."
+    return shown.startswith(begins) and re.fullmatch(r"[^.]+\..+", shown[len(begins) :]) is not None
 
 
 def rendered(template: str, prefix: str, schema: str, table: str) -> str:

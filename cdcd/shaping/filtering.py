@@ -18,36 +18,20 @@ again by its key and does not match is settled without a record.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from cdcd.facts import FilterFailed, Observer, cut_short
 from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol import peek
-from cdcd.protocol.frames import XLOG_HEADER
 from cdcd.protocol.lsn import Lsn
-from cdcd.protocol.messages import Delete, Insert, Relation, Update, Value
-from cdcd.protocol.reader import read_message
-from cdcd.protocol.writer import write_message
+from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
-from cdcd.shaping.in_front import EncoderInFront
+from cdcd.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront
 from cdcd.shaping.row_filters import RowFilter, TableFilters, contradiction
+from cdcd.shaping.row_values import delete_of, insert_of, old_and_new
 from cdcd.shaping.settings import TableFilter
+from cdcd.shaping.unanswered import REASON_MAX, UnansweredRows
 from cdcd.transactions.drafts import SpoolItem
-
-REPORT_S: Final = 10
-"""Seconds for which one report of a table's rows without an answer stands."""
-
-REASON_MAX: Final = 400
-"""Characters of the reason in a report."""
-
-FILTERED: Final = "filtered"
-FAILED: Final = "filter_failed"
-"""Ops of `counts`: events and rows without a record, because their row does not match; events and rows for which the
-filter had no answer, which are counted by what became of them too."""
-
-NO_RECORD: Final = frozenset({FILTERED, FAILED})
-"""Ops that are no records."""
 
 
 def filtered(
@@ -76,8 +60,7 @@ class FilterEncoder(EncoderInFront):
         self._observe = observe
         self._filters: dict[int, RowFilter] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._quiet: dict[str, tuple[int, int]] = {}
-        """By table: when the next report is due, and how many rows have had none since the last one."""
+        self._unanswered = UnansweredRows()
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -90,7 +73,7 @@ class FilterEncoder(EncoderInFront):
         chosen = self._chosen.of_table(relation)
         if chosen:
             self._filters[relation.oid] = RowFilter(
-                relation, chosen[0], types, self._protections, contradiction(chosen), table
+                relation, chosen[0], types, self._protections, contradiction(chosen), table=table
             )
         else:
             self._filters.pop(relation.oid, None)
@@ -126,19 +109,8 @@ class FilterEncoder(EncoderInFront):
 
     def _shaped(self, found: RowFilter, frame: bytes, in_stream: bool, now_us: int) -> bytes | None:
         """The frame that the event becomes; None: it has no record."""
-        tag, at = peek.tag_of(frame), peek.first_row(in_stream)
-        kind = frame[at]
-        whole = kind == peek.OLD_ROW
-        old, at = peek.picked_values(frame, at, found.width, found.indexes)
-        new: Sequence[Value] = old
-        if tag == peek.UPDATE and kind != peek.NEW_ROW:
-            if frame[at] != peek.NEW_ROW:
-                raise ValueError("unknown kind of row")
-            sent, at = peek.picked_values(frame, at, found.width, found.indexes)
-            new = found.completed_values(sent, old, whole=whole)
-        is_wrong = kind != peek.NEW_ROW if tag == peek.INSERT else tag == peek.DELETE and kind == peek.NEW_ROW
-        if is_wrong or at != len(frame):
-            raise ValueError("the row is not of its message's form")
+        tag = peek.tag_of(frame)
+        old, new, whole = old_and_new(found, frame, in_stream)
         if tag == peek.INSERT:
             return frame if self._keeps(found, new, frame, now_us) else None
         if tag == peek.DELETE:
@@ -159,16 +131,9 @@ class FilterEncoder(EncoderInFront):
         remains = self._keeps(found, new, frame, now_us)
         if was == remains:
             return frame if was else None
-        update = read_message(frame, XLOG_HEADER, in_stream=in_stream)
-        assert isinstance(update, Update), "only rows come here"
-        oid, row = update.relation_oid, update.old
         if was:
-            gone = Delete(
-                update.xid, oid, update.old_kind or "K", found.old_of(update.new) if row is None else row
-            )
-            return frame[:XLOG_HEADER] + write_message(gone)
-        come = Insert(update.xid, oid, found.completed(update.new, row, whole=whole))
-        return frame[:XLOG_HEADER] + write_message(come)
+            return delete_of(found, frame, in_stream)
+        return insert_of(found, frame, in_stream, whole=whole)
 
     def _keeps(self, found: RowFilter, values: Sequence[Value], frame: bytes, now_us: int) -> bool:
         keeps = found.keeps(values)
@@ -184,20 +149,17 @@ class FilterEncoder(EncoderInFront):
         """If the filter had no answer, count it and tell why, now and then."""
         if not found.reason:
             return
-        self._count(found.name, FAILED, 1)
-        due_us, left_out = self._quiet.get(found.name, (0, 0))
-        if now_us < due_us:
-            self._quiet[found.name] = (due_us, left_out + 1)
-            return
-        self._quiet[found.name] = (now_us + REPORT_S * 1_000_000, 0)
-        self._observe(
-            FilterFailed(
-                table=found.name,
-                reason=cut_short(found.reason, REASON_MAX),
-                lsn=str(Lsn(lsn)),
-                left_out=left_out,
+        self._count(found.name, FILTER_FAILED, 1)
+        left_out = self._unanswered.note(found.name, now_us)
+        if left_out is not None:
+            self._observe(
+                FilterFailed(
+                    table=found.name,
+                    reason=cut_short(found.reason, REASON_MAX),
+                    lsn=str(Lsn(lsn)),
+                    left_out=left_out,
+                )
             )
-        )
 
     def _count(self, table: str, op: str, events: int) -> None:
         self._counts[table, op] = self._counts.get((table, op), 0) + events

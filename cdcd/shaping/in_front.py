@@ -8,6 +8,7 @@ inner encoder as they came. Events that are shaped are not drafted: they stay fr
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from cdcd.formats.encoder import Encoder, Record, TransactionRecords
 from cdcd.formats.schema_registrations import SchemaUse
@@ -15,6 +16,15 @@ from cdcd.protocol.messages import Relation
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.transactions.drafts import SpoolItem
+
+FILTERED: Final = "filtered"
+FILTER_FAILED: Final = "filter_failed"
+ROUTE_FAILED: Final = "route_failed"
+"""Ops of `counts`: events and rows without a record, because their row does not match a filter; events and rows for
+which a filter had no answer, or a rule of a route. These are counted by what became of them too."""
+
+NO_RECORD: Final = frozenset({FILTERED, FILTER_FAILED, ROUTE_FAILED})
+"""Ops that are no records."""
 
 
 class EncoderInFront:
@@ -133,6 +143,12 @@ class EncoderInFront:
 
     def topic_of(self, relation_oid: int) -> str:
         return self._inner.topic_of(relation_oid)
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        return self._inner.topics_of(relation_oid)
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        return self._inner.to_topic(relation_oid, record, topic)
 
     def topic_named(self, name: str) -> str:
         return self._inner.topic_named(name)

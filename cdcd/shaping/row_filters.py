@@ -17,24 +17,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from cdcd.errors import ConfigError
-from cdcd.protocol.messages import UNCHANGED, Relation, TupleData, Value
-from cdcd.rows.copytext import NULL, split_row, unescape
-from cdcd.rows.partition_identity import known_before
+from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.column_values import ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
-from cdcd.shaping.evaluation import BOOL, EvaluationError, Missing, Node, Values
+from cdcd.shaping.evaluation import BOOL, EvaluationError, Node, Values
 from cdcd.shaping.expressions import columns_of
+from cdcd.shaping.row_values import ORDINARY, RowValues, unknown_columns, used_columns
 from cdcd.shaping.settings import KEEP, REQUIRED, TableFilter
 from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
 KEY: Final = "filters.tables"
-
-NOT_SENT: Final = "PostgreSQL did not send the old row"
-
-NO_CATALOG: Final = TableDescription()
-"""What the catalog says of a table that it does not know."""
 
 
 class TableFilters:
@@ -67,51 +61,34 @@ def _matches(pattern: TablePattern, relation: Relation) -> bool:
     return pattern.matches(relation.schema, relation.name)
 
 
-class RowFilter:
-    """A filter for a table as it was last described.
+class RowFilter(RowValues):
+    """A filter for a table as it was last described. See `RowValues` for further attributes."""
 
-    Attributes:
-        name: of the table, as `schema.table`.
-        width: how many columns its rows have.
-        indexes: the columns that the expression asks for, by their places in the relation, in rising order.
-        problem: why the filter has no answer for any row: it does not fit the table, or is one of two; "": it fits. A
-            start refuses such a filter (`check_filter`), so the table was altered or made since.
-        reason: why there was no answer for the row that was looked at last; "": there was one.
-    """
-
-    def __init__(  # noqa: PLR0917  what the configuration and the catalog say of a table
+    def __init__(
         self,
         relation: Relation,
         chosen: TableFilter,
         types: Mapping[int, TypeDescription],
         protections: Protections,
         problem: str = "",
-        table: TableDescription = NO_CATALOG,
+        *,
+        table: TableDescription = ORDINARY,
     ) -> None:
-        self.name = f"{relation.schema}.{relation.name}"
-        self.problem = problem
-        self.reason = ""
-        self.width = len(relation.columns)
-        self.indexes: list[int] = []
+        RowValues.__init__(self, relation, problem, table)
         self._keeps_unanswered = chosen.on_error == KEEP
         self._requires_old = chosen.old_row == REQUIRED
-        self._columns: list[ColumnValues] = []
-        self._identity = known_before(relation, table)
-        self._unsent = frozenset([column for column, _ in table.unsent])
         self._node: Node | None = None
         if problem:
             return
         try:
-            self._columns = used_columns(relation, chosen, types, protections)
-            self.indexes = [each.index for each in self._columns]
-            places = {each.name: (place, each.kind) for place, each in enumerate(self._columns)}
+            places = self._use(_columns(relation, chosen, types, protections))
             self._node = compile_expression(chosen.keep, places, BOOL)
         except ExpressionError as error:
             self.problem = str(error)
 
     def keeps(self, values: Sequence[Value]) -> bool:
         """Whether the topic has a row with these values, of the columns `indexes`."""
-        found = self._answer([each.of(value) for each, value in zip(self._columns, values, strict=True)])
+        found = self._answer(self._new_values(values))
         return self._keeps_unanswered if found is None else found
 
     def kept(self, old: Sequence[Value], *, whole: bool) -> bool:
@@ -119,60 +96,18 @@ class RowFilter:
 
         Args:
             old: what PostgreSQL has sent of the old row.
-            whole: PostgreSQL calls it all of it; else it is the replica identity, and other columns are not known. A
-                replica identity has no NULL, so NULL stands for a column that is not in it. PostgreSQL goes by the
-                partitioned table here and sends what the partition has, so NULL may stand for that there too.
+            whole: it is all of it; else it is the replica identity, and other columns are not known.
         """
-        found = self._answer(
-            [
-                each.of(value) if self._is_known(each, value, whole) else Missing(NOT_SENT)
-                for each, value in zip(self._columns, old, strict=True)
-            ]
-        )
+        found = self._answer(self._old_values(old, whole))
         if found is None and not self._requires_old:
             # As it is meant to be, and no failure.
             self.reason = ""
         return found is not False
 
-    def _is_known(self, column: ColumnValues, value: Value, whole: bool) -> bool:
-        """Whether a column had this value, as `kept` says."""
-        if value is None:
-            return whole and column.name not in self._unsent
-        return whole or self._identity[column.index]
-
     def keeps_line(self, line: bytes) -> bool:
         """Whether the topic has this row of COPY, with its newline."""
-        fields = split_row(line)
-        if len(fields) != self.width:
-            # The format's encoder says what is wrong with it.
-            return True
-        values = [fields[index] for index in self.indexes]
-        return self.keeps([None if field == NULL else unescape(field) for field in values])
-
-    def completed_values(self, new: Sequence[Value], old: Sequence[Value], *, whole: bool) -> Sequence[Value]:
-        """As `completed`, for the values of the columns `indexes`."""
-        if UNCHANGED not in new:
-            return new
-        identity = self._identity
-        return [
-            before if value is UNCHANGED and before is not None and (whole or identity[each.index]) else value
-            for each, value, before in zip(self._columns, new, old, strict=True)
-        ]
-
-    def old_of(self, new: TupleData) -> TupleData:
-        """The replica identity of an updated row, if PostgreSQL sent none because it did not change."""
-        return tuple([value if is_key else None for value, is_key in zip(new, self._identity, strict=True)])
-
-    def completed(self, new: TupleData, old: TupleData | None, *, whole: bool) -> TupleData:
-        """The new row, with the old row's values where the server has sent none because they did not change."""
-        if old is None or UNCHANGED not in new:
-            return new
-        values: list[Value] = list(new)
-        for index, value in enumerate(values):
-            # NULL stands for a value that was not sent, because the row's partition has another replica identity.
-            if value is UNCHANGED and old[index] is not None and (whole or self._identity[index]):
-                values[index] = old[index]
-        return tuple(values)
+        values = self._line_values(line)
+        return True if values is None else self.keeps(values)
 
     def _answer(self, values: Values) -> bool | None:
         self.reason = ""
@@ -190,36 +125,14 @@ class RowFilter:
         return found
 
 
-def used_columns(
+def _columns(
     relation: Relation,
     chosen: TableFilter,
     types: Mapping[int, TypeDescription],
     protections: Protections,
 ) -> list[ColumnValues]:
-    """The columns that the expression asks for, in the table's order.
-
-    Raises:
-        ExpressionError: one is not there, has no CEL type or is protected.
-    """
-    found: list[ColumnValues] = []
-    names = {column.name: index for index, column in enumerate(relation.columns)}
-    for name in columns_of(chosen.keep):
-        if name not in names:
-            raise ExpressionError(f"there is no published column {name}")
-        for rule in protections.rules:
-            if rule.pattern.matches(relation.schema, relation.name, name):
-                raise ExpressionError(
-                    f"{rule} protects column {name}, and which rows a topic has would show its values"
-                )
-        each = ColumnValues(relation.columns[names[name]], names[name], types)
-        if not each.kind:
-            raise ExpressionError(f"the type of column {name} has no value in an expression")
-        found.append(each)
-    return sorted(found, key=_place)
-
-
-def _place(column: ColumnValues) -> int:
-    return column.index
+    shown = "which rows a topic has"
+    return used_columns(relation, columns_of(chosen.keep), types, protections, shown)
 
 
 def check_filter(
@@ -227,13 +140,12 @@ def check_filter(
     filters: Sequence[TableFilter],
     types: Mapping[int, TypeDescription],
     protections: Protections,
-    table: TableDescription = NO_CATALOG,
+    table: TableDescription = ORDINARY,
 ) -> None:
     """ConfigError: a filter does not fit its table, or asks for what PostgreSQL does not send of old rows.
 
     Args:
         filters: of the table, at least one.
-        table: what the catalog says of the table.
     """
     name = f"{relation.schema}.{relation.name}"
     chosen = filters[0]
@@ -252,26 +164,10 @@ def check_filter(
         )
     if chosen.old_row != REQUIRED:
         return
-    used = used_columns(relation, chosen, types, protections)
-    unsent = dict(table.unsent)
-    for each in used:
-        if each.name in unsent:
-            raise ConfigError(
-                f"The filter {KEY}.{chosen.table} asks for {each.name} of {name}. Of rows of partition "
-                f"{unsent[each.name]} that are updated or deleted, PostgreSQL sends only the replica identity of the "
-                f"partition, whatever that of {name} is.",
-                hint="Have PostgreSQL send old rows as a whole, for each partition: ALTER TABLE "
-                f"{unsent[each.name]} REPLICA IDENTITY FULL; Or set {KEY}.{chosen.table}.old_row: assumed, and "
-                "consumers get deletes of rows that they never had (docs/filters.md).",
-            )
-    unknown = [each.name for each in used if not each.is_identity]
-    has_identity = any(column.is_key for column in relation.columns)
-    if unknown and has_identity:
-        columns = ", ".join(unknown)
+    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    if unknown is not None:
         raise ConfigError(
-            f"The filter {KEY}.{chosen.table} asks for {columns} of {name}, and PostgreSQL sends only the replica "
-            "identity of rows that are updated or deleted.",
-            hint=f"Have PostgreSQL send old rows as a whole: ALTER TABLE {relation.schema}.{relation.name} REPLICA "
-            f"IDENTITY FULL; Or set {KEY}.{chosen.table}.old_row: assumed, and consumers get deletes of rows that they "
-            "never had (docs/filters.md).",
+            f"The filter {KEY}.{chosen.table} asks for {unknown.columns} of {name}{unknown.reason}",
+            hint=f"{unknown.remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and consumers get deletes of "
+            "rows that they never had (docs/filters.md).",
         )

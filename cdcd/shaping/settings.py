@@ -1,4 +1,4 @@
-"""What of the configuration decides which events are published, which rows topics have, and where events go."""
+"""What of the configuration decides which events are published, which rows topics have, and where both go."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +11,14 @@ KEEP: Final = "keep"
 LEAVE_OUT: Final = "leave_out"
 """What becomes of a row for which a filter has no answer (`TableFilter.on_error`)."""
 
+OWN_TOPIC: Final = "own_topic"
+NEXT_RULE: Final = "next_rule"
+"""What becomes of a row for which a rule has no answer (`TableRoutes.on_error`)."""
+
 REQUIRED: Final = "required"
 ASSUMED: Final = "assumed"
-"""Whether a filter may ask for what PostgreSQL does not send of old rows (`TableFilter.old_row`)."""
+"""Whether expressions may ask for what PostgreSQL does not send of old rows (`TableFilter.old_row`,
+`TableRoutes.old_row`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +84,38 @@ class TableFilter:
     text: str
     keep: CelExpression
     on_error: str = KEEP
+    old_row: str = REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A rule that sends rows to a topic.
+
+    Attributes:
+        text: the expression as the configuration has it.
+        when: the same, parsed. A row for which it is true goes to the topic.
+        topic: its name, or a template of it (`rows/topic_templates.py`).
+    """
+
+    text: str
+    when: CelExpression
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableRoutes:
+    """Which topics the rows of tables go to.
+
+    Attributes:
+        table: a pattern of tables (`snapshots/patterns.py`).
+        rules: the first one that is true for a row says where the row goes. If there is none, the row goes to the
+            table's own topic.
+        on_error: OWN_TOPIC or NEXT_RULE: where a row goes for which a rule has no answer.
+        old_row: REQUIRED: the expressions may only ask for columns of the replica identity, whose old values are known;
+            ASSUMED: a row whose old values are not known is taken to be in every topic where it may be.
+    """
+
+    table: str
+    rules: tuple[Route, ...]
+    on_error: str = OWN_TOPIC
     old_row: str = REQUIRED

@@ -25,6 +25,9 @@ class TablePattern:
     is_literal: bool
     whole_schema: str | None
     """The schema's name when the pattern is exactly all tables of one schema."""
+    has_wild_schema: bool = False
+    has_wild_table: bool = False
+    """Whether the part may match several names."""
 
     def matches(self, schema: str, table: str) -> bool:
         return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
@@ -63,6 +66,8 @@ def parse_pattern(text: str, key: str = "postgres.tables") -> TablePattern:
         table_regex,
         is_literal=schema_name is not None and table_name is not None,
         whole_schema=schema_name if table == "*" else None,
+        has_wild_schema=schema_name is None,
+        has_wild_table=table_name is None,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from cdcd import __version__
 from cdcd.facts import Side, cut_short
 from cdcd.protocol.lsn import Lsn
-from cdcd.shaping.filtering import NO_RECORD
+from cdcd.shaping.in_front import NO_RECORD
 from cdcd.snapshots.progress import Progress
 from cdcd.telemetry.progress_bars import size
 from cdcd.telemetry.state import NAMES, Health, Telemetry

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cdcd.shaping.filtering import NO_RECORD
+from cdcd.shaping.in_front import NO_RECORD
 
 MINUTES: Final = 60
 """Minutes that are kept."""

@@ -83,7 +83,7 @@ def is_meant(
     Args:
         patterns: of the tables that are chosen; () for all.
         outbox: tables whose rows are events. No topic has all of them, so there is nothing to compare.
-        filtered: patterns of tables of which topics have some of the rows only.
+        filtered: patterns of tables of which the own topic has some of the rows only.
     """
     if name in outbox or any(pattern.matches_name(name) for pattern in filtered):
         return False
@@ -113,6 +113,10 @@ def tell_left_out(config: Config, notice: Notice) -> None:
         notice(f"{name} is an outbox table (outbox.tables): its rows are events, and are not compared.")
     for pattern in config.filters.tables:
         notice(f"Tables that match {pattern} have a filter (filters.tables), and are not compared.")
+    for pattern in config.routes.tables:
+        notice(
+            f"Rows of tables that match {pattern} are in several topics (routes.tables), and are not compared."
+        )
 
 
 def chosen(
@@ -130,6 +134,7 @@ def chosen(
         ConfigError: there is none.
     """
     filtered = [parse_pattern(pattern, "filters.tables") for pattern in config.filters.tables]
+    filtered += [parse_pattern(pattern, "routes.tables") for pattern in config.routes.tables]
     outbox = config.outbox.tables
     has = config.tables.selection.test()
     meant = [
@@ -141,7 +146,7 @@ def chosen(
         raise ConfigError(
             f"The publication {config.postgres.publication} publishes no table that is meant and can be compared.",
             hint="`cdcd check` lists the published tables; --table takes schema.table, * and ?. Tables with a filter "
-            "(filters.tables) and outbox tables are not compared.",
+            "(filters.tables) or routes (routes.tables) and outbox tables are not compared.",
         )
     return meant
 

@@ -432,6 +432,35 @@ def a_filter_that_does_not_fit_its_table(scene: Scene) -> None:
     scene.configure(filters={"tables": {"public.*": {"keep": "row.note > 5", "old_row": "assumed"}}})
 
 
+def routes(**more: Any) -> dict[str, Any]:
+    rules = [{"when": "row.note == 'eu'", "topic": "{prefix}.{schema}.{table}-eu"}]
+    return {"tables": {"public.t": {"rules": rules, **more}}}
+
+
+def routes_over_what_postgresql_does_not_send(scene: Scene) -> None:
+    scene.configure(routes=routes())
+
+
+def routes_that_do_not_fit_their_table(scene: Scene) -> None:
+    found = routes(old_row="assumed")
+    found["tables"]["public.t"]["rules"][0]["when"] = "row.note > 5"
+    scene.configure(routes=found)
+
+
+def a_route_to_a_topic_that_nobody_creates(scene: Scene) -> None:
+    scene.own_topics(f"{scene.one.name}.public.t")
+    scene.configure(
+        topics={"create": {"enabled": False}},
+        snapshot={"mode": "initial"},
+        routes=routes(old_row="assumed"),
+    )
+
+
+def a_route_to_the_topic_of_another_table(scene: Scene) -> None:
+    scene.execute('CREATE TABLE "t-eu" (id int PRIMARY KEY)')
+    scene.configure(routes=routes(old_row="assumed"))
+
+
 def no_right_to_create_topics(scene: Scene) -> None:
     scene.guarded(*topic_rights(scene, AclOperation.CREATE), transactional(scene))
 
@@ -611,6 +640,18 @@ SCENARIOS: Final[dict[Callable[[Scene], None], tuple[int, str, str]]] = {
         "ALTER TABLE public.t REPLICA IDENTITY FULL; Or set filters.tables.public.t.old_row: assumed",
     ),
     a_filter_that_does_not_fit_its_table: (2, "filters.rule", "Correct filters.tables.public.*.keep"),
+    routes_over_what_postgresql_does_not_send: (
+        2,
+        "routes.rule",
+        "ALTER TABLE public.t REPLICA IDENTITY FULL; Or set routes.tables.public.t.old_row: assumed",
+    ),
+    routes_that_do_not_fit_their_table: (2, "routes.rule", "Correct routes.tables.public.t.rules"),
+    a_route_to_a_topic_that_nobody_creates: (
+        4,
+        "topic.missing",
+        "--create --topic {name}.public.t-eu",
+    ),
+    a_route_to_the_topic_of_another_table: (4, "topic.name", "Give one of them another topic"),
     a_registry_that_refuses_the_token: (
         4,
         "registry.refused",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
-from tests.sim import filtered, published
+from tests.sim import filtered, published, routed
 from tests.sim.catalog import SCHEMA, Definition, Row
 from tests.sim.requests import PREFIX as REQUESTS
 from tests.sim.wal import Change
@@ -17,6 +17,9 @@ PLACEHOLDER: Final = "__debezium_unavailable_value"
 OWN_PREFIXES: Final = (REQUESTS, "cdcd.watermark")
 """Messages to the daemon, which make no record."""
 
+Part = tuple[str, Definition | None, str]
+"""A record: its op, its table, and what its topic has behind the name of the table's own one."""
+
 TOMBSTONE: Final = "tombstone"
 PUBLISHED: Final = "published"
 
@@ -26,9 +29,11 @@ class PromiseBrokenError(AssertionError):
 
 
 class Expected:
-    """One record. `op` is its op, `TOMBSTONE` or `PUBLISHED`; `serial` the event's number in its transaction."""
+    """One record. `op` is its op, `TOMBSTONE` or `PUBLISHED`; `serial` the event's number in its transaction; `route`
+    what its topic has behind the name of the table's own one.
+    """
 
-    __slots__ = ("change", "commit_lsn", "op", "origin", "serial", "table", "xid")
+    __slots__ = ("change", "commit_lsn", "op", "origin", "route", "serial", "table", "xid")
 
     def __init__(
         self,
@@ -40,6 +45,7 @@ class Expected:
         commit_lsn: int,
         serial: int,
         origin: str,
+        route: str = "",
     ) -> None:
         self.change = change
         self.op = op
@@ -48,9 +54,10 @@ class Expected:
         self.commit_lsn = commit_lsn
         self.serial = serial
         self.origin = origin
+        self.route = route
 
     def __repr__(self) -> str:
-        name = self.table.name if self.table is not None else "message"
+        name = self.table.name + self.route if self.table is not None else "message"
         return f"{self.op} of event {self.change.event} in {name} ({self.xid} at {self.commit_lsn}, {self.serial})"
 
 
@@ -61,18 +68,37 @@ def parts_of(
     skipped: Collection[str] = (),
     left_out: Collection[str] = (),
     filters: bool = False,
+    routes: bool = False,
     moved: bool = False,
-) -> list[tuple[str, Definition | None]]:
-    """The ops of an event's records, and the table of each; `skipped` and tables that are `left_out` have none.
+) -> list[Part]:
+    """An event's records; `skipped` operations and tables that are `left_out` have none.
 
     `moved`: an update takes its row to another partition.
     """
     without = {*skipped, TOMBSTONE} if "d" in skipped else skipped
+    if routes and change.what in "IUDT":
+        parts = _routed_parts(change, truncates=truncates, filters=filters)
+    else:
+        whole = _all_parts(change, truncates=truncates, filters=filters, moved=moved)
+        parts = [(op, table, "") for op, table in whole]
     return [
-        (op, table)
-        for op, table in _all_parts(change, truncates=truncates, filters=filters, moved=moved)
+        (op, table, route)
+        for op, table, route in parts
         if op not in without and (table is None or table.name not in left_out)
     ]
+
+
+def _routed_parts(change: Change, *, truncates: bool, filters: bool) -> list[Part]:
+    if change.what == "T":
+        tables = change.tables if truncates else ()
+        further = [("t", one, suffix) for one in tables for suffix in routed.ALL if suffix]
+        return [*[("t", one, "") for one in tables], *further]
+    found: list[Part] = []
+    for op, suffix in routed.parts_of(change, filtered.tag_of(change) if filters else change.what):
+        found.append((op, change.definition, suffix))
+        if op == "d":
+            found.append((TOMBSTONE, change.definition, suffix))
+    return found
 
 
 def _all_parts(
@@ -119,7 +145,7 @@ def check(expected: Expected, record: Record) -> dict[str, Any]:
     change, table, op = expected.change, expected.table, expected.op
     if table is None:
         return _check_message(expected, record)
-    _same(expected, "topic", topic, topic_of(table))
+    _same(expected, "topic", topic, topic_of(table) + expected.route)
     leaves = change.what == "U" and op in ("d", TOMBSTONE)
     row = change.old if leaves else change.row
     _same(expected, "key", key, None if op == "t" else key_bytes(table, row))

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from cdcd.formats.encoder import HEADER_NEW_KEY, HEADER_OLD_KEY
 from cdcd.snapshots.visibility import Visibility
-from tests.sim.catalog import EVENT, Definition
+from tests.sim.catalog import EVENT, SCHEMA, Definition
 from tests.sim.database import Database
 from tests.sim.expected import (
     PLACEHOLDER,
     TOMBSTONE,
+    TOPIC_PREFIX,
     Expected,
     PromiseBrokenError,
     Record,
@@ -25,6 +26,7 @@ from tests.sim.expected import (
 from tests.sim.filtered import matches
 from tests.sim.parted import PartitionsSeen, partition_of
 from tests.sim.published import TOPIC as PUBLISHED
+from tests.sim.routed import ALL, route
 
 MISSING: Final = b"(a value that no record has)"
 
@@ -60,11 +62,15 @@ class Fold:
     Args:
         strict: no row may be older than what stands before it; not so where Kafka may hold changes twice.
         filters: whether tables have a filter.
+        routes: whether rows of tables are routed.
     """
 
-    def __init__(self, database: Database, *, strict: bool, filters: bool = False) -> None:
+    def __init__(
+        self, database: Database, *, strict: bool, filters: bool = False, routes: bool = False
+    ) -> None:
         self._database = database
         self._filters = filters
+        self._routes = routes
         self._strict = strict
         self.topics: dict[str, Topic] = {}
         self.rows_read = 0
@@ -87,13 +93,15 @@ class Fold:
         if table is None or op == TOMBSTONE:
             return
         topic = self._topic(record[0])
+        # A row that was read must not be older than a change of it in another topic of the table, either.
+        own = self._topic(topic_of(table))
         if op == "t":
             topic.rows.clear()
-            topic.truncated[table.oid] = change.event
+            own.truncated[table.oid] = change.event
             return
         key = record[1]
         assert key is not None
-        topic.newest[table.oid, key] = change.event
+        own.newest[table.oid, key] = change.event
         headers = dict(record[3] or ())
         if op == "d":
             topic.take(key, headers.get(HEADER_NEW_KEY))
@@ -120,8 +128,15 @@ class Fold:
         self._check_row(oid, event, key, values)
         if self._filters and not matches(self._database.first[oid], self._database.rows[event]):
             raise PromiseBrokenError(f"G9: a row that the filter leaves out: {record}")
+        own = topic
+        if self._routes:
+            name = f"{TOPIC_PREFIX}.{SCHEMA}.{fields['source']['table']}"
+            wanted = name + route(self._database.first[oid], self._database.rows[event])
+            if record[0] != wanted:
+                raise PromiseBrokenError(f"G9: a row of event {event} came in {record[0]}, not in {wanted}")
+            own = self._topic(name)
         assert key is not None
-        newest = max(topic.newest.get((oid, key), 0), topic.truncated.get(oid, 0))
+        newest = max(own.newest.get((oid, key), 0), own.truncated.get(oid, 0))
         if self._strict and event < newest:
             raise PromiseBrokenError(
                 f"G9: stale row: event {event} of {record[0]} {key!r} came after event {newest}"
@@ -146,15 +161,20 @@ class Fold:
                 )
 
     def compare(self, table: Definition, snapshot: Visibility) -> None:
-        """The topic of the table must give its rows."""
-        topic = self.topics.get(topic_of(table), Topic())
+        """The topics of the table must give its rows."""
+        for suffix in ALL if self._routes else ("",):
+            self._compare(table, snapshot, suffix)
+
+    def _compare(self, table: Definition, snapshot: Visibility, suffix: str) -> None:
+        topic = self.topics.get(topic_of(table) + suffix, Topic())
         heap = self._database.heap(table)
         source = {
             key_bytes(table, version.row): version.row
             for version in heap.visible(snapshot)
-            if not self._filters or matches(table, version.row)
+            if (not self._filters or matches(table, version.row))
+            and (not self._routes or route(table, version.row) == suffix)
         }
-        name = table.full_name
+        name = table.full_name + suffix
         if self.partitions is not None:
             where = {key: partition_of(table, row) for key, row in source.items()}
             self.partitions.compare(topic_of(table), where)

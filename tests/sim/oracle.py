@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdcd.protocol.lsn import Lsn
-from tests.sim.catalog import Definition
-from tests.sim.expected import TOMBSTONE, Expected, PromiseBrokenError, Record, check, parts_of
+from tests.sim.expected import TOMBSTONE, Expected, Part, PromiseBrokenError, Record, check, parts_of
 from tests.sim.fold import Fold, decoded, is_of_snapshot
 from tests.sim.heartbeats import TOPIC as HEARTBEAT_TOPIC
 from tests.sim.heartbeats import HeartbeatsSeen
@@ -42,6 +41,7 @@ class Oracle:
         metadata: whether records say their place in their transaction.
         filters: whether tables have a filter.
         parted: whether columns choose the partitions of records.
+        routes: whether rows of tables are routed.
         whole_bytes: a transaction with fewer bytes must appear in Kafka as a whole.
         part_records, part_bytes: so must one that has fewer than both.
     """
@@ -59,12 +59,14 @@ class Oracle:
         metadata: bool = False,
         filters: bool = False,
         parted: bool = False,
+        routes: bool = False,
     ) -> None:
         self.exactly_once = exactly_once
         self.truncates = truncates
         self.skipped = skipped
         self.filters = filters
         self.partitions = PartitionsSeen() if parted else None
+        self.routes = routes
         self.left_out = left_out
         self.whole_bytes = whole_bytes
         self.part_records = part_records
@@ -103,9 +105,18 @@ class Oracle:
         for serial, change in enumerate(changes, 1 if xid else 0):
             commit_lsn = start if xid else change.lsn - 1
             self._index[commit_lsn, serial] = len(self.expected)
-            for op, table in self._parts_of(change):
+            for op, table, route in self._parts_of(change):
                 self.expected.append(
-                    Expected(change, op, table, xid=xid, commit_lsn=commit_lsn, serial=serial, origin=origin)
+                    Expected(
+                        change,
+                        op,
+                        table,
+                        xid=xid,
+                        commit_lsn=commit_lsn,
+                        serial=serial,
+                        origin=origin,
+                        route=route,
+                    )
                 )
         self._starts.append(start)
         self._lengths.append(len(self.expected))
@@ -128,7 +139,7 @@ class Oracle:
     def has_records(self, changes: Sequence[Change]) -> bool:
         return any(map(self._parts_of, changes))
 
-    def _parts_of(self, change: Change) -> list[tuple[str, Definition | None]]:
+    def _parts_of(self, change: Change) -> list[Part]:
         return parts_of(
             change,
             truncates=self.truncates,
@@ -136,6 +147,7 @@ class Oracle:
             left_out=self.left_out,
             filters=self.filters,
             moved=self.partitions is not None and is_moved(change),
+            routes=self.routes,
         )
 
     def prepare(self, lsn: int, xid: int) -> None:

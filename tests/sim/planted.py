@@ -19,6 +19,7 @@ from tests.sim import planted_left_out as left_out
 from tests.sim import planted_metadata as metadata
 from tests.sim import planted_parted as parted
 from tests.sim import planted_published as published
+from tests.sim import planted_routed as routing
 from tests.sim import planted_sink as sink
 from tests.sim import planted_snapshots as snapshots
 from tests.sim import planted_start as start
@@ -51,6 +52,10 @@ from tests.sim.planted_focuses import (
     RESTARTED_AT_REST,
     REWRITTEN,
     REWRITTEN_WHILE_EXPORTED,
+    ROUTED,
+    ROUTED_AND_CUT,
+    ROUTED_AND_SWAPPED,
+    ROUTED_BESIDE_THE_STREAM,
     STREAMED_AGAIN,
     STREAMED_SUBTRANSACTIONS,
     SWAPPED,
@@ -141,6 +146,14 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
         "snapshot_parted_by_key": _in_session(PARTED_BESIDE_CHUNKS, partitioned_rows=parted.reads_by_key),
         "snapshot_parted_by_number": _in_session(
             PARTED_BESIDE_CHUNKS, partitioned_rows=parted.ignores_what_is_left_out
+        ),
+        "routed_row_not_deleted": _in_session(ROUTED, routed=routing.LeavesWhatMoves),
+        "routed_row_counted_twice": _in_session(ROUTED_AND_CUT, routed=routing.CountsParts),
+        "truncate_in_one_topic": _in_session(ROUTED, routed=routing.TruncatesItsOwnTopic),
+        "former_rows_end_in_one_topic": _in_session(ROUTED_AND_SWAPPED, routed=routing.EndsRowsInItsOwnTopic),
+        "snapshot_in_one_topic": _in_session(ROUTED, routed_rows=routing.reads_into_its_own_topic),
+        "routed_change_not_noted": _in_incremental(
+            routing.WatchesTheOwnTopic, focus=ROUTED_BESIDE_THE_STREAM
         ),
         "counts_not_in_the_position": _in_engine(METADATA_AND_CUT, queue=metadata.ForgetsCounts),
         "end_cut_off": _in_engine(METADATA_AND_CUT, queue=metadata.CutsOffTheEnd),

@@ -396,6 +396,21 @@ PARTED_BESIDE_CHUNKS: Final[Mapping[str, Any]] = {
 }
 """The same, with rows that move while their table is read."""
 
+ROUTED: Final[Mapping[str, Any]] = {**FILTERED, "filters": False, "routes": True}
+"""Tables whose rows are routed, of which few tell the old values, so that a row may have been in several topics."""
+
+ROUTED_WHOLE: Final[Mapping[str, Any]] = {**FILTERED_WHOLE, "filters": False, "routes": True}
+"""The same with REPLICA IDENTITY FULL, and values that updates leave out."""
+
+ROUTED_AND_CUT: Final[Mapping[str, Any]] = {**FILTERED_AND_CUT, "filters": False, "routes": True}
+"""Restarts inside of transactions of which some events have records in several topics, and tables that are replaced."""
+
+ROUTED_BESIDE_THE_STREAM: Final[Mapping[str, Any]] = {**UNSEEN, **ROUTED}
+"""The same with tables that are read while commits are streamed which snapshots do not see yet."""
+
+ROUTED_AND_SWAPPED: Final[Mapping[str, Any]] = {**SWAPPED, **ROUTED, "ddl": ("swap", "replace")}
+"""The same with names that change hands."""
+
 METADATA: Final[Mapping[str, Any]] = {"metadata": True, "exactly_once": True}
 """Transaction metadata. Only a log without repetitions can be counted."""
 

@@ -43,7 +43,8 @@ from cdcd.rows.routing import TopicNames
 from cdcd.shaping.encoder import shaped
 from cdcd.shaping.filtering import filtered, filtered_rows
 from cdcd.shaping.partitioning import partitioned, partitioned_rows
-from cdcd.shaping.settings import Outbox, TableFilter
+from cdcd.shaping.routed import routed, routed_rows
+from cdcd.shaping.settings import Outbox, TableFilter, TableRoutes
 from cdcd.snapshots.beginning import first_tables
 from cdcd.snapshots.progress import Progress
 from cdcd.transactions.logged import DurableLog, LoggedSession
@@ -62,6 +63,7 @@ from tests.sim.oracle import Oracle
 from tests.sim.parted import RULES as PARTITION_RULES
 from tests.sim.postgres import NEVER, Connection, ConnectionLostError, Postgres
 from tests.sim.published import OUTBOX
+from tests.sim.routed import ROUTES, TOPICS
 from tests.sim.settings import Settings
 from tests.sim.sink import Sink
 from tests.sim.spooling import open_log
@@ -84,6 +86,7 @@ Answered = Generator[None, None, T]
 
 
 Filters = tuple[TableFilter, ...]
+Routes = tuple[TableRoutes, ...]
 
 
 class StoppedError(Exception):
@@ -107,6 +110,8 @@ class Parts:
     filtered_rows: Callable[[RowEncoder, Filters, EncoderSettings, Observer], RowEncoder] = filtered_rows
     partitioned: Callable[[Encoder, EncoderSettings], Encoder] = partitioned
     partitioned_rows: Callable[[RowEncoder, EncoderSettings], RowEncoder] = partitioned_rows
+    routed: Callable[[Encoder, Routes, EncoderSettings, Observer], Encoder] = routed
+    routed_rows: Callable[[RowEncoder, Routes, EncoderSettings, Observer], RowEncoder] = routed_rows
     left_out: Callable[[Callable[[str], bool]], LeftOutTables] = LeftOutTables
     log: type[LogFiles] = LogFiles
 
@@ -303,7 +308,15 @@ class Session:
                 slot="simulated",
                 publication="simulated",
                 checkpoint_topic="checkpoint",
-                topics=TopicNames(TOPIC_PREFIX, {}, "messages", None, "checkpoint", None),
+                topics=TopicNames(
+                    TOPIC_PREFIX,
+                    {},
+                    "messages",
+                    None,
+                    "checkpoint",
+                    None,
+                    routes=TOPICS if settings.routes else (),
+                ),
                 streaming=streaming,
                 two_phase=self.instance.two_phase,
                 messages=settings.messages,
@@ -478,14 +491,18 @@ class Session:
             transaction_topic=METADATA_TOPIC if settings.metadata else None,
             heartbeat_topic=HEARTBEAT_TOPIC if settings.heartbeat_s else None,
             partition_rules=PARTITION_RULES if settings.parted else (),
+            routes=TOPICS if settings.routes else (),
         )
         outbox = OUTBOX if settings.publishes else Outbox()
         observe = self.around.observe
         encoder = self.parts.shaped(self.parts.encoder(envelope), outbox, envelope, observe)
         filters = FILTERS if settings.filters else ()
+        routes = ROUTES if settings.routes else ()
         encoder = self.parts.partitioned(encoder, envelope)
+        encoder = self.parts.routed(encoder, routes, envelope, observe)
         encoder = self.parts.filtered(encoder, filters, envelope, observe)
         rows = self.parts.partitioned_rows(SnapshotEncoder(envelope), envelope)
+        rows = self.parts.routed_rows(rows, routes, envelope, observe)
         rows = self.parts.filtered_rows(rows, filters, envelope, observe)
         at = ready.checkpoint.position
         position = parts.position(at.commit_lsn, at.end_lsn, at.events_done, at.counts)

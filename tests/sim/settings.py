@@ -104,6 +104,8 @@ class Settings:
     """Tables have a filter (`filtered.py`)."""
     parted: bool = False
     """Columns choose the partitions of records (`parted.py`)."""
+    routes: bool = False
+    """Rows of tables are routed (`routed.py`)."""
     left_out: tuple[str, ...] = ()
     """Names of tables that the pipeline leaves out."""
     durable: bool = False

@@ -24,6 +24,11 @@ from tests.sim.planted_focuses import (
     PARTED_BESIDE_CHUNKS,
     PUBLISHING,
     PUBLISHING_AND_CUT,
+    ROUTED,
+    ROUTED_AND_CUT,
+    ROUTED_AND_SWAPPED,
+    ROUTED_BESIDE_THE_STREAM,
+    ROUTED_WHOLE,
     WATERMARKS,
     WATERMARKS_AND_CUT,
     WATERMARKS_AT_LEAST_ONCE,
@@ -139,6 +144,41 @@ def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one(tmp_path, f
         assert world.oracle.partitions is not None
         moved += world.oracle.partitions.moved
     assert moved > 100, "rows moved"
+
+
+@pytest.mark.again
+@pytest.mark.parametrize(
+    "focus",
+    [
+        ROUTED,
+        ROUTED_WHOLE,
+        {**ROUTED_AND_CUT, "metadata": True},
+        ROUTED_AND_SWAPPED,
+        ROUTED_BESIDE_THE_STREAM,
+        {**ROUTED, "filters": True},
+        {**ROUTED_WHOLE, "filters": True},
+    ],
+    ids=[
+        "as drawn",
+        "whole rows",
+        "cut, killed and counted",
+        "names change hands",
+        "beside the stream",
+        "filtered",
+        "filtered and whole",
+    ],
+)
+def test_each_row_is_in_the_topic_of_its_route_and_in_no_other(tmp_path, focus):
+    moved = 0
+    for seed in range(60):
+        world = World(seed, str(tmp_path), focus=focus)
+        try:
+            world.run()
+        except Exception as error:
+            error.add_note(f"seed {seed} of {focus}")
+            raise
+        moved += sum(each.op == "d" and each.change.what == "U" for each in world.oracle.expected)
+    assert moved > 30, "rows went to other topics"
 
 
 @pytest.mark.again

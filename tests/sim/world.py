@@ -67,13 +67,19 @@ class World:
             metadata=settings.metadata,
             filters=settings.filters,
             parted=settings.parted,
+            routes=settings.routes,
             whole_bytes=settings.whole_bytes_max,
             part_records=settings.batch_records_max,
             part_bytes=settings.part_bytes,
         )
         self.postgres = Postgres(settings, self.rng, self.oracle)
         self.database = self.postgres.workload.database
-        self.oracle.fold = Fold(self.database, strict=settings.exactly_once, filters=settings.filters)
+        self.oracle.fold = Fold(
+            self.database,
+            strict=settings.exactly_once,
+            filters=settings.filters,
+            routes=settings.routes,
+        )
         self.oracle.fold.partitions = self.oracle.partitions
         self.oracle.durable = settings.durable
         self.postgres.workload.populate(settings.rows)

@@ -31,6 +31,8 @@ from cdcd.formats.debezium_json.heartbeats import watermark
 from cdcd.formats.debezium_json.source_block import CREATED, DELETED, UPDATED, SourceBlock
 from cdcd.formats.debezium_json.table_fragments import Headers, TableFragments
 from cdcd.formats.encoder import (
+    HEADER_NEW_KEY,
+    HEADER_OLD_KEY,
     HEADER_UNCHANGED,
     HEARTBEATS,
     MESSAGES,
@@ -139,6 +141,7 @@ class AvroEncoder(DebeziumJsonEncoder):
             columns=self._told_forms[fragments.relation.oid].columns,
             source=self._table_source(fragments),
             value_schema=self._value_schema,
+            topics=self.topics_of(fragments.relation.oid),
         )
         if known is not None and known.is_told and known.uses == table.uses:
             table.is_told = True
@@ -185,12 +188,34 @@ class AvroEncoder(DebeziumJsonEncoder):
         if table.key_use is not None:
             table.key_head = self._form.head(self._id(table.key_use))
         table.value_head = value_head
+        for topic, (key_use, value_use) in table.routed_uses.items():
+            key_head = b"" if key_use is None else self._form.head(self._id(key_use))
+            table.routed_heads[topic] = key_head, self._form.head(self._id(value_use))
         if not table.is_told:
             self._tell(table.uses, out)
             table.is_told = True
         if self._metadata_uses and not self._metadata_told:
             self._tell(self._metadata_uses, out)
             self._metadata_told = True
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """See `Encoder`. A registry may give a schema another id under the subjects of another topic."""
+        _, key, value, headers = record
+        table = self._avro[relation_oid]
+        heads = table.routed_heads.get(topic)
+        if heads is None or heads == (table.key_head, table.value_head):
+            return topic, key, value, headers
+        key_head, value_head = heads
+        if key is not None:
+            key = key_head + key[len(key_head) :]
+        if value is not None:
+            value = value_head + value[len(value_head) :]
+        if headers is not None:
+            headers = [
+                (name, key_head + each[len(key_head) :] if name in (HEADER_NEW_KEY, HEADER_OLD_KEY) else each)
+                for name, each in headers
+            ]
+        return topic, key, value, headers
 
     # What stands around a row.
 

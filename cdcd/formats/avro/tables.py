@@ -93,6 +93,8 @@ class AvroTable:
         places: of the columns; `key_places` are those of the key, in its order.
         key_head, value_head: what keys and values begin with, once the schemas have ids; else empty.
         source: what follows the rows in its records.
+        routed_uses: by topic, the same schemas under the subjects of the other topics that rows are routed to.
+        routed_heads: by topic, what keys and values begin with there, once the schemas have ids.
         is_told: the schemas topic names the schemas.
         constants: what each row begins with: the values of constant fields.
         takes_null: NULL in a column of the key is written as the zero of its type, else it is refused.
@@ -109,6 +111,7 @@ class AvroTable:
         columns: Sequence[ColumnForm],
         source: AvroTableSource,
         value_schema: Callable[[Schema], Schema],
+        topics: Sequence[str],
     ) -> None:
         self.fragments = fragments
         relation, keys, topic = fragments.relation, fragments.key_columns, fragments.topic
@@ -123,10 +126,17 @@ class AvroTable:
         )
         value = form.of_value(value_schema(envelope), numbers)
         self.value_use = form.use(settings, topic, value, "value")
+        key: Schema = {}
         self.key_use: SchemaUse | None = None
         if keys and settings.key_format == form.format:
-            key = key_struct(shown, keys, types, topic, rules, modes=modes)
-            self.key_use = form.use(settings, topic, form.of_key(key, numbers), "key")
+            key = form.of_key(key_struct(shown, keys, types, topic, rules, modes=modes), numbers)
+            self.key_use = form.use(settings, topic, key, "key")
+        self.routed_uses: dict[str, tuple[SchemaUse | None, SchemaUse]] = {}
+        self.routed_heads: dict[str, tuple[bytes, bytes]] = {}
+        for each in topics:
+            if each != topic:
+                key_use = None if self.key_use is None else form.use(settings, each, key, "key")
+                self.routed_uses[each] = key_use, form.use(settings, each, value, "value")
         self.key_head = self.value_head = b""
         self.is_told = False
         self.takes_null = False
@@ -158,7 +168,11 @@ class AvroTable:
     @property
     def uses(self) -> tuple[SchemaUse, ...]:
         """The schemas that the records use."""
-        return (self.value_use,) if self.key_use is None else (self.key_use, self.value_use)
+        found: list[SchemaUse | None] = [self.key_use, self.value_use]
+        for pair in self.routed_uses.values():
+            found += pair
+        # Under the strategy `record`, the subjects of several topics are one.
+        return tuple(dict.fromkeys([use for use in found if use is not None]))
 
     def key(self, out: BytesWriter, part: BytesWriter) -> bytes | None:
         """The key of the row that was written last to `out`; None: the table has no key."""

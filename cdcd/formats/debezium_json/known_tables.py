@@ -20,7 +20,7 @@ from cdcd.rows.partition_identity import check_partitions
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relation_changes import Described
 from cdcd.rows.relations import TableDescription, TypeDescription, key_columns, types_of
-from cdcd.rows.routing import Routes
+from cdcd.rows.routing import ClaimedTopics
 
 RowForm = tuple[Relation, tuple[str, ...], tuple[TypeDescription, ...]]
 """What a row's JSON and its key follow from: the description, the key's columns, the types that are not built in."""
@@ -42,7 +42,7 @@ class KnownTables:
         self._repeating: set[int] = set()
         """Relations in which several rows may have the same key."""
         self._names = settings.topics
-        self._routes = Routes(self._names)
+        self._claimed = ClaimedTopics(self._names)
         self._message_topic = self._names.message or ""
         self.metadata = (
             None
@@ -148,6 +148,7 @@ class KnownTables:
             rules,
             modes=modes,
             skipped=self._settings.skipped,
+            routes=self._names.routed(relation.schema, relation.name),
             flattened=self._settings.flattening is not None,
             cloudevents=self._settings.value_format == CLOUDEVENTS,
             moves=bool(self._chosen_partitions)
@@ -219,7 +220,7 @@ class KnownTables:
         Raises:
             SinkError: the name of the topic is too long, or collides with another one.
         """
-        self._routes.table(table.relation.schema, table.relation.name)
+        self._claimed.table(table.relation.schema, table.relation.name)
         if table.announcement is not None:
             # Not counted in what the caller is told: it comes once in a life, and is about as large as a row.
             out.append(table.announcement)
@@ -260,7 +261,7 @@ class KnownTables:
     def claim(self, relation_oid: int) -> str:
         """The topic of a relation that will have records; SinkError: it is not allowed, or another one's."""
         table = self._tables[relation_oid]
-        self._routes.table(table.relation.schema, table.relation.name)
+        self._claimed.table(table.relation.schema, table.relation.name)
         return table.topic
 
     def key_indexes(self, relation_oid: int) -> tuple[int, ...]:
@@ -283,3 +284,13 @@ class KnownTables:
     def topic_of(self, relation_oid: int) -> str:
         """The topic of a relation that was defined. Its first record shows whether the topic is allowed and free."""
         return self._tables[relation_oid].topic
+
+    def topics_of(self, relation_oid: int) -> tuple[str, ...]:
+        """See `Encoder`."""
+        relation = self._tables[relation_oid].relation
+        return self._names.all_of(relation.schema, relation.name)
+
+    def to_topic(self, relation_oid: int, record: Record, topic: str) -> Record:
+        """See `Encoder`."""
+        _, key, value, headers = record
+        return topic, key, value, headers

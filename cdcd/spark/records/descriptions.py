@@ -279,6 +279,13 @@ class Descriptions:
                 " change of a row comes first.",
                 hint="Mirror a pipeline without event_flattening, or leave the table out of the mirror.",
             )
+        if form.routes:
+            raise SourceError(
+                f"{form.schema}.{form.table}: its rows are routed to several topics (routes.tables), and the mirror "
+                "follows one topic of a table.",
+                hint="Mirror a pipeline without routes of this table: a second one, with a slot and a prefix of its "
+                "own; or leave the table out of the mirror.",
+            )
         if form.cloudevents:
             raise SourceError(
                 f"{form.schema}.{form.table}: its records are CloudEvents (format.value), which the mirror"

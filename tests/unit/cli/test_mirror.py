@@ -186,6 +186,10 @@ def test_spark_reads_no_table_of_a_pipeline_that_protects_columns(
         ("event_flattening: {enabled: true}", "are flattened"),
         ("format: {value: cloudevents}", "records are CloudEvents"),
         ("filters: {tables: {public.t: {keep: row.id > 1}}}", "filters the rows of public.t"),
+        (
+            "routes: {tables: {public.t: {rules: [{when: row.id > 1, topic: shop.public.t-x}]}}}",
+            "routes the rows of public.t to several topics",
+        ),
         ("key: {columns: {a.b: [c]}}", "chooses the keys of records"),
         ("fields: {tables: {a.b: {rename: {c: d}}}}", "renames fields"),
     ],

@@ -116,9 +116,20 @@ def test_a_plan_is_looked_at_again_if_the_relation_changed_and_not_for_another_t
     assert len(session.facts.of(RelationChanged)) == 1
 
 
+def test_changes_lack_a_topic_that_they_may_be_routed_to(session: Session):
+    session.describe(relation(OID, "t"))
+    session.relations.new_topics[OID] = ("p.public.t", "elsewhere")
+    session.topics.ready(["p.public.t"])
+    session.relations.topics_ready()
+    assert session.relations.lacks_topics(changes())
+    session.topics.ready(["elsewhere"])
+    session.relations.topics_ready()
+    assert session.relations.new_topics == {}
+
+
 def test_changes_lack_their_topic_until_it_is_ready(session: Session):
     session.describe(relation(OID, "t"))
-    assert session.relations.new_topics == {OID: "p.public.t"}
+    assert session.relations.new_topics == {OID: ("p.public.t",)}
     assert session.relations.lacks_topics(changes())
     session.topics.ready(["p.public.t"])
     session.relations.topics_ready()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cdcd.config.expressions import parse_expression
 from cdcd.engine.actions import (
     Action,
     Ask,
@@ -62,7 +63,10 @@ from cdcd.protocol.messages import (
     Update,
 )
 from cdcd.rows.relations import TableDescription
+from cdcd.rows.routing import RoutedTopics
 from cdcd.rows.types import BUILTIN_TYPES
+from cdcd.shaping.routed import routed, routed_rows
+from cdcd.shaping.settings import ASSUMED, Route, TableRoutes
 from cdcd.snapshots.beginning import initial
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Refused, Rows, SourceTable
@@ -117,13 +121,14 @@ class Daemon:
         published: dict[int, str] | None = None,
         encoding: EncoderSettings = ENVELOPE,
         left_out: LeftOutTables | None = None,
+        routes: tuple[TableRoutes, ...] = (),
         **settings: Any,
     ) -> None:
         self.now = 0.0
         self.facts = Facts()
         self.ledger = Ledger(start.position.end_lsn)
         records = format_of(encoding)
-        encoder = records.changes(encoding, False, self.facts)
+        encoder = routed(records.changes(encoding, False, self.facts), routes, encoding, self.facts)
         self.assembler = Assembler(
             self.ledger, Spool(str(directory), 1 << 20), start.position, encoder.draft_all, abort_info=False
         )
@@ -143,7 +148,7 @@ class Daemon:
             assembler=self.assembler,
             ledger=self.ledger,
             encoder=encoder,
-            rows=records.rows(encoding, False, self.facts),
+            rows=routed_rows(records.rows(encoding, False, self.facts), routes, encoding, self.facts),
             published=self.published,
             observe=self.facts,
             now=self.now,
@@ -433,6 +438,70 @@ def test_events_wait_for_their_topic(daemon: Daemon):
     daemon.carry_out(topics)
     daemon.idle()
     assert daemon.ids == [1]
+
+
+ROUTE = "row.note == 'elsewhere'"
+ELSEWHERE = "p.public.t-elsewhere"
+ROUTES = (TableRoutes("public.t", (Route(ROUTE, parse_expression(ROUTE), ELSEWHERE),), old_row=ASSUMED),)
+
+
+@pytest.fixture
+def routing(tmp_path: Path) -> Daemon:
+    encoding = replace(ENVELOPE, routes=(RoutedTopics("public.t", (ELSEWHERE,)),))
+    return Daemon(tmp_path, encoding=encoding, routes=ROUTES)
+
+
+def test_rows_wait_for_all_topics_that_they_may_go_to(routing: Daemon):
+    routing.feed(transaction(5, 100, described(), row(1)))
+    topics = routing.until(EnsureTopics)
+    assert topics.topics == ("p.public.t", ELSEWHERE)
+    routing.engine.topics_ready(topics.topics[:1], routing.now)
+    routing.idle()
+    assert routing.ids == []
+    routing.engine.topics_ready(topics.topics[1:], routing.now)
+    routing.idle()
+    assert routing.ids == [1]
+
+
+def test_a_row_that_has_gone_elsewhere_overtakes_what_is_read_of_it(routing: Daemon):
+    routing.tables[OID] = table(OID, pages=1)
+    routing.take(transaction(5, 100, described(), row(1, "elsewhere")))
+    assert routing.records[-1][0] == ELSEWHERE
+    routing.engine.incremental.tasks.add([TableTask(NAME, OID)])
+    while not (isinstance(ask := routing.until(Ask), Ask) and isinstance(ask.question, Read)):
+        routing.carry_out(ask)
+    routing.take(transaction(200, 200, row(2, "elsewhere"), wire.frame(Delete(None, OID, "K", (b"1", None)))))
+    lines = [b"1\telsewhere\n", b"2\tx\n", b"3\telsewhere\n"]
+    routing.engine.answered(ask.ticket, Rows(lines, 30, Visibility(150, 150), 0), routing.now)
+    while routing.engine.incremental.progress.tasks:
+        routing.carry_out(routing.until(Ask, Ship))
+    routing.idle()
+    read = [
+        (topic, value["after"]["id"]) for topic, _, value in routing.records if value and value["op"] == "r"
+    ]
+    assert read == [(ELSEWHERE, 3)]
+
+
+def test_a_row_that_comes_from_another_topic_without_a_value_is_read_again_also_behind_all_pages(
+    routing: Daemon,
+):
+    routing.tables[OID] = table(OID, pages=1)
+    routing.take(transaction(5, 100, described(), row(1)))
+    routing.engine.incremental.tasks.add([TableTask(NAME, OID)])
+    while not (isinstance(ask := routing.until(Ask), Ask) and isinstance(ask.question, Read)):
+        routing.carry_out(ask)
+    # GIVEN a row that is read again by its key, while every page was delivered
+    routing.feed(transaction(200, 200, wire.frame(Update(None, OID, "", None, (b"1", UNCHANGED)))))
+    again = routing.until(Ask)
+    lines = [b"1\told\n", b"2\tother\n"]
+    routing.engine.answered(ask.ticket, Rows(lines, 20, Visibility(150, 150), 0), routing.now)
+    routing.take([])
+    # WHEN an update of another row leaves out the value that the rule asks for
+    routing.take(transaction(210, 300, wire.frame(Update(None, OID, "", None, (b"2", UNCHANGED)))))
+    routing.engine.answered(again.ticket, Rows([b"1\told\n"], 6, Visibility(201, 201), 0), routing.now)
+    # THEN the table is not complete before that row was read by its key
+    second = routing.until(Ask)
+    assert second.question.query.keys == (((False, b"2"),),)
 
 
 def test_topics_of_the_tables_that_are_read_next_are_made_with_that_of_the_first(tmp_path: Path):

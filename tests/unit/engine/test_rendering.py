@@ -8,6 +8,7 @@ from cdcd.formats.debezium_json.snapshot_rows import SnapshotEncoder
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.relations import TableDescription
+from cdcd.rows.routing import RoutedTopics
 from tests.unit.engine.tables import relation
 from tests.unit.engine.test_queue import make
 
@@ -33,3 +34,20 @@ def test_a_table_whose_key_comes_to_tell_rows_apart_is_read_by_it():
     assert found.key_columns(1) == ()
     found.define(FULL, replace(KEYED, unique_key=("note",)), {})
     assert found.key_columns(1) == ("note",)
+
+
+def test_a_table_is_ready_when_all_topics_of_its_rows_are():
+    routes = (RoutedTopics("public.t", ("{prefix}.{schema}.{table}-eu",)),)
+    settings = EncoderSettings("1", "p", "d", routes=routes)
+    topics = Topics()
+    found = SnapshotRows(SnapshotEncoder(settings), make(), topics)
+    assert found.define(replace(FULL, columns=()), TableDescription(), {}) == "p.public.t"
+    assert not found.topic_is_ready("p.public.t")
+    wanted = topics.wanted()
+    assert wanted is not None
+    assert wanted.topics == ("p.public.t", "p.public.t-eu")
+    assert wanted.keyless == frozenset(wanted.topics), "rows without a key must not be compacted away"
+    topics.ready(["p.public.t"])
+    assert not found.topic_is_ready("p.public.t")
+    topics.ready(["p.public.t-eu"])
+    assert found.topic_is_ready("p.public.t")

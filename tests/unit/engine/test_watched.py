@@ -128,7 +128,7 @@ def test_what_the_stream_changes_before_the_table_is_planned_again_is_owed():
     task = TableTask(T, 1, parts=(Part(1, 100, 4, 4 * PAGE, ((0, 1),)),))
     daemon = Daemon(Progress().add([task]))
     assert daemon.incremental.watched.watches
-    daemon.incremental.watched.defined(1, T)
+    daemon.incremental.watched.defined(1, (T,))
     assert daemon.incremental.watched.is_watched(T)
     daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
     written = daemon.incremental.watched.write_down()
@@ -141,7 +141,7 @@ def test_so_it_is_after_the_initial_snapshot_left_a_table_in_the_same_session():
     task = daemon.progress.tasks[0]
     parts = (Part(1, 100, 4, 4 * PAGE),)
     daemon.incremental.tasks.replace(daemon.progress.plan(task, 1, T, parts, 1).deliver(task, 1, 0, 1, 5))
-    daemon.incremental.watched.defined(1, T)
+    daemon.incremental.watched.defined(1, (T,))
     assert daemon.incremental.watched.watches
     daemon.incremental.watched.note(50, T, key(3), values(3), moved=False)
     written = daemon.incremental.watched.write_down()
@@ -204,3 +204,17 @@ def test_so_it_is_with_chunks_that_wait_then():
 
 def test_nothing_is_written_down_where_nothing_was_ever_asked_for():
     assert Daemon().incremental.watched.write_down() is None
+
+
+def test_changes_in_all_topics_of_a_table_matter():
+    daemon = reading()
+    watched = daemon.incremental.watched
+    watched.defined(1, (T, "elsewhere"))
+    assert watched.is_watched("elsewhere")
+    assert not watched.is_watched("nowhere")
+    asked, _ = daemon.ask()
+    watched.note(150, "elsewhere", key(2), None, moved=False)
+    daemon.incremental.answered(asked, rows(1, 2, seen=120), daemon.now)
+    daemon.between()
+    assert daemon.rendering.ids == [1]
+    assert daemon.is_done()

@@ -60,6 +60,16 @@ def test_that_records_of_a_key_may_lie_in_several_partitions_is_in_the_descripti
     assert read_form(moving.record()[1]) == (moving.fingerprint, moving)
 
 
+def test_topics_that_rows_are_routed_to_are_in_the_description():
+    relation = Relation(None, 1, "public", "t", "d", (Column(1, "a", 23, -1),))
+    plain = table_form(relation, TableDescription(), {}, "t")
+    routed = table_form(relation, TableDescription(), {}, "t", routes=("t", "t-eu", "t-us", "t-eu"))
+    assert b"routes" not in plain.record()[1]
+    assert routed.routes == ("t-eu", "t-us")
+    assert routed.fingerprint != plain.fingerprint
+    assert read_form(routed.record()[1]) == (routed.fingerprint, routed)
+
+
 def test_a_table_is_described_with_keys_types_and_forms():
     form = described()
     assert form.key == ("id",)

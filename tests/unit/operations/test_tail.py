@@ -76,6 +76,27 @@ def test_topics_are_found_by_the_template_of_the_configuration():
     }
 
 
+ROUTED = (
+    "routes: {tables: {public.a: {rules: [{when: row.b == 1, topic: '{prefix}.{schema}.{table}-eu'}]}}}\n"
+)
+
+
+def test_all_topics_of_a_table_are_read():
+    config = parse_config(
+        f"name: shop\npostgres: {{dsn: host=db}}\nkafka: {{bootstrap_servers: 'k:9092'}}\n{ROUTED}"
+        "event_flattening: {enabled: true}\n",
+        {},
+    )
+    wants = topics_of(config, ("public.a",))
+    assert [wants(topic) for topic in ("shop.public.a", "shop.public.a-eu", "shop.public.b")] == [
+        True,
+        True,
+        False,
+    ]
+    shown = filter_of(("public.a",), "", config)
+    assert shown.wanted(Seen("shop.public.a-eu", None, b'{"id":1}')) is not None
+
+
 def test_flattened_records_show_their_table_only_by_a_topic_that_is_named():
     config = with_template("{prefix}.app.{table}", flattened=True)
     shown = filter_of(("public.a",), "", config)

@@ -36,9 +36,10 @@ from cdcd.rows.chosen_keys import KeyRule
 from cdcd.rows.chosen_partitions import PartitionRule
 from cdcd.rows.field_names import FieldRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
+from cdcd.rows.routing import RoutedTopics
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.expressions import DEPTH_MAX
-from cdcd.shaping.settings import Outbox, OutboxTable, TableFilter
+from cdcd.shaping.settings import Outbox, OutboxTable, Route, TableFilter, TableRoutes
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import KeyQuery, Rows, SourceTable
 from cdcd.snapshots.selection import TableSelection
@@ -62,6 +63,7 @@ START = SessionStart(
         key_rules=(KeyRule("public.t", ("id",)),),
         partition_rules=(PartitionRule("public.t", ("id",)),),
         field_rules=(FieldRule("public.t", (("id", "key"),), (("region", "eu"),)),),
+        routes=(RoutedTopics("public.t", ("p.public.t-eu",)),),
     ),
     tables=TableSelection(("public.*",), ("*.secret",)),
     published={16385: "public.t"},
@@ -72,6 +74,7 @@ START = SessionStart(
         tables={("public", "o"): OutboxTable("events", "a", "", "b", "c", {"t": "d"})},
     ),
     filters=(TableFilter("public.t", DEEPEST, parse_expression(DEEPEST)),),
+    routes=(TableRoutes("public.t", (Route(DEEPEST, parse_expression(DEEPEST), "p.public.t-eu"),)),),
 )
 KNOWN = (RELATION, DESCRIPTION, {23: BUILTIN_TYPES[23]})
 EVENTS: list[Event] = [

@@ -26,7 +26,7 @@ from cdcd.recording.events import Answered, Began, CatalogAnswer, Event, Frames,
 from cdcd.recording.redaction import Redaction
 from cdcd.rows.relations import CatalogColumn, ColumnForm, TableDescription, TypeDescription
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.settings import TableFilter
+from cdcd.shaping.settings import Route, TableFilter, TableRoutes
 from cdcd.snapshots.progress import Progress
 from cdcd.snapshots.reading import Changed, KeyQuery, PageQuery, Refused, Rows, SourceTable
 from cdcd.snapshots.table_task import TableTask
@@ -104,6 +104,11 @@ def filtered(word: str) -> tuple[TableFilter, ...]:
     return (TableFilter("public.t", text, parse_expression(text)),)
 
 
+def routed(word: str) -> tuple[TableRoutes, ...]:
+    text = f"row.note == '{word}'"
+    return (TableRoutes("public.t", (Route(text, parse_expression(text), "p.public.t-eu"),)),)
+
+
 def recording(planted: Planted) -> list[Event]:
     """Every place of a recording that has values."""
     word = planted.word
@@ -119,7 +124,7 @@ def recording(planted: Planted) -> list[Event]:
     pages = PageQuery("t", 16385, 1, 0, 5, table, (f"note = '{word()}'",))
     request = f'{{"action": "start", "tables": ["public.t"], "where": "note = \'{word()}\'"}}'
     known = (RELATION, description, types)
-    start = replace(START, checkpoint=checkpoint, filters=filtered(word()))
+    start = replace(START, checkpoint=checkpoint, filters=filtered(word()), routes=routed(word()))
     events: list[Event] = [
         Began("1", True, start, 1, (known,), (known,), 1, 1.0, 1),
         CatalogAnswer(1.0, RELATION, description, {90001: mood}, None),

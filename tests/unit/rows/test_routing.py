@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdcd.errors import SinkError
-from cdcd.rows.routing import TOPIC_LENGTH_MAX, Routes, TopicNames, collisions, parse_table, topic_name
+from cdcd.rows.routing import (
+    TOPIC_LENGTH_MAX,
+    ClaimedTopics,
+    RoutedTopics,
+    TopicNames,
+    collisions,
+    parse_table,
+    topic_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +29,7 @@ from cdcd.rows.routing import TOPIC_LENGTH_MAX, Routes, TopicNames, collisions, 
     ],
 )
 def test_a_topic_is_prefix_schema_and_table_with_underscores_for_what_kafka_forbids(schema, table, topic):
-    assert Routes(TopicNames("shop")).table(schema, table) == topic
+    assert ClaimedTopics(TopicNames("shop")).table(schema, table) == topic
 
 
 @given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
@@ -45,7 +53,7 @@ def test_a_topic_that_is_too_long_is_refused():
     ],
 )
 def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     routes.table(*one)
     with pytest.raises(SinkError, match="collides") as caught:
         routes.table(*other)
@@ -54,13 +62,13 @@ def test_two_tables_with_one_topic_to_kafka_are_refused(one, other):
 
 
 def test_a_table_may_come_again_and_names_differ_by_case():
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     assert routes.table("a", "t") == routes.table("a", "t")
     assert routes.table("a", "T") == "shop.a.T"
 
 
 def test_a_table_cannot_take_the_topic_of_the_messages():
-    routes = Routes(TopicNames("shop"))
+    routes = ClaimedTopics(TopicNames("shop"))
     routes.claim("shop.public.audit", "logical messages")
     with pytest.raises(SinkError, match="logical messages"):
         routes.table("public", "audit")
@@ -68,7 +76,7 @@ def test_a_table_cannot_take_the_topic_of_the_messages():
 
 def test_a_name_of_the_configuration_goes_before_the_rule():
     names = TopicNames("shop", {("a", "x y"): "shop.a.x-y"})
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     assert routes.table("a", "x_y") == "shop.a.x_y"
     assert routes.table("a", "x y") == "shop.a.x-y" == names.qualified("a.x y")
     assert names.qualified("a.x_y") == "shop.a.x_y"
@@ -106,7 +114,7 @@ def test_all_collisions_are_found_at_once_and_in_the_words_of_the_first_record()
         ("a", "x" * TOPIC_LENGTH_MAX),
     ]
     found = collisions(tables, names)
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     raised = []
     for table in tables:
         try:
@@ -138,7 +146,7 @@ FLAT = "{prefix}.app.{schema}_{table}"
 
 def test_a_template_is_the_rule_for_tables_without_a_name_of_their_own():
     names = TopicNames("shop", {("a", "x"): "shop.b.x"}, template=FLAT)
-    routes = Routes(names)
+    routes = ClaimedTopics(names)
     assert routes.table("a", "x") == "shop.b.x" == names.qualified("a.x")
     assert routes.table("a", "y z") == "shop.app.a_y_z" == names.qualified("a.y z")
 
@@ -158,3 +166,55 @@ def test_a_point_in_a_name_is_refused_where_the_template_would_need_to_split_at_
     named = TopicNames("shop", {('"x.y', "c"): "shop.app.c"}, template=FLAT)
     assert collisions([('"x.y', "c")], named) == []
     assert parse_table('"""x.y"."c"') == ('"x.y', "c")
+
+
+ROUTED = TopicNames(
+    "shop",
+    {("a", "named"): "shop.a.x"},
+    checkpoint="shop.checkpoint",
+    dead_letter="shop.a.dead",
+    routes=(
+        RoutedTopics("a.*", ("{prefix}.{schema}.{table}-eu", "{prefix}.{schema}.{table}")),
+        RoutedTopics("b.t", ("shop.b.t-big", "shop.b.t-big")),
+    ),
+)
+
+
+def test_a_table_with_routes_has_further_topics():
+    assert ROUTED.routed("a", "Ä t") == ("shop.a.__t-eu", "shop.a.__t")
+    assert ROUTED.all_of("a", "t") == ("shop.a.t", "shop.a.t-eu")
+    assert ROUTED.all_of("a", "named") == ("shop.a.x", "shop.a.named-eu", "shop.a.named")
+    assert ROUTED.all_of("b", "t") == ("shop.b.t", "shop.b.t-big")
+    assert ROUTED.routed("c", "t") == ()
+    assert ROUTED.all_of("c", "t") == ("shop.c.t",)
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ([("a", "t"), ("a", "t-eu")], 'shop.a.t-eu of table "a"."t-eu" collides with that of table "a"."t"'),
+        ([("b", "t_big"), ("b", "t")], None),
+        (
+            [("b", "t-big"), ("b", "t")],
+            'shop.b.t-big of table "b"."t" collides with that of table "b"."t-big"',
+        ),
+    ],
+)
+def test_topics_of_routes_collide_as_topics_of_tables_do(tables, says):
+    found = collisions(tables, ROUTED)
+    assert says is None or says in found[0].message
+    assert (says is None) == (not found)
+
+
+def test_topics_of_routes_collide_with_cdcds_own():
+    names = TopicNames(
+        "shop", dead_letter="shop.a.dead_letter", routes=(RoutedTopics("a.t", ("shop.a.dead.letter",)),)
+    )
+    (error,) = collisions([("a", "t")], names)
+    assert "collides with that of records that are too large" in error.message
+
+
+def test_a_topic_of_a_route_may_be_too_long():
+    names = TopicNames("shop", routes=(RoutedTopics("a.t", ("shop.a." + "x" * 250,)),))
+    (error,) = collisions([("a", "t")], names)
+    assert "Kafka allows 249" in error.message

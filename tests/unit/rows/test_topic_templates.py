@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdcd.rows.topic_templates import DEFAULT, check, needs_name, rendered, rendered_qualified
+from cdcd.rows.topic_templates import (
+    DEFAULT,
+    begins_as_table,
+    check,
+    check_routed,
+    needs_name,
+    rendered,
+    rendered_qualified,
+)
 
 NAMES = st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1)
 
@@ -66,3 +74,39 @@ def test_other_templates_name_tables_without_points(template, schema, table):
 
 def test_a_name_that_looks_like_a_placeholder_stays_as_it_is():
     assert rendered(DEFAULT, "p", "{table}", "{prefix}") == "p.{table}.{prefix}"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("shop.public.orders-eu", "public.orders"),
+        ("{prefix}.{schema}.{table}-eu", "public.orders"),
+        ("{prefix}.eu.{table}", "public.*"),
+        ("{prefix}.{schema}.eu", "*.orders"),
+    ],
+)
+def test_a_topic_of_a_route_is_a_name_or_a_template(text, pattern):
+    check_routed(text, pattern)
+    assert begins_as_table(text, "shop")
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "meaning"),
+    [
+        ("{prefix}.{schema}.{region}", "public.orders", "{region} is not a placeholder"),
+        ("shop.public.orders/eu", "public.orders", "may hold only ASCII letters"),
+        ("shop.public.eu", "public.o*", "needs {table}, because public.o* may match several tables"),
+        ("shop.{table}.eu", "*.orders", "needs {schema}"),
+    ],
+)
+def test_what_would_not_name_topics_of_routes_is_refused(text, pattern, meaning):
+    with pytest.raises(ValueError, match=r"topic: ") as caught:
+        check_routed(text, pattern)
+    assert meaning in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["orders-eu", "shop.eu", "other.public.orders", "shop..orders", "{schema}.a.b"]
+)
+def test_topics_that_do_not_look_like_those_of_tables_are_told(text):
+    assert not begins_as_table(text, "shop")

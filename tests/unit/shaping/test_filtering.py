@@ -27,8 +27,9 @@ from cdcd.protocol.messages import (
 from cdcd.protocol.writer import write_message
 from cdcd.rows.relations import TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
-from cdcd.shaping.filtering import REPORT_S, FilterRowEncoder, filtered, filtered_rows
+from cdcd.shaping.filtering import FilterRowEncoder, filtered, filtered_rows
 from cdcd.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
+from cdcd.shaping.unanswered import REPORT_S
 
 ORDERS, OTHERS = 7, 8
 INT4, TEXT = 23, 25

@@ -13,6 +13,7 @@ from cdcd.shaping.settings import ASSUMED, LEAVE_OUT, TableFilter
 from cdcd.snapshots.patterns import parse_column_pattern
 
 INT4, TEXT, BYTEA = 23, 25, 17
+PARTITIONED = TableDescription(("id",), is_partitioned=True, unsent=(("status", "public.orders_1"),))
 
 
 def relation(identity: str = "d", key: tuple[str, ...] = ("id",), name: str = "orders") -> Relation:
@@ -209,3 +210,12 @@ def test_a_table_has_one_filter():
     found = RowFilter(relation(), one, BUILTIN_TYPES, Protections(), contradiction([one, two]))
     assert found.keeps(picked(found, (b"0", None, None, None)))
     assert "both match" in found.reason
+
+
+def test_old_rows_of_partitions_under_full_are_not_relied_on():
+    with pytest.raises(ConfigError) as caught:
+        check_filter(
+            relation("f"), [chosen("row.status == 'open'")], BUILTIN_TYPES, Protections(), PARTITIONED
+        )
+    assert "Of rows of partition public.orders_1" in caught.value.message
+    assert "ALTER TABLE public.orders_1 REPLICA IDENTITY FULL;" in caught.value.hint

@@ -25,6 +25,7 @@ from cdcd.protocol.messages import (
 from cdcd.protocol.writer import write_message
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.routing import RoutedTopics
 from cdcd.snapshots.patterns import parse_column_pattern
 from tests.unit.formats.avro.reading import Schemas, as_avro_would
 from tests.unit.formats.debezium_json.test_encoder import (
@@ -402,3 +403,42 @@ def test_a_malformed_row_of_copy_is_explained_without_its_value():
     position = SnapshotPosition(lsn=5, commit_lsn=9, first="true", last="true", others="true")
     with pytest.raises(ProtocolError, match="3 columns, but 2"):
         encoder.encode_rows(OID, [b"1\ta\tsecret\n"], position, NOW_US, [], set())
+
+
+ROUTED = EU, US = "golden.public.t-eu", "golden.public.t-us"
+ROUTES = (RoutedTopics("public.t", ROUTED),)
+
+
+def test_schemas_are_registered_for_each_topic_that_rows_are_routed_to():
+    harness = Harness(registered=False, routes=ROUTES)
+    assert [use.subject for use in harness.encoder.unregistered(OID)] == [
+        f"{topic}-{part}" for topic in ("golden.public.t", *ROUTED) for part in ("key", "value")
+    ]
+    harness = Harness(registered=False, routes=ROUTES, subjects="record")
+    assert len(harness.encoder.unregistered(OID)) == 2
+
+
+def test_a_routed_record_has_the_ids_of_its_topics_schemas():
+    harness = Harness(routes=ROUTES)
+    for record in harness.records(Update(None, OID, "K", (b"1", None), row("2", "a"))):
+        _, own_key, own_value, own_headers = record
+        topic, key, value, headers = harness.encoder.to_topic(OID, record, EU)
+        assert topic == EU
+        pairs = [(key, own_key), (value, own_value)]
+        pairs += [(mine, its) for (_, mine), (_, its) in zip(headers or [], own_headers or [], strict=True)]
+        for mine, its in pairs:
+            if mine is None or its is None:
+                assert mine is its
+                continue
+            (my_id, my_value), (its_id, its_value) = harness.schemas.read(mine), harness.schemas.read(its)
+            # The registry of the tests gives a schema another id under each subject.
+            assert my_id != its_id
+            assert harness.schemas.uses[my_id].subject.startswith(EU)
+            assert my_value == its_value
+    assert harness.encoder.topics_of(OID) == ("golden.public.t", *ROUTED)
+
+
+def test_a_record_for_its_own_topic_stays_as_it_is():
+    harness = Harness(routes=ROUTES)
+    (record,) = harness.records(Insert(None, OID, row("1", "a")))
+    assert harness.encoder.to_topic(OID, record, record[0]) == record

@@ -105,6 +105,12 @@ def test_a_table_with_flattened_records_is_stopped_by_name():
         descriptions(replace(form("t", "a"), flattened=True)).newest("shop.public.t")
 
 
+def test_a_table_whose_rows_are_routed_is_stopped_by_name():
+    routed = replace(form("t", "a"), routes=("shop.public.t-eu",))
+    with pytest.raises(SourceError, match=r"public\.t: its rows are routed to several topics"):
+        descriptions(routed).newest("shop.public.t")
+
+
 def test_a_table_whose_records_are_cloudevents_is_stopped_by_name():
     with pytest.raises(SourceError, match=r"public\.t: its records are CloudEvents"):
         descriptions(replace(form("t", "a"), cloudevents=True)).newest("shop.public.t")

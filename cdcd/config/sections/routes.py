@@ -1,0 +1,100 @@
+"""The keys of `routes`: which topics the rows of tables go to."""
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from cdcd.config.sections.filters import ExpressionText
+from cdcd.config.types import Section, TablePattern, Text
+from cdcd.rows.routing import RoutedTopics
+from cdcd.rows.topic_templates import check_routed
+from cdcd.shaping.settings import Route, TableRoutes
+
+RULES_MAX: int = 100
+"""Rules of a table. Each is asked for each row until one is true."""
+
+
+class RouteConfig(Section):
+    """A rule that sends rows to a topic."""
+
+    when: ExpressionText = Field(
+        description="A condition in CEL, such as row.region == 'eu'. A row for which it is true goes to the topic."
+    )
+    topic: Text = Field(
+        description="A topic: a name, or a text with {prefix}, {schema} and {table}. It must begin with the prefix of "
+        "the topics and a point, and have a second point after it, as topics of tables do. With a pattern that has * "
+        "or ?, it needs {table} or {schema} in that place, because a topic has the rows of one table."
+    )
+
+
+class TableRoutesConfig(Section):
+    """The routes of the tables that a pattern matches."""
+
+    rules: list[RouteConfig] = Field(
+        min_length=1,
+        max_length=RULES_MAX,
+        description="The first rule that is true for a row says where it goes. If none is, it goes to the table's own "
+        "topic. An update by which a row goes elsewhere is a delete in the former topic, and an insert in the new one.",
+    )
+    on_error: Literal["own_topic", "next_rule"] = Field(
+        "own_topic",
+        description="Where a row goes for which a rule has no answer, such as after an ordering of NULL: to the "
+        "table's own topic, or as if the rule were false. The event route.failed tells of it either way.",
+    )
+    old_row: Literal["required", "assumed"] = Field(
+        "required",
+        description="required: rules may ask only for columns of the table's replica identity, for all columns under "
+        "REPLICA IDENTITY FULL. assumed: for any column. A row whose old values PostgreSQL does not send is then "
+        "deleted in each topic where it may have been.",
+    )
+
+
+class RoutesConfig(Section):
+    """Which topics the rows of tables go to (docs/routes.md)."""
+
+    tables: dict[TablePattern, TableRoutesConfig] = Field(
+        default_factory=dict,
+        description="Routes by table: a pattern <schema>.<table>, and the rules. Rows of tables that no pattern "
+        "matches go to the table's own topic. A table has one list of rules at most. `cdcd mirror` stops at such "
+        "tables, and `cdcd verify` does not compare them.",
+    )
+
+    @field_validator("tables")
+    @classmethod
+    def _templates(cls, tables: dict[str, TableRoutesConfig]) -> dict[str, TableRoutesConfig]:
+        for pattern, given in tables.items():
+            for rule in given.rules:
+                check_routed(rule.topic, pattern)
+        return tables
+
+    @property
+    def topics(self) -> tuple[RoutedTopics, ...]:
+        """The topics beside the tables' own."""
+        return tuple(
+            [
+                RoutedTopics(pattern, tuple([rule.topic for rule in given.rules]))
+                for pattern, given in self.tables.items()
+            ]
+        )
+
+    @property
+    def settings(self) -> tuple[TableRoutes, ...]:
+        """What the engine is given."""
+        if not self.tables:
+            return ()
+        # Only where there are rules: the parser takes a tenth of a second to load.
+        from cdcd.config.expressions import parse_expression  # noqa: PLC0415
+
+        return tuple(
+            [
+                TableRoutes(
+                    pattern,
+                    tuple(
+                        [Route(rule.when, parse_expression(rule.when), rule.topic) for rule in given.rules]
+                    ),
+                    given.on_error,
+                    given.old_row,
+                )
+                for pattern, given in self.tables.items()
+            ]
+        )

@@ -1,0 +1,227 @@
+"""The routes of one table: which of its topics a row goes to.
+
+The rule: at each place in the stream, a row is in one of its table's topics. The rules are asked in their order, and
+the first one that is true says which; if there is none, it is the table's own topic. So an update by which a row goes
+elsewhere is a delete for the consumers of the former topic, and an insert for those of the new one.
+
+That needs the row as it was before, as with a filter (`row_filters.py`). So rules may ask for columns of the replica
+identity only, for all columns under REPLICA IDENTITY FULL. With `old_row: assumed` they may ask for others too. A row
+of which they are not known may have been in several topics (`went`): then each of them gets a delete.
+
+Where a rule has no answer for a row whose values are known, it has none each time, so the row was where it goes now.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdcd.errors import ConfigError
+from cdcd.protocol.messages import Relation, Value
+from cdcd.rows.protection import Protections
+from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.shaping.column_values import UNSENT, ColumnValues
+from cdcd.shaping.compiling import ExpressionError, compile_expression
+from cdcd.shaping.evaluation import BOOL, EvaluationError, Missing, Node, Values
+from cdcd.shaping.expressions import columns_of
+from cdcd.shaping.row_values import NOT_SENT, ORDINARY, RowValues, unknown_columns, used_columns
+from cdcd.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
+from cdcd.snapshots.patterns import parse_pattern
+
+KEY: Final = "routes.tables"
+
+
+class ChosenRoutes:
+    """The routes of a configuration, by table. ConfigError: a pattern is malformed."""
+
+    def __init__(self, routes: Sequence[TableRoutes]) -> None:
+        self._routes = [(parse_pattern(each.table, KEY), each) for each in routes]
+
+    def of_table(self, relation: Relation) -> list[TableRoutes]:
+        """The routes of a table, which should be one or none (`contradiction`)."""
+        return [each for pattern, each in self._routes if pattern.matches(relation.schema, relation.name)]
+
+    def unmatched(self, relations: Sequence[Relation]) -> list[str]:
+        """The patterns that match none of these tables."""
+        return [
+            each.table
+            for pattern, each in self._routes
+            if not any(pattern.matches(relation.schema, relation.name) for relation in relations)
+        ]
+
+
+def contradiction(found: Sequence[TableRoutes]) -> str:
+    """Why a table cannot have these routes; "": it can."""
+    if len(found) < 2:
+        return ""
+    return f"{KEY}.{found[0].table} and {KEY}.{found[1].table} both match it"
+
+
+class RouteRule:
+    """A rule that fits its table.
+
+    Attributes:
+        topic: where a row goes for which it is true.
+        places: of the columns that it asks for, among the values of a row.
+        reason: why it had no answer last.
+    """
+
+    def __init__(self, node: Node, topic: str, places: list[int]) -> None:
+        self.topic = topic
+        self.places = places
+        self.reason = ""
+        self._node = node
+
+    def answer(self, row: Values) -> bool | None:
+        """Whether it is true for a row; None: it has no answer."""
+        try:
+            found = self._node.value(row)
+        except EvaluationError as error:
+            self.reason = str(error)
+            return None
+        if not isinstance(found, bool):
+            self.reason = "the expression is null"
+            return None
+        return found
+
+    def lacks_values(self, row: Values) -> bool:
+        """Whether PostgreSQL did not send a value that it asks for."""
+        for place in self.places:
+            value = row[place]
+            if isinstance(value, Missing) and value.reason in (NOT_SENT, UNSENT):
+                return True
+        return False
+
+
+class RowRoutes(RowValues):
+    """The routes of a table as it was last described. See `RowValues` for further attributes.
+
+    Attributes:
+        topics: all topics of the table, each once; the first is its own.
+
+    Args:
+        topics: the table's own topic, and those of the rules in their order.
+    """
+
+    def __init__(
+        self,
+        relation: Relation,
+        chosen: TableRoutes,
+        topics: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        protections: Protections,
+        *,
+        problem: str = "",
+        table: TableDescription = ORDINARY,
+    ) -> None:
+        RowValues.__init__(self, relation, problem, table)
+        self.topics = tuple(dict.fromkeys(topics))
+        self._own = topics[0]
+        self._ends_unanswered = chosen.on_error == OWN_TOPIC
+        self._rules: list[RouteRule] = []
+        if problem:
+            return
+        number = 0
+        try:
+            columns = self._use(_columns(relation, chosen, types, protections))
+            for rule, topic in zip(chosen.rules, topics[1:], strict=True):
+                number += 1
+                places = [columns[name][0] for name in columns_of(rule.when)]
+                self._rules.append(RouteRule(compile_expression(rule.when, columns, BOOL), topic, places))
+        except ExpressionError as error:
+            self.problem = f"rule {number}: {error}" if number else str(error)
+            self._rules = []
+
+    def goes(self, values: Sequence[Value]) -> str:
+        """The topic of a row with these values, of the columns `indexes`."""
+        self.reason = self.problem
+        row = self._new_values(values)
+        for rule in self._rules:
+            found = rule.answer(row)
+            if found:
+                return rule.topic
+            if found is None:
+                self.reason = self.reason or rule.reason
+                if self._ends_unanswered:
+                    break
+        return self._own
+
+    def went(self, old: Sequence[Value], *, whole: bool) -> list[str]:
+        """The topics in which a row with these values, of the columns `indexes`, may be; each once.
+
+        Args:
+            old: what PostgreSQL has sent of the old row.
+            whole: it is all of it; else it is the replica identity, and other columns are not known.
+        """
+        if self.problem:
+            # The table was altered: nobody knows where its rows went before.
+            return list(self.topics)
+        row = self._old_values(old, whole)
+        found: dict[str, None] = {}
+        for rule in self._rules:
+            answer = rule.answer(row)
+            if answer:
+                found[rule.topic] = None
+                return list(found)
+            if answer is None:
+                unknown = rule.lacks_values(row)
+                if unknown:
+                    found[rule.topic] = None
+                if self._ends_unanswered:
+                    found[self._own] = None
+                    if not unknown:
+                        return list(found)
+        found[self._own] = None
+        return list(found)
+
+    def goes_line(self, line: bytes) -> str:
+        """The topic of this row of COPY, with its newline."""
+        values = self._line_values(line)
+        return self._own if values is None else self.goes(values)
+
+
+def _columns(
+    relation: Relation,
+    chosen: TableRoutes,
+    types: Mapping[int, TypeDescription],
+    protections: Protections,
+) -> list[ColumnValues]:
+    """The columns that the rules ask for. ExpressionError: one cannot be asked for."""
+    names = dict.fromkeys([name for rule in chosen.rules for name in columns_of(rule.when)])
+    return used_columns(relation, names, types, protections, "which topic a row goes to")
+
+
+def check_routes(
+    relation: Relation,
+    routes: Sequence[TableRoutes],
+    types: Mapping[int, TypeDescription],
+    protections: Protections,
+    table: TableDescription = ORDINARY,
+) -> None:
+    """ConfigError: routes do not fit their table, or ask for what PostgreSQL does not send of old rows.
+
+    Args:
+        routes: of the table, at least one.
+    """
+    name = f"{relation.schema}.{relation.name}"
+    chosen = routes[0]
+    twice = contradiction(routes)
+    if twice:
+        raise ConfigError(
+            f"The rows of the table {name} can be routed by one list of rules, and {twice}.",
+            hint=f"Narrow one of the patterns of {KEY}.",
+        )
+    found = RowRoutes(relation, chosen, ["", *[rule.topic for rule in chosen.rules]], types, protections)
+    if found.problem:
+        raise ConfigError(
+            f"The rules of {KEY}.{chosen.table} do not fit the table {name}: {found.problem}.",
+            hint=f"Correct {KEY}.{chosen.table}.rules, or narrow the pattern. docs/filters.md lists what an expression "
+            "can have, and the types of columns.",
+        )
+    if chosen.old_row != REQUIRED:
+        return
+    unknown = unknown_columns(relation, table, _columns(relation, chosen, types, protections))
+    if unknown is not None:
+        raise ConfigError(
+            f"The rules of {KEY}.{chosen.table} ask for {unknown.columns} of {name}{unknown.reason}",
+            hint=f"{unknown.remedy} Or set {KEY}.{chosen.table}.old_row: assumed, and a row whose old values "
+            "are not known gets a delete in each topic where it may be (docs/routes.md).",
+        )

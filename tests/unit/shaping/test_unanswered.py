@@ -1,0 +1,14 @@
+"""Which of the rows without an answer are reported."""
+
+from cdcd.shaping.unanswered import REPORT_S, UnansweredRows
+
+
+def test_a_table_has_one_report_in_some_seconds_with_the_number_of_the_others():
+    rows = UnansweredRows()
+    due_us = REPORT_S * 1_000_000
+    assert rows.note("a", 0) == 0
+    assert rows.note("a", 1) is None
+    assert rows.note("a", due_us - 1) is None
+    assert rows.note("b", 1) == 0
+    assert rows.note("a", due_us) == 2
+    assert rows.note("a", 2 * due_us) == 0
