@@ -114,8 +114,11 @@ FOLLOWED: Final = {
             ", ".join([f"ADD {name} {type_} DEFAULT {value}" for name, type_, value in EVERY]),
             "; ".join([f"RENAME {name} TO d{name}" for name, *_ in EVERY[:HALF]]),
             ", ".join([f"DROP {name}" for name, *_ in EVERY[HALF:]]),
-            ", ".join([f"ADD e{name} {type_}" for name, type_, _ in EVERY[HALF:]]).replace(" NOT NULL", ""),
         ),
+    ),
+    "nulls": Case(
+        "id bigint PRIMARY KEY",
+        (", ".join([f"ADD {name} {type_}" for name, type_, _ in EVERY]).replace(" NOT NULL", ""),),
     ),
     "parted": Case(
         "id smallint PRIMARY KEY, n int DEFAULT 1",
