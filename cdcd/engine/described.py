@@ -94,13 +94,13 @@ class DescribedRelations:
         asking = self.asking
         assert asking is not None
         assert asking.relation is relation
+        before = self._encoder.description(relation.oid)
+        if not asking.tentative or description.has_columns_of(relation):
+            self._encoder.define(relation, description, types)
+        # A description that is refused ends the session. Until it has ended, no row of the relation may pass.
         self.asking = None
         if asking.tentative:
-            if description.has_columns_of(relation):
-                self._encoder.define(relation, description, types)
             return
-        before = self._encoder.description(relation.oid)
-        self._encoder.define(relation, description, types)
         if before is not None and relation.oid in self._relations:
             self._tell_changes(before, relation)
         self._define(relation)

@@ -104,15 +104,13 @@ SELECT t.oid, n.nspname, t.typname, t.typtype::text, t.typcategory::text,
 
 
 # Each partition sends former values by its own replica identity. One that has none takes no UPDATE and DELETE.
-_UNSENT: Final = """
-WITH leaf AS (
-    SELECT root.oid AS root, c.oid, i.indkey, i.indnkeyatts
-      FROM unnest(%s::oid[]) root(oid)
-     CROSS JOIN LATERAL pg_partition_tree(root.oid) tree
-      JOIN pg_class c ON c.oid = tree.relid AND c.relkind = 'r'
+_UNSENT: Final = f"""{_PARTITIONS}, leaf AS (
+    SELECT root, c.oid, i.indkey, i.indnkeyatts
+      FROM part JOIN pg_class c USING (oid)
       JOIN pg_index i ON i.indrelid = c.oid
        AND CASE c.relreplident WHEN 'd' THEN i.indisprimary AND i.indimmediate
                                WHEN 'i' THEN i.indisreplident ELSE false END
+     WHERE c.relkind = 'r'
 )
 SELECT root::int8, a.attname::text, min(leaf.oid::regclass::text)
   FROM leaf JOIN pg_attribute a ON a.attrelid = leaf.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -8,10 +8,12 @@ from cdcd.engine.actions import Look, Read
 from cdcd.engine.described import DESCRIBE_S, DescribedRelations
 from cdcd.engine.tables import PublishedTables
 from cdcd.engine.topics import Topics
+from cdcd.errors import ConfigError
 from cdcd.facts import RelationChanged
 from cdcd.formats.debezium_json.encoder import DebeziumJsonEncoder
 from cdcd.formats.encoder import EncoderSettings
 from cdcd.protocol.messages import Column, Insert, Relation
+from cdcd.rows.field_names import FieldRule
 from cdcd.rows.relations import CatalogColumn, TableDescription
 from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.transactions.steps import Changes
@@ -24,11 +26,13 @@ DESCRIBED = TableDescription(primary_key=("id",))
 
 
 class Session:
-    def __init__(self) -> None:
+    def __init__(self, field_rules: tuple[FieldRule, ...] = ()) -> None:
         self.facts = Facts()
         self.topics = Topics()
         self.encoder = DebeziumJsonEncoder(
-            EncoderSettings(version="1", prefix="p", database="d", schemas_topic=None)
+            EncoderSettings(
+                version="1", prefix="p", database="d", schemas_topic=None, field_rules=field_rules
+            )
         )
         self.encoder.begin(5, 100, 0, None)
         self.daemon = reading(parallelism=1, chunk_bytes=PAGE)
@@ -77,6 +81,17 @@ def test_the_catalog_is_asked_once_for_a_description_and_later_if_it_is_behind(s
     assert session.relations.next(7.0 + DESCRIBE_S) is first
     session.relations.described(asked, DESCRIBED, BUILTIN_TYPES)
     assert session.relations.asking is None
+
+
+def test_no_row_passes_a_description_that_is_refused():
+    session = Session(field_rules=(FieldRule("public.t", (), (("id", "x"),)),))
+    asked = relation(OID, "t")
+    session.relations.describe(asked)
+    assert session.relations.next(0.0) is not None
+    with pytest.raises(ConfigError, match="two fields id"):
+        session.relations.described(asked, DESCRIBED, BUILTIN_TYPES)
+    # The session ends a moment later. Until then, the rows behind the description wait.
+    assert session.relations.asking is not None
 
 
 def test_a_known_relation_is_not_looked_up_for_an_open_transaction(session: Session):
