@@ -39,6 +39,7 @@ class TableChunks:
         self._bytes_max = _GROWTH * chunk_bytes
         self._chunks = Chunks(chunk_bytes)
         self._chunks.add(TableTask(table.name, part.oid, parts=(part,)))
+        self._is_empty = not part.pages
 
     async def next(self) -> list[bytes] | None:
         """The lines of the next chunk that has rows; None: there is none.
@@ -48,28 +49,41 @@ class TableChunks:
             TransientError: the connection or the snapshot is lost.
             ChangedTableError: the table was altered, truncated or dropped.
         """
+        if self._is_empty:
+            # Its rows may have gone between the snapshot and the look at its pages.
+            self._is_empty = False
+            await self._read(0, 0, UNLIMITED)
         while (chunk := self._chunks.next()) is not None:
-            query = PageQuery(
-                self._sql_name,
-                self._part.oid,
-                self._part.filenode,
-                chunk.begin,
-                chunk.end,
-                self._table,
-                (self._table.row_filter,),
+            lines = await self._read(
+                chunk.begin, chunk.end, UNLIMITED if chunk.pages == 1 else self._bytes_max
             )
-            answer = await self._reader.read(query, UNLIMITED if chunk.pages == 1 else self._bytes_max)
-            if isinstance(answer, TooLarge):
+            if lines is None:
                 self._chunks.split(chunk)
-            elif isinstance(answer, Changed):
-                raise ChangedTableError(
-                    f"{self._sql_name} is not any more what it was when its snapshot was taken: {answer.reason}",
-                    hint="Read it again, at a snapshot of now.",
-                )
-            elif isinstance(answer, Refused):
-                raise SourceError(f"{self._sql_name} can not be read: {answer.reason}", hint=answer.hint)
-            else:
-                self._chunks.settle(chunk)
-                if answer.lines:
-                    return answer.lines
+                continue
+            self._chunks.settle(chunk)
+            if lines:
+                return lines
         return None
+
+    async def _read(self, begin: int, end: int, bytes_max: int) -> list[bytes] | None:
+        """The lines of these pages; None: they are too large. Raises as `next`."""
+        query = PageQuery(
+            self._sql_name,
+            self._part.oid,
+            self._part.filenode,
+            begin,
+            end,
+            self._table,
+            (self._table.row_filter,),
+        )
+        answer = await self._reader.read(query, bytes_max)
+        if isinstance(answer, TooLarge):
+            return None
+        if isinstance(answer, Changed):
+            raise ChangedTableError(
+                f"{self._sql_name} is not any more what it was when its snapshot was taken: {answer.reason}",
+                hint="Read it again, at a snapshot of now.",
+            )
+        if isinstance(answer, Refused):
+            raise SourceError(f"{self._sql_name} can not be read: {answer.reason}", hint=answer.hint)
+        return answer.lines

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from struct import unpack_from
 
 import psycopg
@@ -12,6 +13,7 @@ from cdcd.postgres.connection import parse_dsn
 from cdcd.postgres.shared_snapshot import APPLICATION, SharedSnapshot
 from cdcd.postgres.slot import SlotWait
 from cdcd.postgres.snapshot_reader import SnapshotReader
+from cdcd.postgres.table_chunks import ChangedTableError, TableChunks
 from cdcd.snapshots.reading import PageQuery, Rows
 from tests.integration.conftest import Database
 from tests.integration.daemon import until
@@ -47,6 +49,34 @@ def test_what_it_sees_is_what_committed_before_its_lsn(database: Database, uniqu
         f"SELECT application_name FROM pg_stat_activity WHERE application_name = '{APPLICATION}'"
     )
     until(lambda: database.execute(left) == [] or None, "a slot or a session is left")
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_table_that_was_truncated_is_not_taken_for_an_empty_one(database: Database, unique: str, rows: int):
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    database.execute(f"INSERT INTO t SELECT generate_series(1, {rows})")
+    database.execute("CREATE PUBLICATION p FOR TABLE t")
+    database.execute(f"SELECT pg_create_logical_replication_slot('{unique}', 'pgoutput')")
+
+    async def look() -> None:
+        dsn = parse_dsn(database.dsn())
+        shared = await SharedSnapshot.open(dsn, publication="p", tables=["public.t"], slot=unique)
+        table = shared.tables["public.t"].source
+        (found,) = table.parts
+        # As if the rows had gone between the snapshot and the look at the pages.
+        part = replace(found.part, pages=0, size=0)
+        reader = await SnapshotReader.open(dsn, application_name="reader", connect_timeout_s=10)
+        try:
+            await reader.import_snapshot(shared.name)
+            await shared.close()
+            assert await TableChunks(reader, table, found.sql_name, part, 1 << 20).next() is None
+            database.execute("TRUNCATE t")
+            with pytest.raises(ChangedTableError, match="the table was rewritten"):
+                await TableChunks(reader, table, found.sql_name, part, 1 << 20).next()
+        finally:
+            reader.close()
+
+    asyncio.run(look())
 
 
 def write(dsn: str, session: int, stop: threading.Event) -> None:
