@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -128,9 +128,10 @@ class Plan:
 
 def _type(written: list[Any]) -> TypeDescription:
     """A type from its text. The encoder remembers a table's rows by its types: all of it must have a hash."""
-    found = TypeDescription(*written)
-    labels = tuple([(oid, label) for oid, label in found.labels])
-    return replace(found, parts=tuple(found.parts), labels=labels)
+    *named, parts, sends, labels = written
+    # Compiled, the class takes no lists.
+    values: list[Any] = [*named, tuple(parts), sends, tuple([(oid, label) for oid, label in labels])]
+    return TypeDescription(*values)
 
 
 def page_ranges(table: SharedTable, partition_bytes: int) -> list[Range]:
