@@ -7,6 +7,7 @@ and then values go out in clear.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cdcd.checks.described import column_types
 from cdcd.checks.finding import Finding, of_error
 from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
@@ -14,7 +15,6 @@ from cdcd.postgres.connection import Connection
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.protection import ColumnRule, Protections
 from cdcd.rows.relations import key_columns
-from cdcd.rows.types import BUILTIN_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ async def look_at_columns(
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids)
-    wanted = {column.type_oid for relation in relations for column in relation.columns}
-    types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+    types = await column_types(connection, relations)
     refused: list[ConfigError] = []
     columns = 0
     for relation in relations:

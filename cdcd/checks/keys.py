@@ -1,5 +1,6 @@
-"""Whether the keys of the published tables can be made: those that `key.columns` chooses, and those of partitioned
-tables. `cdcd check` and a start look.
+"""The check of keys: whether cdcd can make the keys that `key.columns` chooses, and those of partitioned tables.
+
+`cdcd check` and every start of a session look.
 """
 
 from collections.abc import Collection, Iterator

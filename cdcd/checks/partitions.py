@@ -7,13 +7,13 @@ wrong, and then the key chooses the partition.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from cdcd.checks.described import column_types
 from cdcd.checks.finding import Finding, named, of_error
 from cdcd.errors import ConfigError
 from cdcd.postgres import catalog
 from cdcd.postgres.connection import Connection
 from cdcd.rows.chosen_keys import ChosenKeys
 from cdcd.rows.chosen_partitions import ChosenPartitions, PartitionRule, moves
-from cdcd.rows.types import BUILTIN_TYPES
 from cdcd.shaping.partitioning import PartitionedTable
 
 
@@ -40,8 +40,7 @@ async def look_at_partitions(
     """Hold the rules against the published tables with these oids. Raises TransientError and SourceError."""
     relations = await catalog.relations(connection, oids)
     tables = await catalog.describe(connection, oids)
-    wanted = {column.type_oid for relation in relations for column in relation.columns}
-    types = {**BUILTIN_TYPES, **await catalog.types(connection, wanted - BUILTIN_TYPES.keys())}
+    types = await column_types(connection, relations)
     refused: list[ConfigError] = []
     chosen: set[str] = set()
     moving: set[str] = set()
@@ -51,7 +50,7 @@ async def look_at_partitions(
             table = keys.applied(relation, tables[relation.oid])
             columns = partitions.columns(relation, table)
             if columns:
-                PartitionedTable(relation, columns, types)
+                PartitionedTable(relation, columns, types, table)
         except ConfigError as error:
             refused.append(error)
             continue

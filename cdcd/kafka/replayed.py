@@ -51,7 +51,7 @@ class ReplayedTopics:
         properties["transactional.id"] = f"{settings.transactional_id}-replay"
         properties["transaction.timeout.ms"] = 60_000
         self._producer: Producer = construct(properties, self._where)
-        # A recording may have been made with columns that choose partitions, whatever the settings say.
+        # The daemon that made the recording may have chosen partitions by columns. The settings do not say so.
         self._to_partitions = ToPartitions(self._producer.produce, counter(self._producer))
         self._open = False
         self._call(lambda: self._producer.init_transactions(ANSWER_S))

@@ -9,7 +9,7 @@ like any other. If it does not, several rows may share it (`repeats`): a change 
 snapshot beside the stream has read, and a mirror could not tell whose row it is. Both leave such a table out, by name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation
 from cdcd.rows.former_values import check_former_values
 from cdcd.rows.relations import TableDescription
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.rows.table_rules import TableRules
 
 _CONSEQUENCE: Final = "A row whose key changes could not be deleted under its former key."
 
@@ -41,20 +41,15 @@ class ChosenKeys:
     """
 
     def __init__(self, rules: Sequence[KeyRule] = (), *, has_schemas: bool = False) -> None:
-        self._rules = [(rule, parse_pattern(rule.pattern, "key.columns")) for rule in rules]
+        self._rules = TableRules("key.columns", [(rule.pattern, rule) for rule in rules])
         self._has_schemas = has_schemas
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def unmatched(self, relations: Iterable[Relation]) -> list[KeyRule]:
+    def unmatched(self, relations: Sequence[Relation]) -> list[KeyRule]:
         """The rules that match none of these relations."""
-        names = [(relation.schema, relation.name) for relation in relations]
-        return [
-            rule
-            for rule, pattern in self._rules
-            if not any(pattern.matches(schema, name) for schema, name in names)
-        ]
+        return self._rules.unmatched(relations)
 
     def applied(self, relation: Relation, table: TableDescription) -> TableDescription:
         """The description with the key that is chosen, if one is.
@@ -62,23 +57,16 @@ class ChosenKeys:
         Raises:
             ConfigError: two rules match the table, or the chosen columns cannot be its key.
         """
-        found = [rule for rule, pattern in self._rules if pattern.matches(relation.schema, relation.name)]
-        if not found:
+        rule = self._rules.only(relation, "decides what the table's key is")
+        if rule is None:
             return table
-        name = f"{relation.schema}.{relation.name}"
-        if len(found) > 1:
-            raise ConfigError(
-                f"{found[0]} and {found[1]} both match table {name}.",
-                hint="Narrow one of the patterns, so that one rule decides what the table's key is.",
-            )
-        (rule,) = found
         check_former_values(str(rule), rule.columns, relation, table, _CONSEQUENCE)
         never_null = _never_null(relation, table)
         others = [column for column in rule.columns if column not in never_null]
         if others and self._has_schemas:
             raise ConfigError(
-                f"{rule} has column {others[0]} of {name}, which is in no key of the table, so it may be NULL. The "
-                "schemas of keys have no null.",
+                f"{rule} has column {others[0]} of {relation.schema}.{relation.name}, which is in no key of the table, "
+                "so it may be NULL. The schemas of keys have no null.",
                 hint="Choose among the columns of its primary key, or set format.key and format.value to json.",
             )
         return replace(

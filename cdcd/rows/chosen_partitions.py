@@ -9,7 +9,7 @@ in one partition. If not, records of one key may lie in several partitions (`mov
 key within one partition, which are the mirror and `cdcd verify`, leave such a table out, by name.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ from cdcd.protocol.messages import Relation
 from cdcd.rows.former_values import check_former_values
 from cdcd.rows.protection import ColumnRule
 from cdcd.rows.relations import TableDescription, key_columns
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.rows.table_rules import TableRules
 
 KEY: Final = "partitioner.columns"
 
@@ -45,20 +45,15 @@ class ChosenPartitions:
     """
 
     def __init__(self, rules: Sequence[PartitionRule] = (), protected: Sequence[ColumnRule] = ()) -> None:
-        self._rules = [(rule, parse_pattern(rule.pattern, KEY)) for rule in rules]
+        self._rules = TableRules(KEY, [(rule.pattern, rule) for rule in rules])
         self._protected = tuple(protected)
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def unmatched(self, relations: Iterable[Relation]) -> list[PartitionRule]:
+    def unmatched(self, relations: Sequence[Relation]) -> list[PartitionRule]:
         """The rules that match none of these relations."""
-        names = [(relation.schema, relation.name) for relation in relations]
-        return [
-            rule
-            for rule, pattern in self._rules
-            if not any(pattern.matches(schema, name) for schema, name in names)
-        ]
+        return self._rules.unmatched(relations)
 
     def columns(self, relation: Relation, table: TableDescription) -> tuple[str, ...]:
         """The columns that choose the partitions of the table's records; () where the key does.
@@ -66,16 +61,10 @@ class ChosenPartitions:
         Raises:
             ConfigError: two rules match the table, or the columns cannot choose its partitions.
         """
-        found = [rule for rule, pattern in self._rules if pattern.matches(relation.schema, relation.name)]
-        if not found:
+        rule = self._rules.only(relation, "chooses the table's partitions")
+        if rule is None:
             return ()
         name = f"{relation.schema}.{relation.name}"
-        if len(found) > 1:
-            raise ConfigError(
-                f"{found[0]} and {found[1]} both match table {name}.",
-                hint="Narrow one of the patterns, so that one rule chooses the table's partitions.",
-            )
-        (rule,) = found
         check_former_values(str(rule), rule.columns, relation, table, _CONSEQUENCE)
         for column in rule.columns:
             for each in self._protected:

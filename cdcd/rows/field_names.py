@@ -14,7 +14,7 @@ from typing import Final
 from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation
 from cdcd.rows.protection import EXCLUDE, ColumnRule
-from cdcd.snapshots.patterns import parse_pattern
+from cdcd.rows.table_rules import TableRules
 
 KEY: Final = "fields.tables"
 
@@ -73,7 +73,7 @@ class ChosenFields:
     """
 
     def __init__(self, rules: Sequence[FieldRule] = (), protected: Sequence[ColumnRule] = ()) -> None:
-        self._rules = [(rule, parse_pattern(rule.pattern, KEY)) for rule in rules]
+        self._rules = TableRules(KEY, [(rule.pattern, rule) for rule in rules])
         self._left_out = [rule for rule in protected if rule.action == EXCLUDE]
 
     def __bool__(self) -> bool:
@@ -82,8 +82,7 @@ class ChosenFields:
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
         """What rules match nothing: no relation, or no column to rename. A sentence for each, without its point."""
         found: list[str] = []
-        for rule, pattern in self._rules:
-            matched = [each for each in relations if pattern.matches(each.schema, each.name)]
+        for rule, matched in self._rules.matched(relations):
             if not matched:
                 found.append(f"{rule} matches no published table")
                 continue
@@ -102,16 +101,10 @@ class ChosenFields:
             ConfigError: two rules match the table, or two of its fields would have one name.
         """
         columns = tuple([column.name for column in relation.columns])
-        found = [rule for rule, pattern in self._rules if pattern.matches(relation.schema, relation.name)]
-        if not found:
+        rule = self._rules.only(relation, "names the table's fields")
+        if rule is None:
             return Fields(columns)
         name = f"{relation.schema}.{relation.name}"
-        if len(found) > 1:
-            raise ConfigError(
-                f"{found[0]} and {found[1]} both match table {name}.",
-                hint="Narrow one of the patterns, so that one rule names the table's fields.",
-            )
-        (rule,) = found
         renamed = dict(rule.rename)
         names = tuple([renamed.get(column, column) for column in columns])
         seen = {field: f"the constant {field}" for field, _ in rule.constants}

@@ -183,6 +183,30 @@ class Application(Node):
             raise EvaluationError(f"{self._name} has no result for the values") from None
 
 
+class Condition:
+    """An expression that is true or false for a row, or has no answer.
+
+    Attributes:
+        reason: why it had no answer last.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.reason = ""
+        self._node = node
+
+    def answer(self, row: Values) -> bool | None:
+        """Whether it is true for a row; None: it has no answer."""
+        try:
+            found = self._node.value(row)
+        except EvaluationError as error:
+            self.reason = str(error)
+            return None
+        if not isinstance(found, bool):
+            self.reason = "the expression is null"
+            return None
+        return found
+
+
 def _truth(node: Node, row: Values) -> bool:
     found = node.value(row)
     if found is None:

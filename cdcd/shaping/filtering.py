@@ -19,10 +19,9 @@ again by its key and does not match is settled without a record.
 
 from collections.abc import Mapping, Sequence
 
-from cdcd.facts import FilterFailed, Observer, cut_short
+from cdcd.facts import FilterFailed, Observer
 from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol import peek
-from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
@@ -30,7 +29,7 @@ from cdcd.shaping.in_front import FILTER_FAILED, FILTERED, EncoderInFront
 from cdcd.shaping.row_filters import RowFilter, TableFilters, contradiction
 from cdcd.shaping.row_values import delete_of, insert_of, old_and_new
 from cdcd.shaping.settings import TableFilter
-from cdcd.shaping.unanswered import REASON_MAX, UnansweredRows
+from cdcd.shaping.unanswered import UnansweredRows
 from cdcd.transactions.drafts import SpoolItem
 
 
@@ -60,11 +59,11 @@ class FilterEncoder(EncoderInFront):
         self._observe = observe
         self._filters: dict[int, RowFilter] = {}
         self._counts: dict[tuple[str, str], int] = {}
-        self._unanswered = UnansweredRows()
+        self._unanswered = UnansweredRows(FILTER_FAILED, FilterFailed, observe)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        return {**self._inner.counts, **self._counts}
+        return {**self._inner.counts, **self._counts, **self._unanswered.counts}
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
@@ -102,7 +101,7 @@ class FilterEncoder(EncoderInFront):
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         if shaped is None:
-            self._count(found.name, FILTERED, 1)
+            self._left_out(found, 1)
             self._inner.skip(1)
             return 0
         return self._inner.encode(shaped, in_stream, now_us, out)
@@ -137,32 +136,16 @@ class FilterEncoder(EncoderInFront):
 
     def _keeps(self, found: RowFilter, values: Sequence[Value], frame: bytes, now_us: int) -> bool:
         keeps = found.keeps(values)
-        self._look_at(found, peek.lsn_of(frame), now_us)
+        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         return keeps
 
     def _kept(self, found: RowFilter, old: Sequence[Value], whole: bool, frame: bytes, now_us: int) -> bool:
         kept = found.kept(old, whole=whole)
-        self._look_at(found, peek.lsn_of(frame), now_us)
+        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         return kept
 
-    def _look_at(self, found: RowFilter, lsn: int, now_us: int) -> None:
-        """If the filter had no answer, count it and tell why, now and then."""
-        if not found.reason:
-            return
-        self._count(found.name, FILTER_FAILED, 1)
-        left_out = self._unanswered.note(found.name, now_us)
-        if left_out is not None:
-            self._observe(
-                FilterFailed(
-                    table=found.name,
-                    reason=cut_short(found.reason, REASON_MAX),
-                    lsn=str(Lsn(lsn)),
-                    left_out=left_out,
-                )
-            )
-
-    def _count(self, table: str, op: str, events: int) -> None:
-        self._counts[table, op] = self._counts.get((table, op), 0) + events
+    def _left_out(self, found: RowFilter, events: int) -> None:
+        self._counts[found.name, FILTERED] = self._counts.get((found.name, FILTERED), 0) + events
 
 
 class FilterRowEncoder(FilterEncoder):
@@ -193,8 +176,8 @@ class FilterRowEncoder(FilterEncoder):
             for line in lines:
                 if found.keeps_line(line):
                     kept.append(line)
-                self._look_at(found, position.lsn, now_us)
+                self._unanswered.look_at(found, position.lsn, now_us)
             if len(kept) < len(lines):
-                self._count(found.name, FILTERED, len(lines) - len(kept))
+                self._left_out(found, len(lines) - len(kept))
             lines = kept
         return self._encoder_of_rows.encode_rows(oid, lines, position, now_us, out, dropped)

@@ -29,14 +29,14 @@ from cdcd.formats.encoder import (
     SnapshotPosition,
 )
 from cdcd.protocol import peek
-from cdcd.protocol.messages import UNCHANGED, Binary, Relation, Value
+from cdcd.protocol.messages import Binary, Relation, Value
 from cdcd.rows.binary_text import Reader
 from cdcd.rows.chosen_partitions import KEY
-from cdcd.rows.copytext import NULL, split_row, unescape
 from cdcd.rows.logical import logical_type
 from cdcd.rows.relations import TableDescription, TypeDescription
 from cdcd.shaping.in_front import EncoderInFront
 from cdcd.shaping.murmur2 import positive_murmur2
+from cdcd.shaping.row_values import ORDINARY, RowValues, old_and_new
 from cdcd.transactions.drafts import SpoolItem
 
 HASH_BYTES: Final = 4
@@ -79,7 +79,7 @@ def without_partition(record: Record) -> Record:
     return topic, key, value, taken_out(headers)[1]
 
 
-class PartitionedTable:
+class PartitionedTable(RowValues):
     """A table whose partitions columns choose, as it was last described.
 
     Args:
@@ -90,15 +90,17 @@ class PartitionedTable:
     """
 
     def __init__(
-        self, relation: Relation, columns: Sequence[str], types: Mapping[int, TypeDescription]
+        self,
+        relation: Relation,
+        columns: Sequence[str],
+        types: Mapping[int, TypeDescription],
+        table: TableDescription = ORDINARY,
     ) -> None:
-        self.name = f"{relation.schema}.{relation.name}"
-        self.width = len(relation.columns)
+        RowValues.__init__(self, relation, "", table)
         at = {column.name: index for index, column in enumerate(relation.columns)}
         self.indexes = sorted([at[name] for name in columns])
         self._order = [self.indexes.index(at[name]) for name in columns]
         self._names = [relation.columns[index].name for index in self.indexes]
-        self._is_identity = [relation.columns[index].is_key for index in self.indexes]
         self._readers: list[Reader | None] = []
         for index in self.indexes:
             column = relation.columns[index]
@@ -134,48 +136,20 @@ class PartitionedTable:
             hint="PostgreSQL before 13.6 and 14.2 loses such values: update it, or set REPLICA IDENTITY FULL.",
         )
 
-    def completed(self, new: Sequence[Value], old: Sequence[Value], *, whole: bool) -> Sequence[Value]:
-        """The new row's values, with the old row's where the server has sent none because they did not change."""
-        return [
-            before if value is UNCHANGED and (whole or is_identity) else value
-            for value, before, is_identity in zip(new, old, self._is_identity, strict=True)
-        ]
-
-    def of_frame(self, frame: bytes, in_stream: bool) -> tuple[Texts | None, Texts | None]:
-        """The texts of the old row and those of the new one; None: the frame does not have the row.
+    def of_frame(self, frame: bytes, in_stream: bool) -> tuple[Texts, Texts]:
+        """The texts of the old row and of the new one. Both are the same if the event has only one of the two rows.
 
         Raises:
             ValueError, IndexError: the frame is malformed.
             SourceError: the server did not send a value.
         """
-        tag, at = peek.tag_of(frame), peek.first_row(in_stream)
-        kind = frame[at]
-        is_old = kind in {peek.OLD_ROW, peek.OLD_KEY}
-        if not is_old and kind != peek.NEW_ROW:
-            raise ValueError("unknown kind of row")
-        if (tag == peek.INSERT and is_old) or (tag == peek.DELETE and not is_old):
-            raise ValueError("the row is not of its message's form")
-        values, at = peek.picked_values(frame, at, self.width, self.indexes)
-        if tag != peek.UPDATE or not is_old:
-            if at != len(frame):
-                raise ValueError("the row does not end with the frame")
-            texts = self.texts(values)
-            return (texts, None) if is_old else (None, texts)
-        if frame[at] != peek.NEW_ROW:
-            raise ValueError("unknown kind of row")
-        sent, at = peek.picked_values(frame, at, self.width, self.indexes)
-        if at != len(frame):
-            raise ValueError("the row does not end with the frame")
-        new = self.completed(sent, values, whole=kind == peek.OLD_ROW)
-        return self.texts(values), self.texts(new)
+        old, new, _ = old_and_new(self, frame, in_stream)
+        return self.texts(old), self.texts(new)
 
     def of_line(self, line: bytes) -> Texts | None:
         """The texts of a row of COPY, with its newline; None: it has another number of columns."""
-        fields = split_row(line)
-        if len(fields) != self.width:
-            return None
-        values = [fields[index] for index in self.indexes]
-        return self.texts([None if field == NULL else unescape(field) for field in values])
+        values = self._line_values(line)
+        return None if values is None else self.texts(values)
 
 
 class PartitionEncoder(EncoderInFront):
@@ -190,7 +164,7 @@ class PartitionEncoder(EncoderInFront):
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
     ) -> None:
         columns = self._chosen.columns(relation, table)
-        parted = PartitionedTable(relation, columns, types) if columns else None
+        parted = PartitionedTable(relation, columns, types, table) if columns else None
         self._inner.define(relation, table, types)
         if parted is None:
             self._parted.pop(relation.oid, None)
@@ -220,11 +194,9 @@ class PartitionEncoder(EncoderInFront):
             self._inner.encode(frame, in_stream, now_us, out)
             raise AssertionError("a row was refused in which nothing is wrong") from cause
         known, topic = len(out), self._inner.topic_of(oid)
-        if old is None or new is None or old == new:
+        if old == new:
             size = self._inner.encode(frame, in_stream, now_us, out)
-            row = old if new is None else new
-            assert row is not None, "each row message has a row"
-            _send(out, known, topic, row)
+            _send(out, known, topic, new)
             return size
         came: list[Record] = []
         size = self._inner.encode_moved(frame, in_stream, now_us, out, came)

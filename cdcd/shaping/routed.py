@@ -21,11 +21,10 @@ that within each topic their order is that in which they were read.
 
 from collections.abc import Mapping
 
-from cdcd.facts import Observer, RouteFailed, cut_short
+from cdcd.facts import Observer, RouteFailed
 from cdcd.formats.encoder import Encoded, Encoder, EncoderSettings, Record, RowEncoder, SnapshotPosition
 from cdcd.protocol import peek
 from cdcd.protocol.frames import XLOG_HEADER
-from cdcd.protocol.lsn import Lsn
 from cdcd.protocol.messages import Relation, Truncate
 from cdcd.protocol.reader import read_message
 from cdcd.protocol.writer import write_message
@@ -35,7 +34,7 @@ from cdcd.shaping.in_front import ROUTE_FAILED, EncoderInFront
 from cdcd.shaping.row_routes import ChosenRoutes, RowRoutes, contradiction
 from cdcd.shaping.row_values import delete_of, insert_of, old_and_new
 from cdcd.shaping.settings import TableRoutes
-from cdcd.shaping.unanswered import REASON_MAX, UnansweredRows
+from cdcd.shaping.unanswered import UnansweredRows
 from cdcd.transactions.drafts import SpoolItem
 
 
@@ -65,12 +64,11 @@ class RouteEncoder(EncoderInFront):
         self._names = settings.topics
         self._observe = observe
         self._routes: dict[int, RowRoutes] = {}
-        self._counts: dict[tuple[str, str], int] = {}
-        self._unanswered = UnansweredRows()
+        self._unanswered = UnansweredRows(ROUTE_FAILED, RouteFailed, observe)
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        return {**self._inner.counts, **self._counts}
+        return {**self._inner.counts, **self._unanswered.counts}
 
     def define(
         self, relation: Relation, table: TableDescription, types: Mapping[int, TypeDescription]
@@ -132,7 +130,7 @@ class RouteEncoder(EncoderInFront):
         if tag == peek.DELETE:
             return [(topic, frame) for topic in found.went(old, whole=whole)]
         topic = found.goes(new)
-        self._look_at(found, peek.lsn_of(frame), now_us)
+        self._unanswered.look_at(found, peek.lsn_of(frame), now_us)
         if tag == peek.INSERT:
             return [(topic, frame)]
         former = found.went(old, whole=whole)
@@ -181,23 +179,6 @@ class RouteEncoder(EncoderInFront):
             if out[place][0] == own:
                 out[place] = self._inner.to_topic(oid, out[place], topic)
 
-    def _look_at(self, found: RowRoutes, lsn: int, now_us: int) -> None:
-        """If a rule had no answer for a row, count it and tell why, now and then."""
-        if not found.reason:
-            return
-        counted = found.name, ROUTE_FAILED
-        self._counts[counted] = self._counts.get(counted, 0) + 1
-        left_out = self._unanswered.note(found.name, now_us)
-        if left_out is not None:
-            self._observe(
-                RouteFailed(
-                    table=found.name,
-                    reason=cut_short(found.reason, REASON_MAX),
-                    lsn=str(Lsn(lsn)),
-                    left_out=left_out,
-                )
-            )
-
 
 class RouteRowEncoder(RouteEncoder):
     """The same for rows of COPY."""
@@ -227,7 +208,7 @@ class RouteRowEncoder(RouteEncoder):
         by_topic: dict[str, list[bytes]] = {}
         for line in lines:
             by_topic.setdefault(found.goes_line(line), []).append(line)
-            self._look_at(found, position.lsn, now_us)
+            self._unanswered.look_at(found, position.lsn, now_us)
         if not by_topic:
             by_topic[found.topics[0]] = []
         rows = size = 0

@@ -20,13 +20,13 @@ from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.table_rules import TableRules, both_match
 from cdcd.shaping.column_values import ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
-from cdcd.shaping.evaluation import BOOL, EvaluationError, Node, Values
+from cdcd.shaping.evaluation import BOOL, Condition, Values
 from cdcd.shaping.expressions import columns_of
 from cdcd.shaping.row_values import ORDINARY, RowValues, unknown_columns, used_columns
 from cdcd.shaping.settings import KEEP, REQUIRED, TableFilter
-from cdcd.snapshots.patterns import TablePattern, parse_pattern
 
 KEY: Final = "filters.tables"
 
@@ -35,30 +35,20 @@ class TableFilters:
     """The filters of a configuration, by table. ConfigError: a pattern is malformed."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
-        self._filters = [(parse_pattern(each.table, KEY), each) for each in filters]
+        self._rules = TableRules(KEY, [(each.table, each) for each in filters])
 
     def of_table(self, relation: Relation) -> list[TableFilter]:
         """The filters of a table, which should be one or none (`contradiction`)."""
-        return [each for pattern, each in self._filters if _matches(pattern, relation)]
+        return self._rules.of_table(relation)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
         """The patterns that match none of these tables."""
-        return [
-            each.table
-            for pattern, each in self._filters
-            if not any(_matches(pattern, relation) for relation in relations)
-        ]
+        return [each.table for each in self._rules.unmatched(relations)]
 
 
 def contradiction(found: Sequence[TableFilter]) -> str:
     """Why a table cannot have these filters; "": it can."""
-    if len(found) < 2:
-        return ""
-    return f"{KEY}.{found[0].table} and {KEY}.{found[1].table} both match it"
-
-
-def _matches(pattern: TablePattern, relation: Relation) -> bool:
-    return pattern.matches(relation.schema, relation.name)
+    return both_match(KEY, [each.table for each in found])
 
 
 class RowFilter(RowValues):
@@ -77,12 +67,12 @@ class RowFilter(RowValues):
         RowValues.__init__(self, relation, problem, table)
         self._keeps_unanswered = chosen.on_error == KEEP
         self._requires_old = chosen.old_row == REQUIRED
-        self._node: Node | None = None
+        self._condition: Condition | None = None
         if problem:
             return
         try:
             places = self._use(_columns(relation, chosen, types, protections))
-            self._node = compile_expression(chosen.keep, places, BOOL)
+            self._condition = Condition(compile_expression(chosen.keep, places, BOOL))
         except ExpressionError as error:
             self.problem = str(error)
 
@@ -110,18 +100,10 @@ class RowFilter(RowValues):
         return True if values is None else self.keeps(values)
 
     def _answer(self, values: Values) -> bool | None:
+        found = None if self._condition is None else self._condition.answer(values)
         self.reason = ""
-        if self._node is None:
-            self.reason = self.problem
-            return None
-        try:
-            found = self._node.value(values)
-        except EvaluationError as error:
-            self.reason = str(error)
-            return None
-        if not isinstance(found, bool):
-            self.reason = "the expression is null"
-            return None
+        if found is None:
+            self.reason = self.problem if self._condition is None else self._condition.reason
         return found
 
 

@@ -18,13 +18,13 @@ from cdcd.errors import ConfigError
 from cdcd.protocol.messages import Relation, Value
 from cdcd.rows.protection import Protections
 from cdcd.rows.relations import TableDescription, TypeDescription
+from cdcd.rows.table_rules import TableRules, both_match
 from cdcd.shaping.column_values import UNSENT, ColumnValues
 from cdcd.shaping.compiling import ExpressionError, compile_expression
-from cdcd.shaping.evaluation import BOOL, EvaluationError, Missing, Node, Values
+from cdcd.shaping.evaluation import BOOL, Condition, Missing, Node, Values
 from cdcd.shaping.expressions import columns_of
 from cdcd.shaping.row_values import NOT_SENT, ORDINARY, RowValues, unknown_columns, used_columns
 from cdcd.shaping.settings import OWN_TOPIC, REQUIRED, TableRoutes
-from cdcd.snapshots.patterns import parse_pattern
 
 KEY: Final = "routes.tables"
 
@@ -33,54 +33,34 @@ class ChosenRoutes:
     """The routes of a configuration, by table. ConfigError: a pattern is malformed."""
 
     def __init__(self, routes: Sequence[TableRoutes]) -> None:
-        self._routes = [(parse_pattern(each.table, KEY), each) for each in routes]
+        self._rules = TableRules(KEY, [(each.table, each) for each in routes])
 
     def of_table(self, relation: Relation) -> list[TableRoutes]:
         """The routes of a table, which should be one or none (`contradiction`)."""
-        return [each for pattern, each in self._routes if pattern.matches(relation.schema, relation.name)]
+        return self._rules.of_table(relation)
 
     def unmatched(self, relations: Sequence[Relation]) -> list[str]:
         """The patterns that match none of these tables."""
-        return [
-            each.table
-            for pattern, each in self._routes
-            if not any(pattern.matches(relation.schema, relation.name) for relation in relations)
-        ]
+        return [each.table for each in self._rules.unmatched(relations)]
 
 
 def contradiction(found: Sequence[TableRoutes]) -> str:
     """Why a table cannot have these routes; "": it can."""
-    if len(found) < 2:
-        return ""
-    return f"{KEY}.{found[0].table} and {KEY}.{found[1].table} both match it"
+    return both_match(KEY, [each.table for each in found])
 
 
-class RouteRule:
-    """A rule that fits its table.
+class RouteRule(Condition):
+    """A rule that fits its table. See `Condition` for further attributes.
 
     Attributes:
         topic: where a row goes for which it is true.
         places: of the columns that it asks for, among the values of a row.
-        reason: why it had no answer last.
     """
 
     def __init__(self, node: Node, topic: str, places: list[int]) -> None:
+        Condition.__init__(self, node)
         self.topic = topic
         self.places = places
-        self.reason = ""
-        self._node = node
-
-    def answer(self, row: Values) -> bool | None:
-        """Whether it is true for a row; None: it has no answer."""
-        try:
-            found = self._node.value(row)
-        except EvaluationError as error:
-            self.reason = str(error)
-            return None
-        if not isinstance(found, bool):
-            self.reason = "the expression is null"
-            return None
-        return found
 
     def lacks_values(self, row: Values) -> bool:
         """Whether PostgreSQL did not send a value that it asks for."""
@@ -92,7 +72,7 @@ class RouteRule:
 
 
 class RowRoutes(RowValues):
-    """The routes of a table as it was last described. See `RowValues` for further attributes.
+    """The routes of a table. An altered table gets new ones. See `RowValues` for further attributes.
 
     Attributes:
         topics: all topics of the table, each once; the first is its own.

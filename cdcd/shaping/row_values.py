@@ -34,7 +34,7 @@ ORDINARY: Final = TableDescription()
 
 
 class RowValues:
-    """Takes the values that expressions ask for out of the rows of a table as it was last described.
+    """Picks the values that expressions ask for out of rows. A `RowValues` belongs to one description of a table.
 
     Attributes:
         name: of the table, as `schema.table`.
@@ -99,9 +99,9 @@ class RowValues:
             return new
         return [
             before
-            if value is UNCHANGED and before is not None and (whole or self._identity[each.index])
+            if value is UNCHANGED and before is not None and (whole or self._identity[index])
             else value
-            for each, value, before in zip(self._columns, new, old, strict=True)
+            for index, value, before in zip(self.indexes, new, old, strict=True)
         ]
 
     def old_of(self, new: TupleData) -> TupleData:

@@ -31,8 +31,7 @@ class DeletesInTheNewPartition(PartitionEncoder):
         known = len(out)
         size = super()._shape(frame, in_stream, now_us, out)
         _, new = self._parted[relation_oids(frame, in_stream)[0]].of_frame(frame, in_stream)
-        if new is not None:
-            out[known:] = _taken(out[known:], new)
+        out[known:] = _taken(out[known:], new)
         return size
 
 

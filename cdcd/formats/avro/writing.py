@@ -50,8 +50,13 @@ def write_long(number: "i64", out: BytesWriter) -> None:
 
 def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError): it is not UTF-8."""
-    begin: i64 = at
     write_long(end - at, out)
+    append_text(data, at, end, out)
+
+
+def append_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
+    """Append `data[at:end]` without its length. UnicodeDecodeError (a ValueError): it is not UTF-8."""
+    begin: i64 = at
     if end - at >= _LONG:
         out.write(checked(data[at:end]))
         return

@@ -163,15 +163,16 @@ class KnownTables:
             form = form.with_fields(relation, fields)
         if self._settings.schemas_topic is not None:
             schema_id = form.fingerprint
-            announcement = (self._settings.schemas_topic, *form.record(), None)
             known = self._tables.get(relation.oid)
             # In a stream a description carries the xid of its transaction.
             same = known is not None and replace(known.relation, xid=relation.xid) == relation
             if same and known is not None and known.schema_id == schema_id:
                 if told is not None and form.rewritten not in {None, told.rewritten}:
                     # Records stay as they are. Readers must know of the rewrite before they know of a new column.
-                    known.announcement, known.is_new = announcement, True
+                    known.announcement = (self._settings.schemas_topic, *form.record(), None)
+                    known.is_new = True
                 return
+            announcement = (self._settings.schemas_topic, *form.record(), None)
         self._recent = None
         rows: RowForm = (replace(relation, xid=None), key_columns(relation, table), types_of(relation, types))
         fragments = TableFragments(

@@ -108,7 +108,7 @@ def schema_text(schema: Schema) -> str:
 
 
 class _File:
-    """A file while it is written: what it imports, and the messages that its message holds."""
+    """A .proto file that is being made: its imports, and the messages nested in its one message."""
 
     def __init__(self, root: Schema) -> None:
         self._full = adjusted_full_name(root["name"])

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from librt.strings import BytesWriter
 
 from cdcd.formats.avro.schemas import DECIMAL, is_string_map
-from cdcd.formats.avro.writing import RANGES, UnfitError, items_of, raw_bytes, real, truth, whole
+from cdcd.formats.avro.writing import RANGES, UnfitError, append_text, items_of, raw_bytes, real, truth, whole
 from cdcd.formats.debezium_json.connect_schema import Schema
-from cdcd.rows.wiretext import checked
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -47,9 +46,7 @@ _NANOS_PER_MILLI: Final = 1_000_000
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3600
 
-_LONG: Final = 16
-"""From this length on it is cheaper to cut a text out, and to copy it at once."""
-_ASCII_MAX: Final = 127
+_GROUP_MAX: Final = 127
 _SIGNED_GROUPS: Final = 9
 """Groups of seven bits before the last byte of a negative number."""
 
@@ -65,7 +62,7 @@ def write_varint(number: "i64", out: BytesWriter) -> None:
             groups += 1
         out.append(1)
         return
-    while rest > _ASCII_MAX:
+    while rest > _GROUP_MAX:
         out.append(int((rest & 127) | 128))
         rest >>= 7
     out.append(int(rest))
@@ -83,19 +80,8 @@ def varint_size(number: "i64") -> "i64":
 
 def write_text(data: bytes, at: "i64", end: "i64", out: BytesWriter) -> None:
     """Append `data[at:end]` as a string. UnicodeDecodeError (a ValueError): it is not UTF-8."""
-    begin: i64 = at
     write_varint(end - at, out)
-    if end - at >= _LONG:
-        out.write(checked(data[at:end]))
-        return
-    bits: i64 = 0
-    while at < end:
-        byte: i64 = data[at]
-        bits |= byte
-        out.append(int(byte))
-        at += 1
-    if bits > _ASCII_MAX:
-        checked(data[begin:end])
+    append_text(data, at, end, out)
 
 
 def write_bytes(data: bytes, out: BytesWriter) -> None:

@@ -1,17 +1,18 @@
 """What `cdcd check` says of filters."""
 
-from cdcd.checks.filters import FilterFacts, check_filters
+from cdcd.checks.expressions import ExpressionFacts
+from cdcd.checks.filters import check_filters
 from cdcd.errors import ConfigError
 
 
 def test_filters_that_fit_are_counted():
-    (found,) = check_filters(FilterFacts((), (), 3), 1)
+    (found,) = check_filters(ExpressionFacts((), (), 3), 1)
     assert (found.level, found.code) == ("ok", "filters.rule")
     assert found.found == "1 filter for 3 tables"
 
 
 def test_what_does_not_fit_is_an_error_and_what_matches_nothing_a_warning():
-    facts = FilterFacts((ConfigError("It does not fit.", hint="Correct it."),), ("public.orders",), 1)
+    facts = ExpressionFacts((ConfigError("It does not fit.", hint="Correct it."),), ("public.orders",), 1)
     error, warning = check_filters(facts, 2)
     assert (error.level, error.code, error.fix) == ("error", "filters.rule", "Correct it.")
     assert (warning.level, warning.code) == ("warning", "filters.unmatched")

@@ -1,17 +1,18 @@
 """What `cdcd check` says of routes."""
 
-from cdcd.checks.routes import RouteFacts, check_all_routes
+from cdcd.checks.expressions import ExpressionFacts
+from cdcd.checks.routes import check_all_routes
 from cdcd.errors import ConfigError
 
 
 def test_routes_that_fit_are_counted():
-    (found,) = check_all_routes(RouteFacts((), (), 3), 1)
+    (found,) = check_all_routes(ExpressionFacts((), (), 3), 1)
     assert (found.level, found.code) == ("ok", "routes.rule")
     assert found.found == "1 pattern with rules for 3 tables"
 
 
 def test_what_does_not_fit_is_an_error_and_what_matches_nothing_a_warning():
-    facts = RouteFacts((ConfigError("It does not fit.", hint="Correct it."),), ("public.orders",), 1)
+    facts = ExpressionFacts((ConfigError("It does not fit.", hint="Correct it."),), ("public.orders",), 1)
     error, warning = check_all_routes(facts, 2)
     assert (error.level, error.code, error.fix) == ("error", "routes.rule", "Correct it.")
     assert (warning.level, warning.code) == ("warning", "routes.unmatched")

@@ -1,4 +1,4 @@
-"""The section `fields`: what is refused, and what the encoder is given."""
+"""The section `fields` of the configuration: which values it refuses, and which settings the encoder gets of it."""
 
 import pytest
 

@@ -1,10 +1,12 @@
 """Which of the rows without an answer are reported."""
 
+from cdcd.facts import FilterFailed, unheard
+from cdcd.shaping.in_front import FILTER_FAILED
 from cdcd.shaping.unanswered import REPORT_S, UnansweredRows
 
 
 def test_a_table_has_one_report_in_some_seconds_with_the_number_of_the_others():
-    rows = UnansweredRows()
+    rows = UnansweredRows(FILTER_FAILED, FilterFailed, unheard)
     due_us = REPORT_S * 1_000_000
     assert rows.note("a", 0) == 0
     assert rows.note("a", 1) is None

@@ -71,7 +71,7 @@ def test_a_value_that_was_not_sent_is_taken_from_a_whole_old_row():
     assert change.new == {"id": 1, "note": "b", "big": "large"}
     assert change.old == {"id": 1, "note": "a", "big": "large"}
     assert change.key == {"id": 1}
-    # A partition without the FULL of its partitioned table sends NULL for what is not in its replica identity.
+    # PostgreSQL sends old rows by the replica identity of the partition, with NULL for all other columns.
     (change,) = decoder("f").decode(update((b"2", b"b", UNCHANGED), (b"1", None, None), "O"), False)
     assert isinstance(change, changes.Update)
     assert change.new["big"] is UNCHANGED

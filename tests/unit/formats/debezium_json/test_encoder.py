@@ -353,7 +353,7 @@ def test_an_old_row_that_has_the_value_fills_it_in():
     _, _, created = harness.give(Update(None, OID, "O", row("1", "a", "long"), (b"2", b"b", UNCHANGED)))
     assert value_of(created)["after"] == {"id": 2, "name": "b", "note": "long"}
     assert unchanged_header(created) is None
-    # A partition without the FULL of its partitioned table sends NULL for what is not in its replica identity.
+    # PostgreSQL sends old rows by the replica identity of the partition, with NULL for all other columns.
     _, _, created = harness.give(Update(None, OID, "O", row("1", None, None), (b"2", b"b", UNCHANGED)))
     assert value_of(created)["after"] == {"id": 2, "name": "b", "note": UNAVAILABLE}
     assert unchanged_header(created) == ["note"]

@@ -1,4 +1,4 @@
-"""docs/protobuf.md shows a schema. It is the one that is registered."""
+"""The schema that docs/protobuf.md shows is the one that cdcd registers."""
 
 import re
 from pathlib import Path

@@ -164,7 +164,7 @@ def test_a_value_that_was_not_sent_comes_from_the_old_row_else_it_is_the_placeho
     )
     assert value["after"] == {"id": 1, "name": "b", "note": "long"}
     assert headers == {}
-    # A partition without the FULL of its partitioned table sends NULL for what is not in its replica identity.
+    # PostgreSQL sends old rows by the replica identity of the partition, with NULL for all other columns.
     ((_, value, headers),) = harness.read(
         Update(None, OID, "O", row("1", "a", None), (b"1", b"b", UNCHANGED))
     )
