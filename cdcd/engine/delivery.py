@@ -33,6 +33,7 @@ class Delivery:
         self._ledger = ledger
         self._out: Batch | None = None
         self._shipped = start
+        ledger.limit = start.flushed_lsn
 
     @property
     def is_out(self) -> bool:
@@ -51,9 +52,8 @@ class Delivery:
         if not batch.closes:
             return Ship(batch, self.checkpoint)
         self._ledger.send(batch.position.end_lsn)
-        # Kept until the batch is delivered: once its tickets are acknowledged they no longer say what is held.
-        held = self._ledger.held_at(batch.tickets)
-        self._shipped = replace(self.checkpoint.moved(batch.position, held), snapshot=batch.snapshot)
+        flushed = self._ledger.flushed_with(batch.tickets)
+        self._shipped = replace(self.checkpoint.moved(batch.position, flushed), snapshot=batch.snapshot)
         return Ship(batch, self._shipped)
 
     def _has_content(self, batch: Batch) -> bool:
@@ -74,7 +74,8 @@ class Delivery:
         if batch.closes:
             self.rows += self._rows_of_parts
             self._rows_of_parts = 0
+            self.checkpoint = self._shipped
+            self._ledger.limit = self.checkpoint.flushed_lsn
             self.transactions += len(batch.commit_times)
             for ticket in batch.tickets:
                 self._ledger.ack(ticket)
-            self.checkpoint = self._shipped

@@ -6,7 +6,7 @@ told to PostgreSQL. Four positions, which only rise:
 - `received`: the furthest LSN that the server has mentioned;
 - `sent`: the end of the last transaction handed to Kafka's producer;
 - `acked`: the end of the last transaction that the broker acknowledged, in any order;
-- `flushed`: the end of the last one of the prefix in which all are acknowledged.
+- `flushed`: the end of the last one of the prefix in which all are acknowledged, up to `limit`.
 
 An entry is opened when a commit is decoded, before anything of the transaction is queued. Were it opened later, a
 keepalive that overtakes the queue would confirm what nobody holds yet. An undecided PREPARE is an entry as well: it
@@ -17,30 +17,40 @@ acknowledgement is the checkpoint record that says so.
 PostgreSQL keeps such a list for its own subscriptions: `worker.c`, `get_flush_position`.
 """
 
+import sys
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Sequence
 
 
 class Ledger:
     """Open entries in the order of the stream, and the four positions.
 
     `open` gives a ticket; the caller owes `seal` (the entry's end LSN) when it is known and `ack` when the broker
-    holds everything of the entry. `hold` gives one for an undecided PREPARE, which leaves no position: `ack` alone.
+    holds everything of the entry. An undecided PREPARE leaves no position: `ack` alone.
     Acknowledged entries behind an open one are kept as one position, so that what a PREPARE holds up for days costs
     nothing.
+
+    Attributes:
+        limit: how far `flushed` may go. A start must be able to tell a slot that cdcd moved from one that somebody else
+            moved, so PostgreSQL is told nothing past the `flushed_lsn` of the checkpoint that the broker holds.
     """
 
     def __init__(self, flushed: int = 0) -> None:
         self.received = flushed
         self.sent = flushed
         self.acked = flushed
-        self.flushed = flushed
+        self.limit = sys.maxsize
+        self._acknowledged = flushed
+        """The end of the prefix, whatever the limit is."""
         self._next_ticket = 0
-        self._sealed = flushed
         # A plain dict would be slow to give its first key after many deletions there.
         self._ends: OrderedDict[int, int] = OrderedDict()
         self._behind: dict[int, int] = {}
-        self._holds: dict[int, int] = {}
+
+    @property
+    def flushed(self) -> int:
+        """What PostgreSQL may be told."""
+        return min(self._acknowledged, self.limit)
 
     @property
     def open_entries(self) -> int:
@@ -53,28 +63,16 @@ class Ledger:
             self.received = lsn
 
     def open(self) -> int:
-        """A transaction's commit was decoded; returns its ticket."""
+        """A transaction's commit or PREPARE was decoded; returns its ticket."""
         ticket = self._next_ticket
         self._next_ticket += 1
         self._ends[ticket] = 0
-        return ticket
-
-    def hold(self, prepare_lsn: int) -> int:
-        """A PREPARE that starts at `prepare_lsn` was decoded: `flushed` does not pass it until `ack`.
-
-        One from before the slot's `two_phase_at`, older than what was decoded before it, is sent when it commits: it
-        will be sent again whatever is confirmed before that.
-        """
-        ticket = self.open()
-        if prepare_lsn >= self._sealed:
-            self._holds[ticket] = prepare_lsn
         return ticket
 
     def seal(self, ticket: int, end_lsn: int) -> None:
         """The entry ends at `end_lsn`: a restart from there does not bring it again."""
         assert ticket in self._ends, f"ticket {ticket} is not open"
         self._ends[ticket] = end_lsn
-        self._sealed = max(self._sealed, end_lsn)
         self.hear(end_lsn)
 
     def is_last(self, ticket: int) -> bool:
@@ -90,7 +88,6 @@ class Ledger:
         """The broker holds all events of the entry, or it has none."""
         assert ticket in self._ends, f"ticket {ticket} is not open"
         end = self._ends.pop(ticket)
-        self._holds.pop(ticket, None)
         if end > self.acked:
             self.acked = end
         end = max(end, self._behind.pop(ticket, 0))
@@ -100,9 +97,15 @@ class Ledger:
         elif end > self._behind.get(before, 0):
             self._behind[before] = end
 
-    def held_at(self, decided: Collection[int]) -> int | None:
-        """The LSN of the first PREPARE that keeps `flushed`, leaving out those of which the tickets are `decided`."""
-        return next((lsn for ticket, lsn in self._holds.items() if ticket not in decided), None)
+    def flushed_with(self, tickets: Sequence[int]) -> int:
+        """Where `flushed` can be when these open entries are acknowledged too, with a limit that allows it."""
+        acknowledged = frozenset(tickets)
+        flushed = self._acknowledged
+        for ticket, end in self._ends.items():
+            if ticket not in acknowledged:
+                break
+            flushed = max(flushed, end, self._behind.get(ticket, 0))
+        return flushed
 
     def _last_open_before(self, ticket: int) -> int | None:
         """Near the front: acknowledgements come in order, so that only undecided PREPAREs are passed on the way."""
@@ -114,7 +117,7 @@ class Ledger:
         return last
 
     def _flush(self, end_lsn: int) -> None:
-        if end_lsn > self.flushed:
-            self.flushed = end_lsn
+        if end_lsn > self._acknowledged:
+            self._acknowledged = end_lsn
         assert self.flushed <= self.received, "flushed passed received"
         assert self.flushed <= self.acked, "flushed passed acked"

@@ -167,13 +167,9 @@ class Checkpoint:
     snapshot: Progress | None = None
     seal: Seal | None = None
 
-    def moved(self, position: Position, held_at: int | None) -> "Checkpoint":
-        """The next one of the same stream; `held_at` is where the first undecided PREPARE starts, if there is one."""
-        if position == self.position:
-            # Just started: what the position covers may not have come again yet, nor a PREPARE in it.
-            return self
-        end = position.end_lsn if held_at is None else min(position.end_lsn, held_at)
-        return replace(self, position=position, flushed_lsn=max(self.flushed_lsn, end))
+    def moved(self, position: Position, flushed: int) -> "Checkpoint":
+        """The next one of the same stream; `flushed` is what PostgreSQL may be told once it is the newest."""
+        return replace(self, position=position, flushed_lsn=max(self.flushed_lsn, flushed))
 
     def encode(self) -> bytes:
         """The record's value: JSON with LSNs in PostgreSQL's notation, so that a person can read the topic."""

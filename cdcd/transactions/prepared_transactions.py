@@ -178,7 +178,7 @@ class PreparedTransactions:
     def _hold(self, transaction: OpenTransaction, message: Prepare | StreamPrepare) -> None:
         transaction.gid = message.gid
         transaction.prepare_time = message.prepare_time
-        transaction.ticket = self._order.ledger.hold(message.prepare_lsn)
+        transaction.ticket = self._order.ledger.open()
         self._held[transaction.xid] = transaction
 
     def _decide(self, xid: int, gid: str) -> OpenTransaction | None:

@@ -1,6 +1,6 @@
 """Bugs on the way of the stream: assembler, ledger, queue, feedback, position. Each undoes one decision."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,8 +51,16 @@ class CountsWhatIsShipped(Delivery):
         self.rows = rows
 
 
-class AcksWhenSent(Ledger):
-    """Acknowledges what was handed to the producer, before the broker answered."""
+class Unlimited(Ledger):
+    """Tells what came again after a start, before a checkpoint says that it was told."""
+
+    @property
+    def flushed(self) -> int:
+        return self._acknowledged
+
+
+class AcksWhenSent(Unlimited):
+    """Acknowledges what was handed to the producer, before the broker answered. The limit alone would hold it back."""
 
     def send(self, end_lsn: int) -> None:
         super().send(end_lsn)
@@ -104,8 +112,8 @@ class ResealsIdleTickets(Ledger):
 class ForgetsHolds(Ledger):
     """Takes for what may have been told everything that the broker holds, also past an undecided PREPARE."""
 
-    def held_at(self, decided: Collection[int]) -> None:
-        return None
+    def flushed_with(self, tickets: Sequence[int]) -> int:
+        return max(self.acked, *(self._ends[ticket] for ticket in tickets), super().flushed_with(tickets))
 
 
 class StartsAtZero(Ledger):

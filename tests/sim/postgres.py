@@ -241,7 +241,10 @@ class Postgres:
 
     def _confirm(self, data: bytes) -> None:
         status = read_status(data)
-        if self._was_late and status.flushed < self.confirmed:
+        # An instance that stood still between its look at the slot and the stream tells what it knew. Another one has
+        # shut it out by then. The slot stays where it is (LogicalConfirmReceivedLocation).
+        shut_out = self.connection is not None and self.connection.owner is not self.lock_holder
+        if (self._was_late or shut_out) and status.flushed < self.confirmed:
             return
         self.oracle.tell(status.flushed, self.confirmed, self.wal.end, self.two_phase_at)
         if status.flushed > self.confirmed:

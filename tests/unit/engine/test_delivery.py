@@ -1,5 +1,7 @@
 """Which checkpoint is true when, with a queue and a ledger."""
 
+from dataclasses import replace
+
 from cdcd.engine.delivery import Delivery
 from cdcd.engine.queue import BatchQueue, Record
 from cdcd.snapshots.progress import Progress
@@ -12,9 +14,9 @@ START = Checkpoint("1", 1, "", Position(50, 60), 60)
 class Session:
     """A `Delivery` with a queue whose batches end at 100 bytes."""
 
-    def __init__(self, *, whole_bytes_max: int = 0) -> None:
+    def __init__(self, *, whole_bytes_max: int = 0, start: Checkpoint = START) -> None:
         self.progress: Progress | None = None
-        self.ledger = Ledger(60)
+        self.ledger = Ledger(start.flushed_lsn)
         self.queue = BatchQueue(
             START.position,
             bytes_max=100,
@@ -24,7 +26,7 @@ class Session:
             whole_bytes_max=whole_bytes_max,
             progress=lambda: self.progress,
         )
-        self.delivery = Delivery(self.queue, self.ledger, START)
+        self.delivery = Delivery(self.queue, self.ledger, start)
 
     def transaction(self, lsn: int, *sizes: int) -> None:
         """A transaction with an event of each size, which commits at `lsn`."""
@@ -150,3 +152,55 @@ def test_an_event_without_a_record_is_no_row():
     session.queue.close(100, 110, 1, (ticket,))
     session.delivery.next(20.0)
     assert session.delivery.rows == 0
+
+
+# The checkpoint was written while a PREPARE at 40 was undecided. What the position covers comes again.
+
+HELD = replace(START, flushed_lsn=40)
+
+
+def covered(session: Session, end_lsn: int) -> None:
+    """A transaction came again that the broker holds: it is acknowledged without a batch."""
+    session.ledger.seal(ticket := session.ledger.open(), end_lsn)
+    session.ledger.ack(ticket)
+
+
+def test_what_came_again_is_not_told_before_a_checkpoint_says_so():
+    session = Session(start=HELD)
+    covered(session, 60)
+    assert (session.ledger.acked, session.ledger.flushed) == (60, 40)
+    session.queue.advance(session.ledger, 60, asked=False)
+    ship = session.delivery.next(20.0)
+    assert ship is not None
+    assert ship.checkpoint == START
+    assert session.ledger.flushed == 40
+    session.delivery.delivered(ship.batch)
+    assert session.ledger.flushed == 60
+
+
+def test_a_prepare_that_comes_again_holds_the_checkpoint_still():
+    session = Session(start=HELD)
+    undecided = session.ledger.open()
+    covered(session, 60)
+    session.transaction(100, 10)
+    ship = session.delivery.next(0.0)
+    assert ship is not None
+    assert ship.checkpoint == replace(HELD, position=Position(100, 110))
+    session.delivery.delivered(ship.batch)
+    assert session.ledger.flushed == 40
+    session.ledger.ack(undecided)
+    assert session.ledger.flushed == 40
+    session.queue.advance(session.ledger, 110, asked=False)
+    ship = session.delivery.next(20.0)
+    assert ship is not None
+    assert ship.checkpoint.flushed_lsn == 110
+    session.delivery.delivered(ship.batch)
+    assert session.ledger.flushed == 110
+
+
+def test_rows_of_a_snapshot_behind_a_start_do_not_confirm_what_has_not_come_again():
+    session = Session(start=HELD)
+    session.queue.insert([("t", b"k", b"v", None)], 10, 1)
+    ship = session.delivery.next(0.0)
+    assert ship is not None
+    assert ship.checkpoint == HELD

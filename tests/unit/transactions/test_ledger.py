@@ -98,22 +98,30 @@ def test_what_an_undecided_prepare_holds_up_takes_no_memory():
 
 def test_the_first_undecided_prepare_holds_whatever_was_decided_behind_it():
     ledger = Ledger(50)
-    first, second = ledger.hold(100), ledger.hold(200)
-    assert ledger.held_at(()) == 100
-    assert ledger.held_at([first]) == 200
+    first = ledger.open()
+    ledger.seal(between := ledger.open(), 150)
+    second = ledger.open()
+    ledger.seal(behind := ledger.open(), 250)
+    assert ledger.flushed_with(()) == 50
+    assert ledger.flushed_with([between, second, behind]) == 50
+    assert ledger.flushed_with([first, between, behind]) == 150
     ledger.ack(second)
-    assert ledger.held_at(()) == 100
+    ledger.ack(behind)
+    assert ledger.flushed_with([between]) == 50
+    assert ledger.flushed_with([first, between]) == 250
     ledger.ack(first)
-    assert ledger.held_at(()) is None
+    assert (ledger.flushed, ledger.flushed_with([between])) == (50, 250)
 
 
-def test_a_prepare_that_is_sent_with_its_commit_holds_nothing_before_that():
+def test_postgresql_is_told_nothing_past_the_limit_whatever_is_acknowledged():
     ledger = Ledger(50)
-    ledger.seal(ledger.open(), 300)
-    ledger.hold(100)
-    assert ledger.held_at(()) is None
-    assert ledger.hold(300)
-    assert ledger.held_at(()) == 300
+    ledger.limit = 80
+    ledger.seal(first := ledger.open(), 100)
+    assert (ledger.flushed, ledger.flushed_with([first])) == (50, 100)
+    ledger.ack(first)
+    assert (ledger.acked, ledger.flushed, ledger.flushed_with(())) == (100, 80, 100)
+    ledger.limit = 120
+    assert ledger.flushed == 100
 
 
 class Model:
@@ -141,7 +149,9 @@ def test_any_order_of_acknowledgements_gives_what_the_rule_says(data):
     for _ in range(data.draw(st.integers(1, 60))):
         if still_open and data.draw(st.booleans()):
             ticket = still_open.pop(data.draw(st.integers(0, len(still_open) - 1)))
+            expected = ledger.flushed_with([ticket])
             ledger.ack(ticket)
+            assert ledger.flushed == expected
             model.entries[ticket][1] = 1
         else:
             ticket = ledger.open()

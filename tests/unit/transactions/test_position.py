@@ -168,11 +168,10 @@ def test_a_newer_format_is_refused_not_guessed_at():
 # How far PostgreSQL may have been told.
 
 
-def test_it_may_be_told_all_that_is_done_up_to_the_first_undecided_prepare():
+def test_it_may_be_told_what_the_ledger_says_however_far_the_position_is():
     done = Position(commit_lsn=300, end_lsn=310)
-    assert CHECKPOINT.moved(done, None) == replace(CHECKPOINT, position=done, flushed_lsn=310)
+    assert CHECKPOINT.moved(done, 310) == replace(CHECKPOINT, position=done, flushed_lsn=310)
     assert CHECKPOINT.moved(done, 250) == replace(CHECKPOINT, position=done, flushed_lsn=250)
-    assert CHECKPOINT.moved(done, 400) == replace(CHECKPOINT, position=done, flushed_lsn=310)
 
 
 def test_what_it_was_told_it_was_told():
@@ -181,7 +180,12 @@ def test_what_it_was_told_it_was_told():
 
 def test_a_start_does_not_know_yet_what_is_undecided():
     held = replace(CHECKPOINT, flushed_lsn=70)
-    assert held.moved(CHECKPOINT.position, None) == held
+    assert held.moved(CHECKPOINT.position, 70) == held
+
+
+def test_a_position_that_has_come_again_may_be_told():
+    held = replace(CHECKPOINT, flushed_lsn=70)
+    assert held.moved(CHECKPOINT.position, 110) == CHECKPOINT
 
 
 # Where to resume.

@@ -227,7 +227,7 @@ def test_whatever_happens_the_accounts_are_exact(operations, memory_bytes_max, t
 def test_one_descriptor_is_enough_for_thousands_of_transactions(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     # The limit is of the process, which may have the descriptors of other tests.
-    opened = max(map(int, os.listdir("/proc/self/fd")))
+    opened = max([int(each.name) for each in Path("/proc/self/fd").iterdir()])
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 64, before[1]))
     try:
         spool = Spool(str(tmp_path), 0)
