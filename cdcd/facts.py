@@ -155,6 +155,19 @@ class TwoPhaseKept(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordSettingChanged(Fact):
+    """A `setting` that decides what records rows become is not what it was when the pipeline ran last. Records that
+    were written stay as they are. `effect` says what that means for readers.
+    """
+
+    event: ClassVar[str] = "records.setting_changed"
+    level: ClassVar[Level] = "warning"
+    setting: str
+    effect: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SlotWaiting(Fact):
     """The slot cannot be used yet, because a walsender holds it, or because its creation waits for open
     transactions.

@@ -235,6 +235,11 @@ _TABLE: Final = (
     Code("registry.types", "Schema registry", "Whether the registry takes schemas of AVRO, or PROTOBUF.", (4,)),
     Code("topic.name", "Both sides", "Topics that are the same to Kafka, or whose names Kafka does not allow.", (4,)),
     Code("position.state", "Both sides", "Whether the slot goes on where the checkpoint in Kafka ends.", (6,)),
+    Code(
+        "records.setting",
+        "Both sides",
+        "A setting that decides what records rows become is not what it was when the pipeline ran last.",
+    ),
     Code("start.refused", "Both sides", "Another reason why the start fails.", (2, 3, 4, 6)),
 )  # fmt: skip
 

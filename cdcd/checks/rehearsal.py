@@ -45,7 +45,7 @@ from cdcd.engine.startup_requests import (
     WriteCheckpoint,
 )
 from cdcd.errors import CdcdError, TransientError
-from cdcd.facts import unheard
+from cdcd.facts import Fact, RecordSettingChanged
 from cdcd.kafka import client
 from cdcd.kafka.checkpoint import peek_at_start
 from cdcd.kafka.errors import unavailable
@@ -73,12 +73,14 @@ class Outcome:
         position: where it would resume; "" if it would not start.
         has_checkpoint: whether Kafka has a checkpoint of the pipeline.
         reading: the tables that it would read.
+        changed: the settings of records that are not those of the checkpoint.
     """
 
     refusal: CdcdError | None
     position: str
     has_checkpoint: bool
     reading: Reading
+    changed: tuple[RecordSettingChanged, ...] = ()
 
 
 async def rehearse(config: Config, facts: Facts) -> Outcome:
@@ -100,9 +102,14 @@ class _Rehearsal:
         self._identity: Identity | None = None
         self._seen: SlotSeen | None = None
         self._has_fenced = False
+        self._changed: list[RecordSettingChanged] = []
+
+    def _hear(self, fact: Fact) -> None:
+        if isinstance(fact, RecordSettingChanged):
+            self._changed.append(fact)
 
     async def run(self) -> Outcome:
-        requests = Start(start_settings(self._config), unheard).run()
+        requests = Start(start_settings(self._config), self._hear).run()
         answer: object = None
         try:
             while True:
@@ -119,7 +126,11 @@ class _Rehearsal:
             # An instance that is active has a snapshot to read at, if its start made the slot.
             beside = end.value.exported is None and not self._facts.active
             return Outcome(
-                None, str(end.value.checkpoint.position), self._found is not None, Reading(tables, beside)
+                None,
+                str(end.value.checkpoint.position),
+                self._found is not None,
+                Reading(tables, beside),
+                tuple(self._changed),
             )
         except CdcdError as error:
             return Outcome(error, "", self._found is not None, self._assumed())

@@ -302,7 +302,13 @@ def _position(config: Config, outcome: Outcome, findings: Sequence[Finding]) -> 
             if outcome.has_checkpoint
             else f"there is no checkpoint in {config.topics.checkpoint}: begins where the slot stands"
         )
-        return [Finding("ok", "position.state", "position", where)]
+        changed = [
+            Finding(
+                "warning", "records.setting", each.setting, f"it is not what it was. {each.effect}", each.hint
+            )
+            for each in outcome.changed
+        ]
+        return [Finding("ok", "position.state", "position", where), *changed]
     errors = [one for one in findings if one.level == "error"]
     if any(one.found == refusal.message for one in errors):
         return []

@@ -1,13 +1,16 @@
 """What the decisions and the clients are given of the configuration: the same for `cdcd run` and `cdcd check`."""
 
+import json
+import zlib
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from cdcd import __version__
 from cdcd.config.loading import Config
 from cdcd.config.sections.format import FormatConfig
 from cdcd.credentials.columns import protections
 from cdcd.engine.feedback import interval_for
+from cdcd.engine.record_settings import CHANGES
 from cdcd.engine.settings import EngineSettings
 from cdcd.engine.startup import StartSettings
 from cdcd.errors import ConfigError
@@ -19,6 +22,7 @@ from cdcd.kafka.producer import SinkSettings
 from cdcd.kafka.topics import TopicSpec
 from cdcd.rows.modes import Modes
 from cdcd.snapshots.beginning import ONLY
+from cdcd.transactions.position import RecordSettings
 
 TRANSACTION_S: Final = 60.0
 """The timeout of Kafka transactions, in seconds, if the brokers do not tell the longest one that they allow."""
@@ -43,7 +47,27 @@ def start_settings(config: Config) -> StartSettings:
         exclude=config.on_demand(),
         counts_epochs=config.kafka.delivery == "at_least_once",
         name=config.name,
+        records=record_settings(config),
     )
+
+
+def record_settings(config: Config) -> RecordSettings:
+    """Checksums of the settings that decide what records rows become. Defaults and secrets are left out."""
+    written = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+    found = {name: _at(written, name) for name in sorted(CHANGES)}
+    return tuple(
+        [
+            (name, zlib.crc32(json.dumps(value, sort_keys=True).encode()))
+            for name, value in found.items()
+            if value not in (None, {}, [])
+        ]
+    )
+
+
+def _at(written: Any, name: str) -> Any:
+    for part in name.split("."):
+        written = written.get(part) if isinstance(written, dict) else None
+    return written
 
 
 def engine_settings(config: Config, wal_sender_timeout_s: float) -> EngineSettings:

@@ -24,6 +24,7 @@ from typing import Any, Final, Literal
 from cdcd.engine.exported import ExportedTables
 from cdcd.engine.leavings import FirstStart, Leaving
 from cdcd.engine.queue import Batch
+from cdcd.engine.record_settings import CHANGES, FORMS
 from cdcd.engine.startup_positions import Positions, Step, first_flush
 from cdcd.engine.startup_requests import (
     ConnectCatalog,
@@ -50,6 +51,7 @@ from cdcd.facts import (
     CheckpointRead,
     GapAccepted,
     Observer,
+    RecordSettingChanged,
     SnapshotNeeded,
     SnapshotResumed,
     TwoPhaseEnded,
@@ -60,7 +62,7 @@ from cdcd.rows.routing import TopicNames, collisions
 from cdcd.snapshots.beginning import WHEN_NEEDED, Beginning, begin, first_tables, initial, leave_out, wanted
 from cdcd.snapshots.progress import EXPORTED, Progress
 from cdcd.transactions.logged import LoggedSession
-from cdcd.transactions.position import Checkpoint
+from cdcd.transactions.position import Checkpoint, RecordSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class StartSettings:
         snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
         counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
         topics: the names of the pipeline's topics.
+        records: the settings that decide what records rows become; None: they are not compared.
     """
 
     slot: str
@@ -91,6 +94,7 @@ class StartSettings:
     exclude: tuple[str, ...] = ()
     counts_epochs: bool = False
     name: str = ""
+    records: RecordSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +362,8 @@ class Start:
         if settings.counts_epochs:
             start = replace(start, epoch=start.epoch + 1)
         snapshot = None if self._progress == Progress() else self._progress
-        start = replace(start, snapshot=snapshot)
+        self._compare_settings()
+        start = replace(start, snapshot=snapshot, settings=settings.records)
         self._observe(
             CheckpointRead(
                 topic=settings.checkpoint_topic, found=positions.found is not None, position=str(position)
@@ -377,6 +382,16 @@ class Start:
             slot_confirmed=slot.confirmed,
             logged=positions.logged,
         )
+
+    def _compare_settings(self) -> None:
+        """Tell which settings of records are not those of the checkpoint, before the checkpoint has the new ones."""
+        found, now = self.positions.found, self.settings.records
+        if found is None or found.settings is None or now is None:
+            return
+        changed = {name for name, _ in {*found.settings} ^ {*now}}
+        for name in sorted(changed):
+            change = CHANGES.get(name, FORMS)
+            self._observe(RecordSettingChanged(setting=name, effect=change.effect, hint=change.hint))
 
 
 STEPS: Final[tuple[Callable[[Start], Step], ...]] = (

@@ -40,6 +40,9 @@ _WHERE_LOGGED: Final = (
 Counts = tuple[tuple[str, int], ...]
 """Records of a transaction so far, by table (`schema.table`)."""
 
+RecordSettings = tuple[tuple[str, int], ...]
+"""Checksums of the settings that decide what records rows become, by name (`engine/record_settings.py`)."""
+
 
 class Position:
     """Everything that ends at or before `end_lsn` is done, and the first `events_done` events of `commit_lsn`.
@@ -156,6 +159,7 @@ class Checkpoint:
     epoch is right, whichever was written last.
     `snapshot` is how far the reading of tables has got, None where none was asked for.
     `seal`: nothing more is delivered, because another server takes over; None: it is delivered as ever.
+    `settings`: those by which rows became records last; None: an earlier version of cdcd wrote the checkpoint.
     """
 
     system_identifier: str
@@ -166,6 +170,7 @@ class Checkpoint:
     epoch: int = 0
     snapshot: Progress | None = None
     seal: Seal | None = None
+    settings: RecordSettings | None = None
 
     def moved(self, position: Position, flushed: int) -> "Checkpoint":
         """The next one of the same stream; `flushed` is what PostgreSQL may be told once it is the newest."""
@@ -191,6 +196,8 @@ class Checkpoint:
             fields["snapshot"] = self.snapshot.to_json()
         if self.seal is not None:
             fields["seal"] = self.seal.to_json()
+        if self.settings is not None:
+            fields["settings"] = dict(self.settings)
         # Names as they are: escaped, those of strangers' requests would take up to six times the room.
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -214,7 +221,7 @@ class Checkpoint:
                 events_done=_count(fields["events_done"]),
                 counts=tuple([(table, _count(count)) for table, count in fields.get("records", {}).items()]),
             )
-            snapshot, seal = fields.get("snapshot"), fields.get("seal")
+            snapshot, seal, settings = fields.get("snapshot"), fields.get("seal"), fields.get("settings")
             return cls(
                 system_identifier=_text(fields["system_identifier"]),
                 timeline=_count(fields["timeline"]),
@@ -224,6 +231,9 @@ class Checkpoint:
                 epoch=_count(fields["epoch"]),
                 snapshot=None if snapshot is None else Progress.from_json(snapshot),
                 seal=None if seal is None else Seal.from_json(seal),
+                settings=None
+                if settings is None
+                else tuple([(name, _count(sum_)) for name, sum_ in settings.items()]),
             )
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, ProtocolError) as error:
             raise PositionError(

@@ -40,6 +40,7 @@ class Instance:
         self.session: Session | SpoolSession | None = None
         self.delivered: Checkpoint | None = None
         """The newest checkpoint that this process knows in Kafka, if a log may begin behind it."""
+        self.records = self.around.changed.draw()
         self._cannot_spool = False
         self._away_ticks = 0
         self._wait = 0

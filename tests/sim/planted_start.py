@@ -66,11 +66,22 @@ def removes_what_postgresql_was_told_of(start: Start) -> Step:
         yield RemoveLogged(gone)
 
 
+def writes_settings_untold(start: Start) -> Step:
+    """Takes over the settings that decide what records rows become, and compares them afterwards."""
+    found = start.positions.found
+    start.positions.found = None
+    try:
+        yield from start.write_checkpoint()
+    finally:
+        start.positions.found = found
+
+
 FENCED_FIRST: Final = swapped(Start.judge, Start.fence)
 NOT_JUDGED: Final = without(Start.judge)
 READ_BEFORE_FENCE: Final = replaced(Start.fence, fences_without_reading)
 LOOKED_AT_ONCE: Final = replaced(Start.judge, looks_at_the_slot_once)
 NOT_LOCKED: Final = without(Start.take_lock)
+SETTINGS_UNTOLD: Final = replaced(Start.write_checkpoint, writes_settings_untold)
 LOG_REMOVED_BY_THE_SLOT: Final = replaced(Start.remove_delivered_logs, removes_what_postgresql_was_told_of)
 
 

@@ -52,6 +52,7 @@ from cdcd.transactions.position import Checkpoint, Position, Source
 from cdcd.transactions.spool import Spool
 from tests.sim.asking import Asker
 from tests.sim.broker import Broker, BrokerError
+from tests.sim.changed_settings import ChangedSettings
 from tests.sim.client import TYPES
 from tests.sim.complete import Completeness
 from tests.sim.disk import Disk
@@ -130,6 +131,7 @@ class Surroundings:
     two_phase_from: int
     observe: Callable[[Fact], None]
     complete: Completeness
+    changed: ChangedSettings
     disk: Disk | None = None
     """Under the durable log; None: there is none."""
     counted_rows: int = 0
@@ -324,6 +326,7 @@ class Session:
                 snapshot_method=settings.snapshot_method,
                 counts_epochs=not settings.exactly_once,
                 name="sim",
+                records=self.instance.records,
             ),
             self.around.observe,
             flushed=self.ledger.flushed,

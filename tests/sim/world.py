@@ -10,6 +10,7 @@ from cdcd.errors import PositionError
 from cdcd.facts import Fact
 from cdcd.transactions.position import Checkpoint
 from tests.sim.broker import Broker
+from tests.sim.changed_settings import ChangedSettings
 from tests.sim.complete import Completeness
 from tests.sim.database import Transaction
 from tests.sim.disk import Disk
@@ -98,6 +99,7 @@ class World:
             two_phase_from=int(self.rng.random() * 600),
             observe=self._observe,
             complete=self.complete,
+            changed=ChangedSettings(seed),
             disk=_disk(spool_directory, self.rng) if settings.durable else None,
         )
         self.instances = [Instance("A", parts, self.around), Instance("B", parts, self.around)]
@@ -112,6 +114,7 @@ class World:
         if self.around.log is not None:
             self.around.log(f"    {fact}")
         self.complete.observe(fact)
+        self.around.changed.observe(fact)
         self.complete.must_be_delivered(fact, self.broker.checkpoint)
 
     def run(self) -> None:
@@ -166,6 +169,8 @@ class World:
             first.step()
         if rng.random() < 0.2 or self.postgres.lock_holder is second:
             second.step()
+        if self.settings.exactly_once:
+            around.changed.look(self.broker.checkpoint)
 
     # Somebody who has locked tables.
 

@@ -2,7 +2,10 @@
 
 import pytest
 
-from cdcd.checks.settings import start_settings
+from cdcd.checks.settings import record_settings, start_settings
+from cdcd.config.models import Config
+from cdcd.config.sections.format import FormatConfig
+from cdcd.engine.record_settings import CHANGES
 from tests.unit.daemon.test_wiring import configured
 
 
@@ -19,3 +22,48 @@ def test_a_start_decides_by_what_is_configured():
 @pytest.mark.parametrize(("delivery", "counts"), [("at_least_once", True), ("exactly_once", False)])
 def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool):
     assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
+
+
+# What decides which records rows become.
+
+FILTER = "filters: {tables: {public.t: {keep: row.id > 1}}}"
+
+
+def test_settings_of_records_are_those_that_are_not_at_their_defaults():
+    assert [name for name, _ in record_settings(configured())] == ["topics.prefix"]
+    more = f"{FILTER}\nformat: {{decimal_handling_mode: double}}\nkey: {{columns: {{public.t: [id]}}}}"
+    assert [name for name, _ in record_settings(configured(more=more))] == [
+        "filters.tables",
+        "format.decimal_handling_mode",
+        "key.columns",
+        "topics.prefix",
+    ]
+
+
+def test_another_value_has_another_checksum_and_the_order_of_tables_is_nothing():
+    other = FILTER.replace("> 1", "> 2")
+    assert record_settings(configured(more=FILTER)) != record_settings(configured(more=other))
+    one = "filters: {tables: {public.t: {keep: row.id > 1}, public.u: {keep: row.id > 2}}}"
+    two = "filters: {tables: {public.u: {keep: row.id > 2}, public.t: {keep: row.id > 1}}}"
+    assert record_settings(configured(more=one)) == record_settings(configured(more=two))
+
+
+def test_a_secret_has_no_checksum():
+    columns = "columns: {{hash: [public.t.a], hash_key: '{}'}}"
+    one, two = (configured(more=columns.format(digit * 64)) for digit in "12")
+    assert one.columns != two.columns
+    assert record_settings(one) == record_settings(two)
+
+
+def test_settings_that_change_no_record_are_left_out():
+    more = "snapshot: {mode: never}\nheartbeat: {interval_s: 5}\nspool: {memory_bytes_max: 1000000}"
+    assert record_settings(configured(more=more)) == record_settings(configured())
+
+
+def test_every_setting_of_the_table_is_one_of_the_configuration():
+    for name in CHANGES:
+        section, _, key = name.partition(".")
+        model = Config.model_fields[section].annotation
+        assert model is not None
+        assert not key or key in model.model_fields
+    assert {f"format.{name}" for name in FormatConfig.model_fields} <= {*CHANGES}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cdcd.engine.exported import ExportedTables
+from cdcd.engine.record_settings import CHANGES, FORMS
 from cdcd.engine.startup import STEPS, Ready, Start, StartSettings
 from cdcd.engine.startup_positions import JUDGE_AGAIN_S, JUDGEMENTS
 from cdcd.engine.startup_requests import (
@@ -39,6 +40,7 @@ from cdcd.errors import PositionError, SinkError, TransientError
 from cdcd.facts import (
     Fact,
     GapAccepted,
+    RecordSettingChanged,
     SnapshotNeeded,
     SnapshotResumed,
     TwoPhaseEnded,
@@ -372,6 +374,40 @@ def test_two_phase_is_as_configured_where_the_server_can_change_it(
     assert [type(one) for one in world.facts if isinstance(one, TwoPhaseEnded | TwoPhaseKept)] == (
         [fact] if fact else []
     )
+
+
+# The settings that decide what records rows become.
+
+FORMER = (("filters.tables", 1), ("key.columns", 2), ("topics.prefix", 3))
+NOW = (("filters.tables", 9), ("routes.tables", 4), ("topics.prefix", 3))
+
+
+def test_settings_of_records_that_are_not_those_of_the_checkpoint_are_told_once():
+    world = World(found=replace(HERE, settings=FORMER))
+    ready = world.start(replace(SETTINGS, records=NOW))
+    assert world.said(RecordSettingChanged) == [
+        RecordSettingChanged(setting=name, effect=CHANGES[name].effect, hint=CHANGES[name].hint)
+        for name in ("filters.tables", "key.columns", "routes.tables")
+    ]
+    assert world.the(WriteCheckpoint).checkpoint == ready.checkpoint == replace(HERE, settings=NOW)
+    again = World(found=ready.checkpoint)
+    again.start(replace(SETTINGS, records=NOW))
+    assert (again.said(RecordSettingChanged), WriteCheckpoint in again.order) == ([], False)
+
+
+@pytest.mark.parametrize("found", [None, HERE])
+def test_nothing_is_told_where_no_checkpoint_says_what_was(found: Checkpoint | None):
+    world = World(found=found)
+    assert world.start(replace(SETTINGS, records=NOW)).checkpoint.settings == NOW
+    assert world.said(RecordSettingChanged) == []
+
+
+def test_a_setting_that_only_a_newer_version_knows_is_told_too():
+    world = World(found=replace(HERE, settings=(("format.colour", 1),)))
+    world.start(replace(SETTINGS, records=()))
+    assert world.said(RecordSettingChanged) == [
+        RecordSettingChanged(setting="format.colour", effect=FORMS.effect, hint=FORMS.hint)
+    ]
 
 
 @pytest.mark.parametrize("slot_has", [True, False])

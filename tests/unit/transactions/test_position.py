@@ -75,6 +75,8 @@ lsns = st.integers(0, LSN_MAX)
         stream=st.text(),
         position=st.builds(Position, lsns, lsns, st.integers(0, 2**40)),
         flushed_lsn=lsns,
+        settings=st.none()
+        | st.dictionaries(st.text(), st.integers(0, 2**32 - 1)).map(lambda sums: (*sums.items(),)),
     )
 )
 def test_a_checkpoint_is_read_back_as_it_was_written(checkpoint):
@@ -143,6 +145,8 @@ def without(field: str) -> bytes:
         changed(events_done=None),
         changed(timeline="one"),
         changed(system_identifier=7001),
+        changed(settings=[1]),
+        changed(settings={"filters.tables": "1"}),
         changed(stream=None),
         *[without(field) for field in json.loads(CUT.encode())],
     ],

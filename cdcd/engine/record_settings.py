@@ -1,0 +1,79 @@
+"""The settings that decide what records rows become, and what it means for readers if one of them is changed.
+
+Records that were written stay as they are. So a change of such a setting leaves two kinds of records in the topics.
+The checkpoint has a checksum of each of these settings, and a start that finds another one tells (`startup.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+_AGAIN: Final = (
+    "Read the tables again (`cdcd snapshot start --table SCHEMA.TABLE`), if readers need all rows as they are written "
+    "now."
+)
+_NEW_TOPICS: Final = (
+    "Give the pipeline new topics (topics.prefix) and read the tables into them (`cdcd snapshot start --table "
+    "SCHEMA.TABLE`), if readers cannot have both. Or restore the former setting."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change of a setting means for readers, and what to do."""
+
+    effect: str
+    hint: str
+
+
+_TOPICS: Final = Change("What was written before stays in the topics of the former names.", _AGAIN)
+_KEYS: Final = Change(
+    "What was written before has keys by the former setting: to compaction and to readers, a row with two keys is two "
+    "rows.",
+    _NEW_TOPICS,
+)
+FORMS: Final = Change("What was written before has the form of the former setting.", _AGAIN)
+
+CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
+    {
+        "topics.prefix": _TOPICS,
+        "topics.name": _TOPICS,
+        "topics.names": _TOPICS,
+        "topics.skipped_operations": Change("What was skipped before is not in the topics.", _AGAIN),
+        "topics.truncate": Change("TRUNCATEs that were left out before are not in the topics.", _AGAIN),
+        "key.columns": _KEYS,
+        "partitioner.columns": Change(
+            "What was written before stays in its partitions. The records of a row may be in two partitions, between "
+            "which there is no order.",
+            _NEW_TOPICS,
+        ),
+        "filters.tables": Change(
+            "Rows that only the former filters kept stay in the topics. Rows that only the new filters keep come with "
+            "their next change.",
+            _NEW_TOPICS,
+        ),
+        "routes.tables": Change(
+            "What was written before stays in the topics to which the former rules sent it.", _NEW_TOPICS
+        ),
+        "fields.tables": FORMS,
+        "columns": Change(
+            "What was written before has the values of the former setting, in clear where it did not protect them.",
+            "Delete those records if nobody may read the values, and read the tables again (`cdcd snapshot start "
+            "--table SCHEMA.TABLE`).",
+        ),
+        "format.key": _KEYS,
+        "format.value": FORMS,
+        "format.decimal_handling_mode": FORMS,
+        "format.time_precision_mode": FORMS,
+        "format.interval_handling_mode": FORMS,
+        "format.binary_handling_mode": FORMS,
+        "format.hstore_handling_mode": FORMS,
+        "format.unavailable_value_placeholder": FORMS,
+        "format.schema_name_adjustment_mode": FORMS,
+        "cloudevents": FORMS,
+        "event_flattening": FORMS,
+        "outbox.tables": FORMS,
+    }
+)
+"""By setting. A setting that is not here changes no record of a row, or none that readers would miss."""
