@@ -248,6 +248,8 @@ class ReplicationStream:
         while True:
             frames = self._take(bytes_max)
             if frames:
+                # Also without a wait: an answer may be there before anybody waits for it.
+                self._hear()
                 return frames
             if self._failure:
                 raise self._failure
@@ -332,11 +334,14 @@ class ReplicationStream:
             self._silent_s += loop.time() - began
             raise
         if heard:
-            self._silent_s = 0.0
-            self._asked = False
+            self._hear()
         else:
             self._silent_s += loop.time() - began
             await self._on_silence()
+
+    def _hear(self) -> None:
+        self._silent_s = 0.0
+        self._asked = False
 
     async def _on_silence(self) -> None:
         if self._asked:

@@ -558,6 +558,33 @@ def test_a_machine_that_stood_still_does_not_take_the_server_for_dead(database: 
 
 
 @pytest.mark.postgres(only=[13, 18])
+def test_an_answer_that_is_there_before_anybody_waits_for_it_is_an_answer(
+    database: Database, unique: str, monkeypatch: pytest.MonkeyPatch
+):
+    prepare(database)
+
+    async def run() -> None:
+        dsn = database.dsn(options="-c wal_sender_timeout=0")
+        async with streaming(dsn, unique, silence_s_max=1) as stream:
+            await stream.send(status(0))
+            put = stream._put
+
+            async def slow_put(data: bytes) -> None:
+                await put(data)
+                # Nothing of this process runs until the server has answered.
+                time.sleep(0.2)  # noqa: ASYNC251  the whole process is to stand still
+
+            monkeypatch.setattr(stream, "_put", slow_put)
+            receiving = asyncio.create_task(until(stream, 1))
+            await asyncio.sleep(3)
+            assert not receiving.done()
+            database.execute("INSERT INTO t VALUES (1)")
+            assert await receiving == [1]
+
+    asyncio.run(run())
+
+
+@pytest.mark.postgres(only=[13, 18])
 def test_status_updates_pass_while_nobody_receives(database: Database, unique: str):
     prepare(database)
 
