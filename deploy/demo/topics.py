@@ -106,7 +106,9 @@ class Reader:
                 if raw.offset + is_record >= end:
                     due.discard((raw.topic, raw.partition))
             if time.monotonic() > deadline:
-                where = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(due))
+                where = ", ".join(
+                    f"{topic}/{partition} (end: {ends[topic, partition]})" for topic, partition in sorted(due)
+                )
                 raise TopicError(
                     f"Not read to the end within {timeout_s:.0f} s: {where}. Is a transaction open there?"
                 )
@@ -150,6 +152,9 @@ class Reader:
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
                 "allow.auto.create.topics": False,
+                # A broker that has just come back may list a topic without a leader, or not at all. The consumer waits
+                # for its next look then, by default for five minutes.
+                "topic.metadata.refresh.interval.ms": 1000,
                 # A broker that is killed on purpose is no news.
                 "log_level": 0,
             }
