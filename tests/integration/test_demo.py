@@ -244,7 +244,7 @@ def test_the_reader_waits_for_an_open_transaction_and_then_says_where_it_is(
     writer.flush()
     with (
         Reader(broker.bootstrap_servers, unique) as reader,
-        pytest.raises(TopicError, match=rf"{topic}/1\. Is a transaction open"),
+        pytest.raises(TopicError, match=rf"{topic}/1 \(end: 1\)\. Is a transaction open"),
     ):
         list(reader.read_all(2))
     writer.commit_transaction()
