@@ -113,7 +113,7 @@ FOLLOWED: Final = {
         (
             ", ".join([f"ADD {name} {type_} DEFAULT {value}" for name, type_, value in EVERY]),
             "; ".join([f"RENAME {name} TO d{name}" for name, *_ in EVERY[:HALF]]),
-            ", ".join([f"DROP {name}" for name, *_ in EVERY[HALF:]]),
+            ", ".join([f"DROP {name}" for name, type_, _ in EVERY[HALF:] if type_ != "int[][]"]),
         ),
     ),
     "nulls": Case(
