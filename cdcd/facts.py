@@ -160,7 +160,7 @@ class RecordSettingChanged(Fact):
     were written stay as they are. `effect` says what that means for readers.
     """
 
-    event: ClassVar[str] = "records.setting_changed"
+    event: ClassVar[str] = "settings.changed"
     level: ClassVar[Level] = "warning"
     setting: str
     effect: str

@@ -32,7 +32,7 @@ def test_changed_settings_are_told_by_the_check_and_once_by_a_start(
     database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     await_flushed(database.dsn(), f"cdcd_{unique}")
     assert process.stop() == 0
-    assert not process.saw("records.setting_changed")
+    assert not process.saw("settings.changed")
 
     # WHEN its filter and the key are others
     config = {
@@ -59,9 +59,9 @@ def test_changed_settings_are_told_by_the_check_and_once_by_a_start(
     process.config = config
     process.start()
     process.await_streaming()
-    told = [each["setting"] for each in process.events if each["event"] == "records.setting_changed"]
+    told = [each["setting"] for each in process.events if each["event"] == "settings.changed"]
     assert told == ["filters.tables", "key.columns"]
     process.kill()
     process.start()
     process.await_streaming()
-    assert not process.saw("records.setting_changed")
+    assert not process.saw("settings.changed")
