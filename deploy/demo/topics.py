@@ -11,6 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 POLL_S: Final = 0.2
 AT_ONCE: Final = 5_000
 PATIENCE_S: Final = 20.0
+SILENT_S: Final = 5.0
 # What a broker and its client say while the broker comes back: rd_kafka_query_watermark_offsets has no leader, or the
 # metadata of a moment in which the broker listed no topic yet.
 _NO_LEADER: Final = (
@@ -50,6 +51,8 @@ class Reader:
         self._leave_out = leave_out | {f"{prefix}.checkpoint", f"{prefix}.schemas"}
         self._consumer = self._open(isolation="read_committed")
         self._assigned: set[tuple[str, int]] = set()
+        self._next: dict[tuple[str, int], int] = {}
+        """The offset that comes next, by partition."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,9 +82,11 @@ class Reader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
-        return [
+        found = [
             _raw(message) for message in (first, *self._consumer.consume(AT_ONCE, 0)) if _is_record(message)
         ]
+        self._next.update({(raw.topic, raw.partition): raw.offset + 1 for raw in found})
+        return found
 
     def read_all(self, timeout_s: float = 120) -> Iterator[Raw]:
         """Everything that was written before this call, when it is committed.
@@ -91,13 +96,17 @@ class Reader:
         self.discover()
         ends = self._ends()
         due = {each for each, end in ends.items() if end > 0}
-        deadline = time.monotonic() + timeout_s
+        heard_at = time.monotonic()
+        deadline = heard_at + timeout_s
         while due:
             for message in self._consumer.consume(AT_ONCE, POLL_S):
                 is_record = _is_record(message)
                 if not is_record and message.offset() is None:
                     continue  # the broker has just come back, see `_is_record`
                 raw = _raw(message)
+                self._next[raw.topic, raw.partition] = raw.offset + is_record
+                if (raw.topic, raw.partition) in due:
+                    heard_at = time.monotonic()
                 end = ends[raw.topic, raw.partition]
                 if is_record and raw.offset < end:
                     yield raw
@@ -105,6 +114,9 @@ class Reader:
                 # transaction begins, or behind the markers of the last one.
                 if raw.offset + is_record >= end:
                     due.discard((raw.topic, raw.partition))
+            if time.monotonic() > heard_at + SILENT_S:
+                self._begin_again(due)
+                heard_at = time.monotonic()
             if time.monotonic() > deadline:
                 where = ", ".join(
                     f"{topic}/{partition} (end: {ends[topic, partition]})" for topic, partition in sorted(due)
@@ -112,6 +124,16 @@ class Reader:
                 raise TopicError(
                     f"Not read to the end within {timeout_s:.0f} s: {where}. Is a transaction open there?"
                 )
+
+    def _begin_again(self, places: set[tuple[str, int]]) -> None:
+        """Assign partitions anew, each at its next record.
+
+        A consumer that is assigned while the leader of a partition changes may hear nothing of the partition any more.
+        """
+        self._consumer.incremental_unassign([TopicPartition(*each) for each in places])
+        self._consumer.incremental_assign(
+            [TopicPartition(*each, self._next.get(each, OFFSET_BEGINNING)) for each in places]
+        )
 
     def _ends(self) -> dict[tuple[str, int], int]:
         uncommitted = self._open(isolation="read_uncommitted")

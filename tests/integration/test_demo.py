@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from deploy.demo import topics
 from deploy.demo.topics import Reader, TopicError
 from deploy.local import KafkaBroker
 from tests.integration.created_topics import create_topics
@@ -250,6 +252,29 @@ def test_the_reader_waits_for_an_open_transaction_and_then_says_where_it_is(
     writer.commit_transaction()
     with Reader(broker.bootstrap_servers, unique) as reader:
         assert [raw.value for raw in reader.read_all(WAIT_S)] == [b"undecided"]
+
+
+def test_a_reader_that_hears_nothing_begins_again_where_it_was(
+    broker: KafkaBroker, topic: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN records, and a transaction behind them that stays open for longer than a reader listens in vain
+    monkeypatch.setattr(topics, "SILENT_S", 0.5)
+    writer = producer(broker, unique)
+    writer.begin_transaction()
+    writer.produce(topic, "first", "k", partition=1)
+    writer.commit_transaction()
+    writer.begin_transaction()
+    writer.produce(topic, "second", "k", partition=1)
+    writer.flush()
+    with Reader(broker.bootstrap_servers, unique) as reader:
+        found = reader.read_all(WAIT_S)
+        # WHEN it was committed at last
+        assert next(found).value == b"first"
+        later = threading.Timer(2.0, writer.commit_transaction)
+        later.start()
+        # THEN the reader has each record once
+        assert [raw.value for raw in found] == [b"second"]
+        later.join()
 
 
 def test_the_reader_finds_topics_that_come_later(broker: KafkaBroker, topic: str, unique: str) -> None:
