@@ -156,8 +156,8 @@ class TwoPhaseKept(Fact):
 
 @dataclass(frozen=True, slots=True)
 class RecordSettingChanged(Fact):
-    """A `setting` that decides what records rows become is not what it was when the pipeline ran last. Records that
-    were written stay as they are. `effect` says what that means for readers.
+    """Somebody has changed a `setting` that decides how rows become records, since the pipeline ran last. The records
+    that are in the topics stay as they are. `effect` says what that means for readers.
     """
 
     event: ClassVar[str] = "settings.changed"

@@ -52,7 +52,7 @@ def start_settings(config: Config) -> StartSettings:
 
 
 def record_settings(config: Config) -> RecordSettings:
-    """Checksums of the settings that decide what records rows become. Defaults and secrets are left out."""
+    """Checksums of the settings that decide how rows become records. Defaults and secrets are left out."""
     written = config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     found = {name: _at(written, name) for name in sorted(CHANGES)}
     return tuple(

@@ -1,6 +1,6 @@
-"""The settings that decide what records rows become, and what it means for readers if one of them is changed.
+"""The settings that decide how rows become records, each with what its change means for readers.
 
-Records that were written stay as they are. So a change of such a setting leaves two kinds of records in the topics.
+The records that are in the topics stay as they are. So after such a change the topics have two kinds of records.
 The checkpoint has a checksum of each of these settings, and a start that finds another one tells (`startup.py`).
 """
 
@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-_AGAIN: Final = (
-    "Read the tables again (`cdcd snapshot start --table SCHEMA.TABLE`), if readers need all rows as they are written "
-    "now."
-)
+_BY: Final = "(`cdcd snapshot start --table SCHEMA.TABLE`)"
+_AGAIN: Final = f"Read the tables again {_BY}, if readers need all rows as they are written now."
 _NEW_TOPICS: Final = (
-    "Give the pipeline new topics (topics.prefix) and read the tables into them (`cdcd snapshot start --table "
-    "SCHEMA.TABLE`), if readers cannot have both. Or restore the former setting."
+    f"Give the pipeline new topics (topics.prefix) and read the tables into them {_BY}, if readers cannot have both. "
+    "Or restore the former setting."
 )
 
 
@@ -59,8 +57,7 @@ CHANGES: Final[Mapping[str, Change]] = MappingProxyType(
         "fields.tables": FORMS,
         "columns": Change(
             "What was written before has the values of the former setting, in clear where it did not protect them.",
-            "Delete those records if nobody may read the values, and read the tables again (`cdcd snapshot start "
-            "--table SCHEMA.TABLE`).",
+            f"Delete those records if nobody may read the values, and read the tables again {_BY}.",
         ),
         "format.key": _KEYS,
         "format.value": FORMS,

@@ -76,7 +76,7 @@ class StartSettings:
         snapshot_mode, snapshot_method, exclude: as in the configuration, under `snapshot`.
         counts_epochs: Kafka does not fence writers (`delivery: at_least_once`), so checkpoints count them.
         topics: the names of the pipeline's topics.
-        records: the settings that decide what records rows become; None: they are not compared.
+        records: the settings that decide how rows become records; None: they are not compared.
     """
 
     slot: str

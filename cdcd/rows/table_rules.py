@@ -46,7 +46,7 @@ class TableRules(Generic[R]):
         return found[0] if found else None
 
     def matched(self, relations: Sequence[Relation]) -> list[tuple[R, list[Relation]]]:
-        """Each rule, and those of the tables that it matches."""
+        """Each rule, with the tables that it matches."""
         return [
             (rule, [each for each in relations if pattern.matches(each.schema, each.name)])
             for rule, pattern in self._rules
@@ -58,7 +58,7 @@ class TableRules(Generic[R]):
 
 
 def both_match(key: str, patterns: Sequence[str]) -> str:
-    """Why a table cannot have the rules of these patterns, of which it can have one; "": it can."""
+    """Why a table cannot have the rules of all these patterns; "": it can. It can have those of one pattern."""
     if len(patterns) < 2:
         return ""
     return f"{key}.{patterns[0]} and {key}.{patterns[1]} both match it"

@@ -41,7 +41,7 @@ class Ledger:
         self.acked = flushed
         self.limit = sys.maxsize
         self._acknowledged = flushed
-        """The end of the prefix, whatever the limit is."""
+        """The end of the acknowledged prefix. `flushed` is before it, if `limit` is."""
         self._next_ticket = 0
         # A plain dict would be slow to give its first key after many deletions there.
         self._ends: OrderedDict[int, int] = OrderedDict()

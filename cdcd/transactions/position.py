@@ -41,7 +41,7 @@ Counts = tuple[tuple[str, int], ...]
 """Records of a transaction so far, by table (`schema.table`)."""
 
 RecordSettings = tuple[tuple[str, int], ...]
-"""Checksums of the settings that decide what records rows become, by name (`engine/record_settings.py`)."""
+"""Checksums of the settings that decide how rows become records, by name (`engine/record_settings.py`)."""
 
 
 class Position:

@@ -1,4 +1,4 @@
-"""A setting that decides what records rows become is changed between two starts: `cdcd check` and the start tell."""
+"""A setting that decides how rows become records is changed between two starts: `cdcd check` and the start tell."""
 
 import json
 import os

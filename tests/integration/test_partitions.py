@@ -69,7 +69,7 @@ def folded(records: list[Raw], chosen: tuple[str, ...]) -> dict[int, dict[str, A
 def test_a_row_is_in_the_partition_of_its_values_and_in_no_other_one_whatever_is_killed(
     database: Database, broker: KafkaBroker, daemon: StartDaemon, unique: str
 ):
-    # GIVEN that the column customer chooses the partition of orders, and tenant, a part of the key, that of lines
+    # GIVEN two tables: customer chooses the partition of orders, and tenant, a part of the key, that of line
     database.execute("CREATE TABLE orders (id int PRIMARY KEY, customer int, note text)")
     database.execute("CREATE TABLE line (id int, tenant text, note text, PRIMARY KEY (tenant, id))")
     database.execute("ALTER TABLE orders REPLICA IDENTITY FULL")

@@ -67,7 +67,7 @@ def removes_what_postgresql_was_told_of(start: Start) -> Step:
 
 
 def writes_settings_untold(start: Start) -> Step:
-    """Takes over the settings that decide what records rows become, and compares them afterwards."""
+    """Takes over the settings that decide how rows become records, and compares them afterwards."""
     found = start.positions.found
     start.positions.found = None
     try:

@@ -60,7 +60,7 @@ class Unlimited(Ledger):
 
 
 class AcksWhenSent(Unlimited):
-    """Acknowledges what was handed to the producer, before the broker answered. The limit alone would hold it back."""
+    """Acknowledges what was handed to the producer, before the broker answered, and tells it without the limit."""
 
     def send(self, end_lsn: int) -> None:
         super().send(end_lsn)

@@ -241,8 +241,8 @@ class Postgres:
 
     def _confirm(self, data: bytes) -> None:
         status = read_status(data)
-        # An instance that stood still between its look at the slot and the stream tells what it knew. Another one has
-        # shut it out by then. The slot stays where it is (LogicalConfirmReceivedLocation).
+        # An instance may stand still between its look at the slot and its stream, and another one shuts it out then.
+        # What it tells afterwards is old, and the slot stays where it is (LogicalConfirmReceivedLocation).
         shut_out = self.connection is not None and self.connection.owner is not self.lock_holder
         if (self._was_late or shut_out) and status.flushed < self.confirmed:
             return

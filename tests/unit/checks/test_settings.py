@@ -24,7 +24,7 @@ def test_writers_are_counted_where_kafka_fences_none(delivery: str, counts: bool
     assert start_settings(configured(f", delivery: {delivery}")).counts_epochs is counts
 
 
-# What decides which records rows become.
+# What decides how rows become records.
 
 FILTER = "filters: {tables: {public.t: {keep: row.id > 1}}}"
 

@@ -376,7 +376,7 @@ def test_two_phase_is_as_configured_where_the_server_can_change_it(
     )
 
 
-# The settings that decide what records rows become.
+# The settings that decide how rows become records.
 
 FORMER = (("filters.tables", 1), ("key.columns", 2), ("topics.prefix", 3))
 NOW = (("filters.tables", 9), ("routes.tables", 4), ("topics.prefix", 3))

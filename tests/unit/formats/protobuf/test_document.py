@@ -1,4 +1,4 @@
-"""The schema that docs/protobuf.md shows is the one that cdcd registers."""
+"""docs/protobuf.md shows the schema that cdcd registers for its example."""
 
 import re
 from pathlib import Path
