@@ -52,6 +52,10 @@ SLICE_S: Final = 0.5
 RELEASE_SLICE_S: Final = 0.002
 """Seconds between two looks for the acknowledgement of a part. The next part, already encoded, waits for it."""
 
+TAIL_S: Final = 0.1
+"""Seconds without an acknowledgement after which the records before a part are taken for one that does not fill a
+request, and are sent as they are. Most brokers answer sooner."""
+
 ABORT_S: Final = 2.0
 """Longest wait in seconds for the abort of a transaction. If the abort fails, the next producer aborts it."""
 
@@ -139,6 +143,8 @@ class Sink:
         self._checkpoint: Checkpoint | None = None
         self._expiry = Expiry(settings.timeout_s)
         self._answered_at = 0.0
+        self._flushes_parts = False
+        """Whether records before a part were seen to wait for more records; see `_release`."""
         self._failed: FailedRecord | None = None
         self._failure: CdcdError | None = None
         self._cause: BaseException | None = None
@@ -246,6 +252,7 @@ class Sink:
         self._client = {**settings.client, **self._credentials()}
         self._failed = None
         self._expiry.replaced()
+        self._flushes_parts = False
         self._context = self._where
         self._producer = construct(
             producer_properties(settings, self._client, self._fitting.batch_size, self._on_failed),
@@ -372,7 +379,26 @@ class Sink:
         return self._batch
 
     def _release(self) -> None:
-        self._await_acknowledged(len(self._given.records), RELEASE_SLICE_S)
+        """Wait until the parts before this one are acknowledged.
+
+        Their last records leave in one request with the first records of this part, so the producer need not be
+        flushed. While it is flushed, and a request waits behind another, librdkafka's thread polls without a pause
+        (rdkafka_msg.c, rd_kafka_msgq_allow_wakeup_at), which takes a large transaction 7 % more time on two cores.
+        If this part does not fill a request for each partition, the records before it wait for `linger.ms`. So if no
+        acknowledgement comes for `TAIL_S`, the producer is flushed, from then on at once.
+        """
+        producer, parts = self._live, len(self._given.records)
+        left = len(producer)
+        flushed_at = time.monotonic() + TAIL_S
+        while left > parts and not self._flushes_parts and not self._stopping.is_set():
+            producer.poll(RELEASE_SLICE_S)
+            self._raise_failed()
+            before, left = left, len(producer)
+            now = time.monotonic()
+            if left < before:
+                flushed_at = now + TAIL_S
+            self._flushes_parts = now > flushed_at
+        self._await_acknowledged(parts, RELEASE_SLICE_S)
 
     def _flush(self) -> None:
         self._await_acknowledged(0, SLICE_S)

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from cdcd.engine.queue import Batch
 from cdcd.errors import CdcdError, TransientError
 from cdcd.kafka import client
+from cdcd.kafka import sink as sink_module
 from cdcd.kafka.fitting import SizeLimits
 from cdcd.kafka.oversized import CLAIM_CHECK, Oversized
 from cdcd.kafka.producer import SinkSettings
@@ -289,6 +290,58 @@ def test_memory_stays_bounded_whatever_the_size(pipeline: Pipeline):
     # 300 MB were handed over; of those, two parts may be with librdkafka.
     assert max(highest) - highest[0] < 3 * PART_BYTES
     sink.close()
+
+
+def test_parts_that_fill_requests_leave_without_a_flush(pipeline: Pipeline, monkeypatch):
+    monkeypatch.setattr(sink_module, "TAIL_S", BUSY_S)
+    flushes = count_flushes(monkeypatch)
+    sink = pipeline.sink()
+    sink.open()
+    value = os.urandom(5_000)
+    for _ in range(4):
+        sink.deliver(pipeline.part(*[value] * (PART_BYTES // len(value))), END)
+    # THEN the last records of each part left with the next part.
+    assert not flushes
+    sink.deliver(pipeline.part(b"last", closes=True), END)
+    assert len(pipeline.committed()) == 4 * (PART_BYTES // len(value)) + 1
+
+
+def test_parts_that_fill_no_request_are_flushed(broker: KafkaBroker, unique: str, monkeypatch):
+    pipeline = Pipeline(broker, unique, properties={"linger.ms": int(1000 * BUSY_S)})
+    monkeypatch.setattr(sink_module, "TAIL_S", 0.0)
+    flushes = count_flushes(monkeypatch)
+    sink = pipeline.sink()
+    sink.open()
+    sink.deliver(pipeline.part(b"1"), END)
+    assert not flushes, "nothing is before the first part"
+    sink.deliver(pipeline.part(b"2"), END)
+    assert flushes
+    # WHEN this pause would be too long for the test
+    monkeypatch.setattr(sink_module, "TAIL_S", BUSY_S)
+    flushes.clear()
+    sink.deliver(pipeline.part(b"3"), END)
+    sink.deliver(pipeline.part(b"4"), END)
+    # THEN the sink remembers.
+    assert flushes
+    sink.deliver(pipeline.part(b"5", closes=True), END)
+    assert pipeline.committed() == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def count_flushes(monkeypatch) -> list[float]:
+    """The timeouts of all calls of `flush`, from now on."""
+    flushes: list[float] = []
+
+    class Counted(Producer):
+        def flush(self, timeout: float = -1) -> int:
+            flushes.append(timeout)
+            return super().flush(timeout)
+
+    def construct(properties: dict[str, Any], _where: str) -> Producer:
+        client.prepare(properties)
+        return Counted(properties)
+
+    monkeypatch.setattr(sink_module, "construct", construct)
+    return flushes
 
 
 def resident_bytes() -> int:
